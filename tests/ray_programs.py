@@ -44,39 +44,6 @@ def streams(ray: Any) -> Any:
     return found
 
 
-def nested(ray: Any) -> Any:
-    """Values that are nested as deeply as Ray takes them."""
-
-    def nest(levels: int, make: Callable[[Any], Any]) -> Any:
-        value = make(0)
-        for _ in range(levels - 1):
-            value = make(value)
-        return value
-
-    def depth(value: Any) -> int:
-        found = 0
-        while value != 0:
-            value, found = value[0], found + 1
-        return found
-
-    @ray.remote
-    def pass_on(levels: int, again: bool) -> Any:
-        value = nest(levels, lambda inner: [inner])
-        return ray.get(ray.put([value]))[0] if again else value
-
-    @ray.remote
-    def measure(value: Any) -> int:
-        return depth(value)
-
-    found: list[int] = []
-    for levels, make in (950, lambda inner: [inner]), (950, lambda inner: {0: inner}):
-        value = nest(levels, make)
-        found.append(depth(ray.get(ray.put(value))))
-        found.append(ray.get(measure.remote(value)))
-    found += [depth(ray.get(pass_on.remote(950, again))) for again in (False, True)]
-    return found
-
-
 def arrays(ray: Any) -> Any:
     """Nobody may write to what others read, small or large."""
     import numpy as np

@@ -25,7 +25,6 @@ from tests.ray_programs import (
     context,
     errors,
     groups,
-    nested,
     pools,
     retries,
     streams,
@@ -47,7 +46,7 @@ pytestmark = pytest.mark.ray
 
 
 PROGRAMS = [
-    streams, nested, retries, cancelling, awaiting, waiting, groups, context, affinity, pools,
+    streams, retries, cancelling, awaiting, waiting, groups, context, affinity, pools,
     errors, failing_early, event_loops, ends_at_once, threads, arrays, cancelled_calls,
     ends_of_actors, names, owners,
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.reporting import Reporter
 from raytwin.runtime.execution.returns import close, returned
 from raytwin.runtime.execution.user_errors import was_cancelled
-from raytwin.runtime.serialization.dependency_placeholders import Input
+from raytwin.runtime.serialization.pickling import Input
 from raytwin.runtime.session import job_setup
 from raytwin.runtime.session.session import Session
 from raytwin.runtime.session.world import World

@@ -48,9 +48,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
-from raytwin.runtime.serialization.pickling import SHARED_BYTES_MIN, Pickler, dig
-from raytwin.runtime.serialization.value_frames import framed
-from raytwin.runtime.store import copying
+from raytwin.runtime.serialization.pickling import SHARED_BYTES_MIN, Pickler, framed
 from raytwin.runtime.store.allocator import aligned
 
 if TYPE_CHECKING:
@@ -66,6 +64,11 @@ BYTES_OUT_OF_BAND_MIN = 64 * 1024
 Copy = Callable[[memoryview, int, "bytes | memoryview"], None]
 """target, where in it, source"""
 
+
+def _copy(target: memoryview, start: int, source: bytes | memoryview) -> None:
+    target[start : start + len(source)] = source
+
+
 sink: ContextVar[list[Any] | None] = ContextVar("sink", default=None)
 """While a value is serialized: what of it has to be known besides its bytes. Objects
 that are pickled append themselves; it becomes `Serialized.contained`."""
@@ -77,16 +80,11 @@ _LENGTH_BYTES = 8
 
 _SCALARS: set[type] = {int, float, bool, complex, str, bytes, type(None)}
 _NUMPYS_SCALARS = ("bool_", "int32", "int64", "float32", "float64")
-_DTYPE_NAMES: dict[Any, str] = {}
-"""Of numpy's numbers: one string each, which a pickle has in it once."""
 _ndarray: Any = None
 """numpy's class, once numpy is loaded: a driver that has no arrays need not have its
 10 MB. Workers have it from the zygote."""
 _PLAIN_ITEMS_MAX = 64  # beyond, what the fast path saves is lost in the pickle itself
 _PLAIN_DEPTH_MAX = 3  # (args, kwargs), one of these, and a list in it
-
-_STRINGS_LOOKED_AT = 256
-"""At the beginning of a long list of strings, and over all of it."""
 
 
 class SerializationError(ValueError):
@@ -137,7 +135,7 @@ class Serialized:
             end = start + buffer.nbytes
         return b"".join(parts)
 
-    def write_into(self, view: memoryview, copy: Copy = copying.copy_at) -> None:
+    def write_into(self, view: memoryview, copy: Copy = _copy) -> None:
         """Write the same to the first `nbytes` bytes of `view`, in one copy by `copy`.
 
         Raises ValueError if `view` is too small, TypeError if it is read-only.
@@ -167,23 +165,12 @@ def serialize(value: Any) -> Serialized:
     elif _ndarray is None and "numpy" in sys.modules:
         _learn_numpy()
         return serialize(value)
-    # An array or bytes alone need none of cloudpickle's care, nor its time.
-    if type(value) is _LargeBytes or _is_out_of_band(value):
-        file = io.BytesIO()
-        buffers: list[pickle.PickleBuffer] = []
-        _ArrayPickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(value)
-        return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers])
-    return dig(lambda: _serialize_any(value))
-
-
-def _serialize_any(value: Any) -> Serialized:
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
-    if _are_strings(value):
-        pickler = pickle.Pickler(file, _PROTOCOL)
-        pickler.fast = True  # no memo, which takes most of the time, and has nothing to remember
-        pickler.dump(value)
-        return Serialized(file.getvalue())
+    # An array or bytes alone need none of cloudpickle's care, nor its time.
+    if type(value) is _LargeBytes or _is_out_of_band(value):
+        _ArrayPickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(value)
+        return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers])
     contained: list[Any] = []
     outer = sink.set(contained)
     try:
@@ -196,17 +183,13 @@ def _serialize_any(value: Any) -> Serialized:
 def serialize_values(values: list[Any]) -> Serialized:
     """Return a list of values of which each can be loaded whether others can or not.
 
-    `deserialize` returns something that has them by index; see `frames`. Raises what pickling
+    `deserialize` returns something that has them by index; see `Frames`. Raises what pickling
     one of them raises.
     """
     if len(values) == 1 or _is_plain(values, _PLAIN_DEPTH_MAX):
         return serialize(values)
     if _ndarray is None and "numpy" in sys.modules:
         _learn_numpy()
-    return dig(lambda: _serialize_frames(values))
-
-
-def _serialize_frames(values: list[Any]) -> Serialized:
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     contained: list[Any] = []
@@ -355,25 +338,12 @@ def _are_plain(values: Any, depth: int) -> bool:
     return depth > 1 and all(_is_plain(value, depth - 1) for value in values)
 
 
-def _are_strings(value: Any) -> bool:
-    """Return whether `value` is a list of strings, of which few or none are there twice."""
-    if type(value) is not list or type(value[0]) is not str or set(map(type, value)) != {str}:
-        return False
-    first = value[:_STRINGS_LOOKED_AT]
-    spread = value[:: len(value) // _STRINGS_LOOKED_AT + 1]
-    return len(set(map(id, first))) == len(first) and len(set(map(id, spread))) == len(spread)
-
-
 def _learn_numpy() -> None:
     """Treat numpy's types as they deserve; the program has loaded it."""
     global _ndarray
     import numpy as np
 
     _SCALARS.update(getattr(np, name) for name in _NUMPYS_SCALARS)
-    _DTYPE_NAMES.update(
-        (each, each.str)
-        for each in map(np.dtype, np.typecodes["AllFloat"] + np.typecodes["AllInteger"] + "?")
-    )
     _REDUCERS[np.ndarray] = _reduce_array
     _ndarray = np.ndarray
 
@@ -393,17 +363,13 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     if dtype.hasobject or not dtype.itemsize:
         return array.__reduce_ex__(_PROTOCOL)
     order: Any = "F" if array.flags.fnc else "C"
-    told = _DTYPE_NAMES.get(dtype, dtype)
+    named = dtype.str if dtype.isbuiltin == 1 else dtype
     if array.nbytes < SHARED_BYTES_MIN:
-        if order == "C":
-            return _ndarray, (array.shape, told, array.tobytes())
-        return _ndarray, (array.shape, told, array.tobytes(order), 0, None, order)
-    if told is not dtype and array.flags.forc:
-        return _array, (pickle.PickleBuffer(array.data), told, array.shape, order)
+        return _ndarray, (array.shape, named, array.tobytes(order), 0, None, order)
     import numpy as np
 
     flat = np.ascontiguousarray(array.T if order == "F" else array).reshape(-1).view(np.uint8)
-    return _array, (pickle.PickleBuffer(flat.data), told, array.shape, order)
+    return _array, (pickle.PickleBuffer(flat.data), named, array.shape, order)
 
 
 def _array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> Any:

@@ -21,7 +21,7 @@ from raytwin.runtime.control.core.access import foreign_object
 from raytwin.runtime.control.core.ids import ELEMENTS_MAX, function_id, object_id, same_job
 from raytwin.runtime.control.messages import STREAM, TaskExtra, TaskSpec
 from raytwin.runtime.control.messages.errors import unpack
-from raytwin.runtime.serialization.dependency_placeholders import Input
+from raytwin.runtime.serialization.pickling import Input
 from raytwin.runtime.session import job_setup
 from raytwin.runtime.session.session_references import SessionReferences, arrays_of
 from raytwin.runtime.session.task_context import TaskContext

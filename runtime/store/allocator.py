@@ -1,10 +1,10 @@
-"""Who has which part of the arena: arithmetic on offsets, no memory touched.
+"""Which part of the arena belongs to which object: arithmetic on offsets, no memory touched.
 
 Theory of operation
 -------------------
 The first touch of a page of shared memory makes the kernel find, zero and map
 it, and costs tens of times what a copy into a touched ("warm") page costs. So
-the allocator keeps a *high-water mark*: below it every byte has been handed out
+the allocator keeps a *high-water mark*: below it every byte was allocated
 before and is warm, above it nothing has. A request is served from
 
 1. the smallest free region below the mark that fits (best fit, lowest offset);
@@ -46,35 +46,17 @@ class Allocator:
     def __init__(self, capacity: int) -> None:
         if capacity < ALIGNMENT:
             raise ValueError(f"capacity must be at least {ALIGNMENT} bytes, got {capacity}")
-        self._capacity = capacity // ALIGNMENT * ALIGNMENT
-        self._used = 0
-        self._high_water = 0
+        self.capacity = capacity // ALIGNMENT * ALIGNMENT
+        """Bytes that can be allocated in all."""
+        self.used = 0
+        """Bytes allocated now, each allocation rounded up to `ALIGNMENT`."""
+        self.high_water = 0
+        """Bytes at the front of the arena that were allocated at least once."""
         self._taken: dict[int, int] = {}  # offset -> size of an allocation
         # The free regions below the mark, in three views that change together.
         self._free: dict[int, int] = {}  # offset -> size
         self._free_by_end: dict[int, int] = {}  # end -> offset
         self._free_by_size: list[tuple[int, int]] = []  # sorted (size, offset)
-
-    @property
-    def capacity(self) -> int:
-        """Bytes that can be handed out in all."""
-        return self._capacity
-
-    @property
-    def used(self) -> int:
-        """Bytes handed out now, each allocation rounded up to `ALIGNMENT`."""
-        return self._used
-
-    @property
-    def high_water(self) -> int:
-        """Bytes at the front of the arena that have been handed out at least once."""
-        return self._high_water
-
-    @property
-    def largest_free(self) -> int:
-        """Size in bytes of the largest request that would succeed now."""
-        above = self._capacity - self._tail_start()
-        return max(above, self._free_by_size[-1][0]) if self._free_by_size else above
 
     def allocate(self, size: int) -> int:
         """Return the offset of room for `size` bytes, or -1 if there is none.
@@ -92,18 +74,18 @@ class Allocator:
                 self._add_free(offset + need, room - need)
         else:
             offset = self._tail_start()
-            if offset + need > self._capacity:
+            if offset + need > self.capacity:
                 return -1
-            if offset < self._high_water:
-                self._remove_free(offset, self._high_water - offset)
-            assert offset + need > self._high_water, "a warm region fitted and was not taken"
-            self._high_water = offset + need
+            if offset < self.high_water:
+                self._remove_free(offset, self.high_water - offset)
+            assert offset + need > self.high_water, "a warm region fitted and was not taken"
+            self.high_water = offset + need
         self._taken[offset] = need
-        self._used += need
+        self.used += need
         return offset
 
-    def free(self, offset: int) -> None:
-        """Take back what `allocate` returned.
+    def free(self, offset: int) -> int:
+        """Take back what `allocate` returned, and return its size in bytes.
 
         Raises ValueError if nothing is allocated at `offset` (freed twice, or
         inside of an allocation); nothing has changed then.
@@ -111,7 +93,7 @@ class Allocator:
         size = self._taken.pop(offset, None)
         if size is None:
             raise ValueError(f"nothing is allocated at offset {offset}")
-        self._used -= size
+        self.used -= size
         start, end = offset, offset + size
         before = self._free_by_end.get(start)
         if before is not None:
@@ -122,11 +104,12 @@ class Allocator:
             self._remove_free(end, after)
             end += after
         self._add_free(start, end - start)
-        assert end <= self._high_water, "freed what was never handed out"
+        assert end <= self.high_water, "freed what was never allocated"
+        return size
 
     def _tail_start(self) -> int:
         """Return where the free region starts that reaches up to the capacity."""
-        return self._free_by_end.get(self._high_water, self._high_water)
+        return self._free_by_end.get(self.high_water, self.high_water)
 
     def _add_free(self, offset: int, size: int) -> None:
         self._free[offset] = size

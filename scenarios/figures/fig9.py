@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import raytwin as ray
-from raytwin.runtime.store.copying import Copier
+from raytwin.runtime.store.arena_writer import Copier
 from raytwin.scenarios.core import run_trace
 from raytwin.scenarios.core.scenario import (
     Check,

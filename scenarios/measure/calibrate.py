@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 
 import raytwin as ray
-from raytwin.runtime.store.copying import Copier
+from raytwin.runtime.store.arena_writer import Copier
 from raytwin.scenarios.bench.limits import Limits
 from raytwin.scenarios.core.scenario import Progress
 from raytwin.scenarios.measure.fit import LEAST_S, Load, fit

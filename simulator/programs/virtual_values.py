@@ -18,8 +18,7 @@ from typing import Any
 
 import cloudpickle
 
-from raytwin.runtime.serialization.pickling import SHARED_BYTES_MIN, Pickler, dig
-from raytwin.runtime.serialization.value_frames import framed
+from raytwin.runtime.serialization.pickling import SHARED_BYTES_MIN, Pickler, framed
 from raytwin.simulator.programs import process_exit
 
 deserialize = pickle.loads
@@ -183,14 +182,14 @@ def serialize(value: Any) -> SimSerialized:
     if kind in _PLAIN or (kind is list and _is_plain(value)):
         payload = pickle.dumps(value, 5)
         return SimSerialized(payload, len(payload))
-    return dig(lambda: _serialize_any(value, _dumps))
+    return _serialize_any(value, _dumps)
 
 
 def serialize_values(values: list[Any]) -> SimSerialized:
     """As in `serialization`."""
     if len(values) == 1 or _is_plain(values):
         return serialize(values)
-    return dig(lambda: _serialize_any(values, _dumps_values))
+    return _serialize_any(values, _dumps_values)
 
 
 def _serialize_any(value: Any, dumps: Callable[[Any], bytes]) -> SimSerialized:

@@ -15,7 +15,7 @@ import pytest
 import raytwin as ray
 from raytwin.runtime.api.current import current
 from raytwin.runtime.api.exceptions import ObjectStoreFullError
-from raytwin.runtime.store.spill_file import SpillFile
+from raytwin.runtime.processes.node.spiller import SpillFile
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 
@@ -155,19 +155,18 @@ def test_a_disk_that_cannot_be_written_is_an_error(start: Start, tmp_path: Path)
 def test_a_full_disk_is_an_error_and_keeps_nothing(tmp_path: Path) -> None:
     file = SpillFile(str(tmp_path))
     place = file.write(memoryview(b"x" * 10_000))
-    before = file.used
+    before = file.allocator.used
     fd, file.fd = file.fd, os.open("/dev/full", os.O_RDWR)
     with pytest.raises(OSError, match="No space left"):
         file.write(memoryview(bytes(10_000)))
-    file.close()
+    os.close(file.fd)
     file.fd = fd
-    assert file.used == before
+    assert file.allocator.used == before
     back = bytearray(10_000)
     file.read(place, memoryview(back))
     assert back == b"x" * 10_000
-    file.free(place, 10_000)
-    assert file.used == 0 and os.fstat(fd).st_blocks == 0
-    file.close()
+    file.free(place)
+    assert file.allocator.used == 0 and os.fstat(fd).st_blocks == 0
 
 
 def test_a_directory_that_is_none_is_refused(start: Start, tmp_path: Path) -> None:

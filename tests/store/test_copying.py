@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from raytwin.runtime.store.copying import PARALLEL_COPY_MIN, PART_BYTES_MIN, Copier
+from raytwin.runtime.store.arena_writer import PARALLEL_COPY_MIN, PART_BYTES_MIN, Copier
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 3, 16])
@@ -31,16 +31,3 @@ def test_threads_by_size() -> None:
     assert Copier(0).threads_for(PARALLEL_COPY_MIN) == min(8, os.cpu_count() or 1)
     with pytest.raises(ValueError, match="-1 threads"):
         Copier(-1)
-
-
-def test_a_forked_child_has_threads_of_its_own() -> None:
-    source, target = np.ones(4 << 20, np.uint8), np.zeros(4 << 20, np.uint8)
-    copier = Copier(2)
-    copier.copy(target.data, source.data)
-    child = os.fork()
-    if child == 0:
-        target[:] = 0
-        copier.copy(target.data, source.data)
-        os._exit(0 if target.all() else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    copier.close()

@@ -31,7 +31,7 @@ from raytwin.runtime.serialization.serialization import (
     parse,
     serialize,
 )
-from raytwin.runtime.store.copying import GIL_FREE_COPY_MIN
+from raytwin.runtime.store.arena_writer import GIL_FREE_COPY_MIN
 
 ROOT = Path(__file__).parents[2]
 
@@ -212,6 +212,14 @@ def test_a_value_that_contains_itself() -> None:
     value.append(value)
     again = deserialize(serialize(value).to_bytes())
     assert again[1] is again
+
+
+def test_a_value_that_is_nested_too_deeply_is_an_error() -> None:
+    value: Any = 0
+    for _ in range(sys.getrecursionlimit()):
+        value = [value]
+    with pytest.raises((RecursionError, pickle.PicklingError)):
+        serialize(value)
 
 
 def test_a_string_that_is_in_a_list_often_is_written_once() -> None:

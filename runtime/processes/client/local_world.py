@@ -42,8 +42,7 @@ from raytwin.runtime.serialization import serialization
 from raytwin.runtime.serialization.real_blob import Blob
 from raytwin.runtime.session.environment import Environment
 from raytwin.runtime.store.arena import Arena
-from raytwin.runtime.store.copying import Copier
-from raytwin.runtime.store.untouched import ArenaWriter
+from raytwin.runtime.store.arena_writer import ArenaWriter, Copier
 
 if TYPE_CHECKING:
     import asyncio

@@ -21,8 +21,7 @@ Promises:
 Modules, the lower first:
 
 - `spiller`: one thread that writes evicted objects to disk and reads them back.
-- `object_fetcher`: fetches objects from one other node, large ones by several streams.
-- `object_store`: the object store, and the sending side of transfers.
+- `object_store`: the object store, and its transfers from and to other nodes.
 - `worker_processes`: has the zygote fork workers, and reports their ends.
 - `driver_door`: admits further drivers.
 - `node_process`: the process.

@@ -5,13 +5,21 @@ millisecond, and the event loop must not wait. Copies between arena and file rel
 the interpreter's lock, so the loop continues. The first evicted object starts the
 thread; most nodes never have one.
 
+Objects are in one file without a name: no directory lists it, and the kernel
+gives its space back when the last process that has it open is gone, however
+that ended. They lie at multiples of a block, and the space of one that is freed is given
+back at once by punching a hole. A file system without holes keeps the space for
+the next object instead. Nothing is synced: what is on disk is of no use once the node is gone.
+
 The thread does its jobs in order, so an object's space can be freed right after the job
-that reads it was queued. Only this thread touches the file's allocator. Callbacks run on
-the event loop.
+that reads it was queued. Only this thread uses the file and its allocator, except `Spiller.fd`.
+Callbacks run on the event loop.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import queue
 import threading
@@ -19,12 +27,67 @@ from collections import deque
 from collections.abc import Callable
 
 from raytwin.runtime.processes.net.reactor import READ, Reactor
-from raytwin.runtime.store.spill_file import SpillFile
+from raytwin.runtime.store.allocator import Allocator
 
 Wrote = Callable[[int, str], None]
 """Called with the place on disk; or with -1 and why it failed."""
 Read = Callable[[str], None]
 """Called with an empty text, or why it failed."""
+
+BLOCK_BYTES = 4096
+PIECE_BYTES = 8 << 20
+"""Written or read by one system call, so that a stop is not held up for long."""
+_SPAN_BYTES = 1 << 50
+"""Offsets there are: the file is sparse, and the disk is full long before."""
+_FALLOC_FL_KEEP_SIZE = 1
+_FALLOC_FL_PUNCH_HOLE = 2
+
+_libc = ctypes.CDLL(None)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+class SpillFile:
+    """Objects by place (an offset in the file).
+
+    Raises OSError if no file can be made in `directory`.
+    """
+
+    def __init__(self, directory: str) -> None:
+        import tempfile  # loaded by the first node that needs its disk
+
+        self._file = tempfile.TemporaryFile(prefix="raytwin-", dir=directory, buffering=0)  # noqa: SIM115
+        self.fd = self._file.fileno()
+        self.allocator = Allocator(_SPAN_BYTES)
+
+    def write(self, data: memoryview) -> int:
+        """Write an object and return its place.
+
+        Raises OSError (disk full, above all); nothing is kept then.
+        """
+        place = self.allocator.allocate(-(-data.nbytes // BLOCK_BYTES) * BLOCK_BYTES)
+        assert place >= 0, "more was written than any disk holds"
+        at = 0
+        try:
+            while at < data.nbytes:
+                at += os.pwrite(self.fd, data[at : at + PIECE_BYTES], place + at)
+        except OSError:
+            self.free(place)
+            raise
+        return place
+
+    def read(self, place: int, into: memoryview) -> None:
+        """Fill `into` with the object at `place`. Raises OSError."""
+        at = 0
+        while at < into.nbytes:
+            count = os.preadv(self.fd, [into[at : at + PIECE_BYTES]], place + at)
+            if not count:
+                raise OSError(errno.EIO, "the spill file is shorter than it was")
+            at += count
+
+    def free(self, place: int) -> None:
+        """Give an object's space back."""
+        mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
+        _libc.fallocate(self.fd, mode, place, self.allocator.free(place))
 
 
 class Spiller:
@@ -72,12 +135,12 @@ class Spiller:
 
         self._post(job)
 
-    def free(self, place: int, nbytes: int) -> None:
+    def free(self, place: int) -> None:
         """Free an object's space on disk."""
 
         def job() -> None:
             assert self._file is not None
-            self._file.free(place, nbytes)
+            self._file.free(place)
 
         self._post(job)
 

@@ -12,8 +12,7 @@ import pytest
 
 from raytwin.runtime.serialization.serialization import deserialize, serialize
 from raytwin.runtime.store.arena import Arena
-from raytwin.runtime.store.copying import Copier
-from raytwin.runtime.store.untouched import LOOK_MIN, PIECE_BYTES, ArenaWriter
+from raytwin.runtime.store.arena_writer import LOOK_MIN, PIECE_BYTES, ArenaWriter, Copier
 
 PAGE = mmap.PAGESIZE
 CAPACITY = 32 << 20
