@@ -288,8 +288,8 @@ def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:
     """Return what ran where and when as Chrome trace events, or write them.
 
     What is in it, and how it looks, is in `trace`: executed ranges (a process per
-    node, a thread per worker), transfers, placements, failures, and an arrow from
-    each range to those that it is an input of; ``ts`` and ``dur`` in microseconds.
+    node, a thread per worker), transfers, placements, failures; ``ts`` and ``dur`` in
+    microseconds.
     Ranges that ran on a node, and transfers to it, are gone when the node dies; its
     placements and failures are not.
     With a file name the events are written as JSON (it opens in Perfetto) and None

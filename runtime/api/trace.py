@@ -8,8 +8,6 @@ executed range  X      node, worker                              task, actor or 
 large object    X      node, ``transfers``                       transfer
 placement       i      ``global scheduler``, ``placements``      placement
 failures, ...   i      the node they name, else ``cluster``      event
-input           s, f   from its producer's range to the one      input
-                       that it is an input of
 =============== ====== ========================================= =====================
 
 Marks: ``re-execution`` is a range that ran before, or an actor that was created before;
@@ -19,19 +17,15 @@ which attempt, how many inputs it had and, if known, how long it waited on its n
 Slices of one thread never overlap, as viewers expect: what runs beside something on the
 same worker (a concurrent actor's calls), or arrives beside it, gets a thread of its own
 (``worker 3 (2)``). Times are in microseconds on the cluster's clock, to the nanosecond.
-An arrow leaves where its producer ends, or where its consumer begins if that was sooner
-(streams). Ranges and transfers of a node that died are gone with it. An input that was put,
-or whose producer's row is gone, has no arrow.
+Ranges and transfers of a node that died are gone with it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from raytwin.runtime.control.core.ids import STREAM_BASE, split_object_id
 from raytwin.runtime.control.messages import OK
 
 Event = dict[str, Any]
@@ -60,13 +54,11 @@ class Recording:
     def events(self) -> list[Event]:
         """Return the trace's events, by time."""
         slices = [_Slice.of_range(row) for row in self.ranges]
-        found = [*slices, *(_Slice.of_transfer(row) for row in self.transfers)]
-        _spread(found)
-        events = [each.event() for each in found]
+        slices += [_Slice.of_transfer(row) for row in self.transfers]
+        _spread(slices)
+        events = [each.event() for each in slices]
         events += [_placement(row) for row in self.placements]
         events += [_happening(row) for row in self.happened]
-        events += _arrows(self.ranges, slices)
-        # Sorting is stable: a slice stays before the arrows at its start.
         return sorted(events, key=lambda event: float(event["ts"]))
 
 
@@ -184,71 +176,3 @@ def _happening(row: list[Any]) -> Event:
         "tid": "events",
         "args": {"kind": kind, "subject": subject, "detail": detail, "count": count},
     }
-
-
-def _arrows(rows: list[list[Any]], slices: list[_Slice]) -> list[Event]:
-    """Return an arrow from the range that made an input to each that had it."""
-    makers = _makers(rows, slices)
-    arrows: list[Event] = []
-    for row, to in zip(rows, slices, strict=True):
-        for oid in dict.fromkeys(row[12]):
-            producer = _producer(makers.get(_element(oid), []), to)
-            if producer is None:
-                continue
-            # Inside the slice, not at its edge: there a viewer may take the next one.
-            inside_ns = max(producer.begin_ns, producer.end_ns - 1)
-            at_ns = (min(inside_ns, to.begin_ns), to.begin_ns)
-            number = len(arrows) // 2 + 1
-            for ph, each, ns in zip("sf", (producer, to), at_ns, strict=True):
-                arrow: Event = {
-                    "name": "input",
-                    "cat": "input",
-                    "ph": ph,
-                    "id": number,
-                    "ts": ns / 1e3,
-                    "pid": each.pid,
-                    "tid": each.tid,
-                }
-                arrows.append({**arrow, "bp": "e"} if ph == "f" else arrow)
-    return arrows
-
-
-_WHOLE = -1
-"""In place of an element: items of a stream come from all of their task."""
-
-
-def _element(oid: bytes) -> tuple[bytes, int]:
-    array, index, _ = split_object_id(oid)
-    return array, _WHOLE if index >= STREAM_BASE else index
-
-
-def _makers(rows: list[list[Any]], slices: list[_Slice]) -> dict[tuple[bytes, int], list[_Slice]]:
-    """Return the runs of every element that is an input of another."""
-    wanted: dict[bytes, set[int]] = {}
-    for row in rows:
-        for oid in row[12]:
-            array, index = _element(oid)
-            wanted.setdefault(array, set()).add(index)
-    ordered = {array: sorted(indices) for array, indices in wanted.items()}
-    makers: dict[tuple[bytes, int], list[_Slice]] = {}
-    for row, each in zip(rows, slices, strict=True):
-        count, array, start, status = row[5], row[6], row[7], row[10]
-        indices = ordered.get(array)
-        if indices is None:
-            continue
-        if indices[0] == _WHOLE:
-            makers.setdefault((array, _WHOLE), []).append(each)
-        if status == OK:
-            for index in indices[bisect_left(indices, start) : bisect_left(indices, start + count)]:
-                makers.setdefault((array, index), []).append(each)
-    return makers
-
-
-def _producer(runs: list[_Slice], to: _Slice) -> _Slice | None:
-    """Return the run that `to` had its input from: the last that had ended before it.
-
-    If none had, it is a stream's: the last that had begun.
-    """
-    ended = [run for run in runs if run.end_ns - _ROUNDING_NS <= to.begin_ns]
-    begun = ended or [run for run in runs if run.begin_ns <= to.begin_ns and run is not to]
-    return max(begun, key=lambda run: run.end_ns, default=None)

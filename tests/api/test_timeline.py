@@ -12,7 +12,7 @@ import pytest
 
 import raytwin as ray
 from tests.processes.helpers import eventually
-from tests.trace_format import arrows, check, named
+from tests.trace_format import check, named
 
 Start = Callable[..., Any]
 LARGE = 30_000
@@ -62,7 +62,6 @@ def test_map_reduce(start: Start, tmp_path: Path) -> None:
     start(nodes=ONE_WAY)
     assert map_reduce() == 15
     events = trace()
-    assert arrows(events) == {("mapper", "reducer"): 6, ("reducer", "total"): 2}
 
     mapped = named(events, "mapper")
     assert {event["pid"] for event in mapped} == {"node 1"}
@@ -109,7 +108,6 @@ def test_what_a_killed_node_made_is_marked_as_made_again(start: Start) -> None:
         assert event["cat"] == "task,re-execution"
         assert event["cname"] == "bad"
         assert event["pid"] == "node 1"
-    assert arrows(events) == {("mapper", "reducer"): 4}
     [died] = named(events, "node_died node:2", "i")
     assert died["pid"] == "node 2"
     made = [e for e in events if e["cat"] == "event" and e["args"]["kind"] == "task_reconstructed"]
@@ -173,7 +171,7 @@ def test_a_restarted_actor_replays(start: Start) -> None:
     assert [event["cat"] for event in calls] == ["call", "call", "replay", "replay", "call"]
     assert [event.get("cname", "") for event in calls] == ["", "", "yellow", "yellow", ""]
     # The first call had an input, both times.
-    assert arrows(events) == {("total", "Sum.add"): 2}
+    assert [event["args"].get("inputs", 0) for event in calls] == [1, 0, 1, 0, 0]
     kinds = [event["args"]["kind"] for event in events if event["cat"] == "event"]
     for kind in ("actor_created", "actor_restarting", "actor_restarted"):
         assert kinds.count(kind) == 1, kind
@@ -192,29 +190,6 @@ def test_calls_that_run_at_once_have_rows_of_their_own(start: Start) -> None:
     rows = {event["tid"] for event in trace() if event["name"].endswith(".nap")}
     assert len(rows) == 3
     assert len({row.split(" (")[0] for row in rows}) == 1
-
-
-def test_an_arrow_from_a_stream_leaves_while_it_runs(start: Start) -> None:
-    start(nodes=1, cpus_per_node=2)
-
-    @ray.remote(name="stream", num_returns="streaming")
-    def stream() -> Iterator[int]:
-        for i in range(3):
-            yield i
-            ray.sleep(0.05)
-
-    sums = [total.remote(item, 1) for item in stream.remote()]
-    assert ray.get(sums) == [1, 2, 3]
-    eventually(lambda: named(ray.timeline() or [], "stream"))
-    assert arrows(trace()) == {("stream", "total"): 3}
-
-
-def test_what_was_put_has_no_arrow(start: Start) -> None:
-    start(nodes=1, cpus_per_node=1)
-    assert ray.get(total.remote(ray.put(1), ray.put(2))) == 3
-    events = trace()
-    assert arrows(events) == {}
-    assert named(events, "total")[0]["args"]["inputs"] == 2
 
 
 @ray.remote(resources={"there": 1})

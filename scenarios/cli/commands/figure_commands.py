@@ -142,7 +142,7 @@ def timeline(
         typer.Option("-o", "--output", metavar="FILE", help="Default: trace.json beside it."),
     ] = None,
 ) -> None:
-    """Write one Chrome trace of runs: tasks, transfers, placements, failures, arrows to inputs.
+    """Write one Chrome trace of runs: tasks, transfers, placements, failures.
 
     It opens in Perfetto (ui.perfetto.dev) or in chrome://tracing. Of a run with many tasks all
     failures and re-executions are there, and 5,000 further ranges, transfers and placements each:
