@@ -21,55 +21,9 @@ from raytwin.runtime.api import modules
 
 modules.install(__name__)
 
-from raytwin.runtime.api import (  # noqa: E402  (submodules have to be importable first)
-    ActorClass,
-    ActorHandle,
-    ActorID,
-    Blob,
-    DynamicObjectRefGenerator,
-    JobID,
-    NodeID,
-    ObjectRef,
-    ObjectRefArray,
-    ObjectRefGenerator,
-    RemoteFunction,
-    RuntimeContext,
-    TaskID,
-    available_resources,
-    cancel,
-    cluster_resources,
-    compute,
-    exceptions,
-    exit_actor,
-    get,
-    get_actor,
-    get_gpu_ids,
-    get_runtime_context,
-    init,
-    is_initialized,
-    kill,
-    method,
-    nodes,
-    now,
-    put,
-    register_backend,
-    remote,
-    shutdown,
-    sleep,
-    timeline,
-    util,
-    wait,
-)
-
-__all__ = [
-    "ActorClass", "ActorHandle", "ActorID", "Blob", "DynamicObjectRefGenerator", "JobID", "NodeID",
-    "ObjectRef",
-    "ObjectRefArray", "ObjectRefGenerator", "RemoteFunction", "RuntimeContext", "TaskID",
-    "available_resources", "cancel", "cluster_resources", "compute", "exceptions", "exit_actor",
-    "get", "get_actor", "get_gpu_ids", "get_runtime_context", "init", "is_initialized", "kill",
-    "method", "nodes", "now", "put", "remote", "shutdown", "sleep", "timeline", "util",
-    "wait",
-]  # fmt: skip
+from raytwin.runtime.api import *  # noqa: E402, F403  (submodules have to be importable first)
+from raytwin.runtime.api import __all__ as __all__  # noqa: E402
+from raytwin.runtime.api.backend import register_backend  # noqa: E402
 
 
 def __getattr__(name: str) -> Any:

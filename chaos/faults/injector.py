@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raytwin.chaos.faults.plan import Plan, PlanError, Step
-from raytwin.runtime.api.current import on_connect
+from raytwin.runtime.api.backend import on_connect
 from raytwin.runtime.api.exceptions import RaySystemError
 
 LOOK_S = 0.02

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from raytwin.runtime.api import exceptions, util
 from raytwin.runtime.api.actors import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
+from raytwin.runtime.api.backend import ObjectRef, ObjectRefArray
 from raytwin.runtime.api.calls import Blob, cancel, compute, get, now, put, sleep, wait
-from raytwin.runtime.api.current import register_backend
 from raytwin.runtime.api.ids import ActorID, JobID, NodeID, TaskID
 from raytwin.runtime.api.lifecycle import (
     available_resources,
@@ -16,17 +16,15 @@ from raytwin.runtime.api.lifecycle import (
     shutdown,
     timeline,
 )
-from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
 from raytwin.runtime.api.remote_function import RemoteFunction, remote
 from raytwin.runtime.api.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 from raytwin.runtime.api.streams import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __all__ = [
-    "ActorClass", "ActorHandle", "ActorID", "Blob", "DynamicObjectRefGenerator", "JobID", "NodeID",
-    "ObjectRef",
-    "ObjectRefArray", "ObjectRefGenerator", "RemoteFunction", "RuntimeContext", "TaskID",
-    "available_resources", "cancel", "cluster_resources", "compute", "exceptions", "exit_actor",
-    "get", "get_actor", "get_gpu_ids", "get_runtime_context", "init", "is_initialized", "kill",
-    "method", "nodes", "now", "put", "register_backend", "remote", "shutdown", "sleep",
-    "timeline", "util", "wait",
+    "ActorClass", "ActorHandle", "ActorID", "Blob", "DynamicObjectRefGenerator", "JobID",
+    "NodeID", "ObjectRef", "ObjectRefArray", "ObjectRefGenerator", "RemoteFunction",
+    "RuntimeContext", "TaskID", "available_resources", "cancel", "cluster_resources", "compute",
+    "exceptions", "exit_actor", "get", "get_actor", "get_gpu_ids", "get_runtime_context",
+    "init", "is_initialized", "kill", "method", "nodes", "now", "put", "remote", "shutdown",
+    "sleep", "timeline", "util", "wait",
 ]  # fmt: skip

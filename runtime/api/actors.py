@@ -29,9 +29,8 @@ from sys import maxsize
 from types import FunctionType
 from typing import Any
 
-from raytwin.runtime.api.actor_call import ActorCall
 from raytwin.runtime.api.arguments import positional_of
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import ObjectRef, current
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.api.ids import ActorID
 from raytwin.runtime.api.modules import not_there, refuser, says_what_is_missing
@@ -41,11 +40,11 @@ from raytwin.runtime.api.options.checks import name_of, text
 from raytwin.runtime.api.options.method_options import (
     NO_GENERATOR,
     STREAMING,
+    ActorCall,
     checked,
     functions_of,
     of_kind,
 )
-from raytwin.runtime.api.refs import ObjectRef
 from raytwin.runtime.api.streams import ObjectRefGenerator
 from raytwin.runtime.control.messages import READY_METHOD
 from raytwin.runtime.control.messages.errors import ActorDeath

@@ -1,71 +1,224 @@
-"""What a backend implements, and what it is given to export.
+"""The backend of the calling code, and references to objects, which it makes and resolves.
 
-Backends that run raytwin's own control plane share one, `session.session.Session`, and
-differ in the `World` under it: real processes or virtual time. A backend with a control plane
-of its own (Ray) implements `Backend` itself.
+A driver or worker of a real backend has one backend for the whole process. In virtual
+time many drivers and workers share a process, so a backend may install a
+look-up that tells them apart by the running greenlet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from types import GenericAlias
+from typing import Any, Protocol, overload
 
+from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.api.ids import JobID, TaskID
+from raytwin.runtime.api.modules import not_there, says_what_is_missing
+from raytwin.runtime.api.options.actor_options import ActorOptions
+from raytwin.runtime.api.options.method_options import ActorCall
+from raytwin.runtime.api.options.task_options import TaskOptions
+from raytwin.runtime.control.core.ids import TASK_BYTES, object_id
 from raytwin.runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
 
-if TYPE_CHECKING:
-    from raytwin.runtime.api.actor_call import ActorCall
-    from raytwin.runtime.api.options.actor_options import ActorOptions
-    from raytwin.runtime.api.options.task_options import TaskOptions
-    from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
-    from raytwin.runtime.api.streams import ObjectRefGenerator
+_new = object.__new__
 
 
-class Definition(Protocol):
-    """A remote function or an actor class, as a session exports it to workers."""
+class RefHolder(Protocol):
+    """The part of a session that counts references."""
 
-    exported: tuple[bytes, object, bytes, bytes] | None
-    """(job, table of functions, ID, serialized form), made by the first session that needs it."""
+    closed: bool
+    """Whether its cluster is gone, and with it every value."""
+
+    def ref_added(self, oid: bytes) -> None: ...
+    def ref_dropped(self, oid: bytes) -> None: ...
+
+    def ref_sent(self, ref: ObjectRef) -> str:
+        """The reference is pickled; return its owner's address."""
+
+    def ref_received(self, oid: bytes, owner: str) -> None:
+        """It is unpickled, and counted next."""
+
+
+class _Kind(type):
+    """What is missing from the class itself says so: ``ObjectRef.nil()``."""
+
+    def __getattr__(cls, name: str) -> Any:
+        raise not_there("ObjectRef", cls, name)
+
+
+@says_what_is_missing("ObjectRef")
+class ObjectRef(metaclass=_Kind):
+    """A reference to a value that exists, or will once its task has run."""
+
+    __slots__ = ("__weakref__", "_holder", "_id")
+    _holder: RefHolder
+    _id: bytes
+
+    def __new__(cls, oid: Any = None, holder: RefHolder | None = None) -> ObjectRef:
+        if holder is None:
+            raise TypeError(
+                "raytwin makes no ObjectRef of an ID: calls, put() and map() return references, and"
+                " they may be sent to tasks and actors"
+            )
+        # Counted first: what cannot be counted is no reference, and nobody drops it.
+        holder.ref_added(oid)
+        return counted_ref(oid, holder)
+
+    def __del__(self) -> None:
+        # Runs wherever the garbage collector does; the holder only notes it.
+        self._holder.ref_dropped(self._id)
 
     @property
-    def source(self) -> tuple[Any, str]:
-        """The plain function or class, and its name in errors."""
+    def closed(self) -> bool:
+        """Whether the cluster that has the value is gone."""
+        return self._holder.closed
+
+    def binary(self) -> bytes:
+        """Return the object's ID, 18 bytes."""
+        return self._id
+
+    def hex(self) -> str:
+        """Return the object's ID in hexadecimal."""
+        return self._id.hex()
+
+    def future(self) -> Future[Any]:
+        """Return a `concurrent.futures.Future` of the value."""
+        return current().future(self)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.as_future().__await__()
+
+    def as_future(self) -> Any:
+        """Return an asyncio future of the value; an event loop runs."""
+        import asyncio  # most processes have no event loop, and do without these 3 MB
+
+        return asyncio.wrap_future(self.future())
+
+    def task_id(self) -> TaskID:
+        """Return the ID of the task that makes the object."""
+        return TaskID(self._id[:TASK_BYTES])
+
+    def job_id(self) -> JobID:
+        """Return the ID of the job whose driver or task asks."""
+        return JobID(current().job_number.to_bytes(4, "little"))
+
+    def is_nil(self) -> bool:
+        """Whether it refers to nothing: never."""
+        return False
+
+    __class_getitem__: Any = classmethod(GenericAlias)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectRef) and other._id == self._id
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    def __repr__(self) -> str:
+        return f"ObjectRef({self._id.hex()})"
+
+    def __reduce__(self) -> Any:
+        return _restore, (self._id, self._holder.ref_sent(self))
 
 
-class FunctionDefinition(Definition, Protocol):
-    """A remote function, as a session submits its tasks: `RemoteFunction`."""
-
-    function: Callable[..., Any]
-    function_name: str
-    stream: int
-    """What its calls return where ``num_returns`` does not say: `STREAM` or 0."""
+def _restore(oid: bytes, owner: str) -> ObjectRef:
+    """Make the reference anew in whatever session deserializes it."""
+    holder = current().references
+    holder.ref_received(oid, owner)
+    return ObjectRef(oid, holder)
 
 
-class ActorDefinition(Definition, Protocol):
-    """An actor class, as a session creates its actors: `ActorClass`."""
+def counted_ref(oid: bytes, holder: RefHolder) -> ObjectRef:
+    """Return a reference that its holder has counted already, as it makes many."""
+    ref = _new(ObjectRef)
+    ref._id = oid
+    ref._holder = holder
+    return ref
 
-    cls: type
-    class_name: str
+
+def any_closed(refs: Sequence[ObjectRef | ObjectRefArray]) -> bool:
+    """Whether the cluster of one of the references is gone."""
+    if len(refs) == 1:
+        return refs[0]._holder.closed
+    return any(holder.closed for holder in {ref._holder for ref in refs})
+
+
+class ObjectRefArray(Sequence[ObjectRef]):
+    """The references of one ``f.map``: a sequence that makes them when asked."""
+
+    __slots__ = ("_array", "_count", "_holder", "_returns")
+    _array: bytes
+    _count: int
+    _holder: RefHolder
+    _returns: int
+
+    def __new__(cls, array: bytes, count: int, returns: int, holder: RefHolder) -> ObjectRefArray:
+        if count:
+            holder.ref_added(object_id(array, 0, 0))
+        self = _new(cls)
+        self._array = array
+        self._count = count
+        self._returns = returns
+        self._holder = holder
+        return self
+
+    def __del__(self) -> None:
+        if self._count:
+            self._holder.ref_dropped(object_id(self._array, 0, 0))
 
     @property
-    def concurrency(self) -> int:
-        """How many calls may run at a time."""
+    def closed(self) -> bool:
+        """Whether the cluster that has the values is gone."""
+        return self._holder.closed
 
-    def description(self) -> tuple[Any, ...]:
-        """Return the parts of a handle that are the same for all its actors."""
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> ObjectRef: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ObjectRef]: ...
+    def __getitem__(self, index: int | slice) -> ObjectRef | list[ObjectRef]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if index < 0:
+            index += self._count
+        if not 0 <= index < self._count:
+            raise IndexError(f"array of {self._count} references has no item {index}")
+        return ObjectRef(object_id(self._array, index, 0), self._holder)
+
+    def __iter__(self) -> Iterator[ObjectRef]:
+        return (self[i] for i in range(self._count))
+
+    def __repr__(self) -> str:
+        return f"ObjectRefArray({self._array.hex()}, {self._count})"
+
+    def __reduce__(self) -> Any:
+        # As its references: whoever gets it does not own the array.
+        return list, (list(self),)
 
 
 class Backend(Protocol):
-    """What `api` needs of whoever runs the program."""
+    """The session of the calling driver or worker, which the functions of this package call.
+
+    `session.Session` implements it for both worlds.
+    """
 
     name: str
     node: int
     """The calling code's."""
     address: str
     """The calling process's."""
+    cluster_address: str
+    """Where other drivers may join; empty: they cannot."""
     namespace: str
     env_vars: tuple[tuple[str, str], ...]
     """Of every task of this driver."""
+
+    @property
+    def references(self) -> RefHolder:
+        """The holder of references that are unpickled here."""
 
     @property
     def actor(self) -> tuple[bytes, ActorInfo | None] | None:
@@ -91,15 +244,15 @@ class Backend(Protocol):
 
     def submit(
         self,
-        function: FunctionDefinition,
+        function: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: TaskOptions,
-    ) -> list[ObjectRef] | ObjectRefGenerator:
+    ) -> Any:
         """Submit one task; return a reference per return value, or its stream."""  # fmt: skip
 
     def map(
-        self, function: FunctionDefinition, items: Sequence[Any], star: bool, options: TaskOptions
+        self, function: Any, items: Sequence[Any], star: bool, options: TaskOptions
     ) -> ObjectRefArray:
         """Submit one task per item; ``star`` calls ``f(*item)``."""
 
@@ -114,7 +267,7 @@ class Backend(Protocol):
 
     def wait(
         self,
-        waitables: Sequence[ObjectRef | ObjectRefGenerator],
+        waitables: Sequence[Any],
         num_returns: int,
         timeout_s: float | None,
         fetch_local: bool,
@@ -138,7 +291,7 @@ class Backend(Protocol):
 
     def create_actor(
         self,
-        actor_class: ActorDefinition,
+        actor_class: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: ActorOptions,
@@ -154,7 +307,7 @@ class Backend(Protocol):
         call: ActorCall,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> list[ObjectRef] | ObjectRefGenerator:
+    ) -> Any:
         """Submit a call of an actor; return a reference per return value, or its stream."""
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
@@ -223,3 +376,87 @@ class Backend(Protocol):
 
     def shutdown(self) -> None:
         """End the cluster, or leave it."""
+
+
+Connect = Callable[..., Backend]
+
+on_connect: list[Callable[[Any], None]] = []
+"""Called with each backend that `init` has connected, before the program goes on."""
+
+_current: Backend | None = None
+_lookup: Callable[[], Backend | None] | None = None
+_check: Callable[[], None] | None = None
+_backends: dict[str, Connect] = {}
+_start: Callable[[], Any]
+"""Starts a local cluster. `lifecycle`, which has `init`, registers it."""
+
+
+def current() -> Backend:
+    """Return the calling code's backend; start a local cluster if there is none."""
+    if _lookup is None and _current is not None:
+        return _current
+    check()
+    backend = connected()
+    if backend is None:
+        _start()
+        backend = connected()
+        assert backend is not None
+    return backend
+
+
+def present() -> Backend:
+    """Return the calling code's backend, to ask it what there is: none is started for that.
+
+    Raises RaySystemError if no cluster is connected.
+    """
+    check()
+    backend = connected()
+    if backend is None:
+        raise RaySystemError("no cluster is connected: call init() first")
+    return backend
+
+
+def check() -> None:
+    """Raise RuntimeError where the calling thread may not use the backend."""
+    if _check is not None:
+        _check()
+
+
+def connected() -> Backend | None:
+    """Return the calling code's backend, or None."""
+    if _lookup is not None:
+        found = _lookup()
+        if found is not None:
+            return found
+    return _current
+
+
+def set_current(
+    backend: Backend | None,
+    lookup: Callable[[], Backend | None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> None:
+    """Make this the process's backend, with a look-up that goes before it.
+
+    `check` raises RuntimeError on threads that may not use it.
+    """
+    global _current, _lookup, _check
+    _current = backend
+    _lookup = lookup
+    _check = check
+
+
+def register_backend(name: str, connect: Connect) -> None:
+    """Make ``init(backend=name, **options)`` call `connect(**options)`."""
+    _backends[name] = connect
+
+
+def register_start(start: Callable[[], Any]) -> None:
+    """Have `current` call `start` where no cluster is connected."""
+    global _start
+    _start = start
+
+
+def backends() -> dict[str, Connect]:
+    """Return the backends by name."""
+    return dict(_backends)

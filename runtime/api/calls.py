@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raytwin.runtime.api.backend import Backend
-from raytwin.runtime.api.current import connected, current
+from raytwin.runtime.api.backend import (
+    Backend,
+    ObjectRef,
+    ObjectRefArray,
+    any_closed,
+    connected,
+    current,
+)
 from raytwin.runtime.api.exceptions import RaySystemError
-from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray, any_closed
 from raytwin.runtime.api.streams import ObjectRefGenerator
 
 _JUST_REFS = {ObjectRef}

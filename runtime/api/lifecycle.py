@@ -10,8 +10,16 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from raytwin.runtime.api import current
-from raytwin.runtime.api.backend import Backend
+from raytwin.runtime.api.backend import (
+    Backend,
+    backends,
+    check,
+    connected,
+    on_connect,
+    present,
+    register_start,
+    set_current,
+)
 from raytwin.runtime.api.options import checks
 from raytwin.runtime.api.options.init_options import check_values
 from raytwin.runtime.api.options.task_options import env_vars
@@ -126,10 +134,10 @@ def init(
     there is none to join, ValueError or TypeError for bad options.
     """
     with _starting:
-        connected = current.connected()
-        if connected is not None:
+        there = connected()
+        if there is not None:
             if ignore_reinit_error:
-                return connected
+                return there
             raise RuntimeError("a cluster is connected already: call shutdown() first")
         if local_mode:
             raise ValueError("raytwin has no local_mode: backend='sim' runs in one process")
@@ -150,9 +158,9 @@ def init(
         options.pop("address", None)
         address = _where(address, overrides)
         backend = options.pop("backend", None) or backend or "local"
-        backends = current.backends()
-        if backend not in backends:
-            raise ValueError(f"no backend {backend!r}; there are {', '.join(sorted(backends))}")
+        known = backends()
+        if backend not in known:
+            raise ValueError(f"no backend {backend!r}; there are {', '.join(sorted(known))}")
         if num_cpus is not None:
             options.setdefault("cpus_per_node", num_cpus)
         if object_store_memory is not None:
@@ -166,15 +174,15 @@ def init(
             options["more_resources"] = more
         if address not in (None, "", "local"):
             options["address"] = checks.text("address", address)
-        made = backends[backend](**options)
+        made = known[backend](**options)
         if overrides and backend == "local" and "address" not in options:
             global started_by
             started_by = os.getpid()
         made.describe_job(namespace)
         made.env_vars = env
         atexit.register(_at_exit, made, os.getpid())
-        for told in current.on_connect:
-            told(made)
+        for called in on_connect:
+            called(made)
         return made
 
 
@@ -203,7 +211,7 @@ def _where(given: str | None, overrides: Mapping[str, Any]) -> str | None:
 
 def _at_exit(made: Backend, pid: int) -> None:
     # A forked child must not end its parent's cluster.
-    if current.connected() is made and os.getpid() == pid:
+    if connected() is made and os.getpid() == pid:
         _shutdown(made)
 
 
@@ -213,22 +221,22 @@ def shutdown() -> None:
     Does nothing if there is none. Raises RuntimeError on another thread of a simulated
     program than its own.
     """
-    connected = current.connected()
-    if connected is not None:
-        current.check()
+    backend = connected()
+    if backend is not None:
+        check()
         # Registered with the backend, which it would keep for as long as the program runs.
         atexit.unregister(_at_exit)
-        _shutdown(connected)
+        _shutdown(backend)
 
 
-def _shutdown(connected: Backend) -> None:
-    current.set_current(None)
-    connected.shutdown()
+def _shutdown(backend: Backend) -> None:
+    set_current(None)
+    backend.shutdown()
 
 
 def is_initialized() -> bool:
     """Whether a cluster is connected."""
-    return current.connected() is not None
+    return connected() is not None
 
 
 def nodes() -> list[dict[str, Any]]:
@@ -253,7 +261,7 @@ def nodes() -> list[dict[str, Any]]:
             "Resources": row["resources"],
             "DeathReason": row["reason"],
         }
-        for row in current.present().query("nodes")
+        for row in present().query("nodes")
     ]
 
 
@@ -263,7 +271,7 @@ def cluster_resources() -> dict[str, float]:
     What placement groups have reserved is there twice: as what it is, and by its names in the
     group (``CPU_group_<id>``), of which `available_resources` says how much is free.
     """
-    backend = current.present()
+    backend = present()
     rows = [row["resources"] for row in backend.query("nodes") if row["alive"]]
     for group, _, bundles, nodes, *_ in backend.query("groups_there"):
         rows += [group_resources(bundles[index], group, index) for index in map(int, nodes)]
@@ -280,7 +288,7 @@ def _sum(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def available_resources() -> dict[str, float]:
     """Return what is free on all living nodes together; what is used up is left out."""
-    total = _sum(free for _, free in current.present().query("available"))
+    total = _sum(free for _, free in present().query("available"))
     return {name: amount for name, amount in total.items() if amount}
 
 
@@ -299,7 +307,7 @@ def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:
 
     from raytwin.runtime.api.trace import Recording
 
-    events = Recording.of(current.present().query).events()
+    events = Recording.of(present().query).events()
     if filename is None:
         return events
     with open(filename, "w", encoding="utf-8") as file:
@@ -308,4 +316,4 @@ def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:
 
 
 # Another thread may have been first.
-current.register_start(functools.partial(init, ignore_reinit_error=True))
+register_start(functools.partial(init, ignore_reinit_error=True))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.api.ids import ActorID, JobID, NodeID, TaskID
 from raytwin.runtime.api.modules import refuser
-from raytwin.runtime.api.refs import ObjectRef
 from raytwin.runtime.api.streams import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __getattr__ = refuser("_raylet")

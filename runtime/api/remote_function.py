@@ -9,14 +9,13 @@ from typing import Any, overload
 
 from raytwin.runtime.api.actors import ActorClass
 from raytwin.runtime.api.arguments import positional
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import ObjectRef, ObjectRefArray, current
 from raytwin.runtime.api.modules import refuser, says_what_is_missing
 from raytwin.runtime.api.options.actor_options import NAMES as ACTOR_NAMES
 from raytwin.runtime.api.options.actor_options import ActorOptions
 from raytwin.runtime.api.options.checks import name_of
 from raytwin.runtime.api.options.method_options import NO_GENERATOR
 from raytwin.runtime.api.options.task_options import TaskOptions
-from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
 from raytwin.runtime.api.streams import ObjectRefGenerator
 from raytwin.runtime.control.messages import STREAM
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from raytwin.runtime.api.actors import ActorClass, ActorHandle
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import current
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.api.ids import ActorID, JobID, NodeID, TaskID
 from raytwin.runtime.api.modules import refuser, says_what_is_missing
@@ -156,7 +156,7 @@ class RuntimeContext:
     @property
     def gcs_address(self) -> str:
         """The cluster's address in its drivers, where others may join it; else "local"."""
-        return getattr(current(), "cluster_address", "") or "local"
+        return current().cluster_address or "local"
 
     def get(self) -> dict[str, Any]:
         """Return the IDs as a dictionary, and the namespace; what there is none of is missing."""

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
+from raytwin.runtime.api.backend import Backend, ObjectRef
 from raytwin.runtime.api.exceptions import GetTimeoutError
 from raytwin.runtime.api.modules import says_what_is_missing
-from raytwin.runtime.api.refs import ObjectRef
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
-
-
-class StreamHolder(Protocol):
-    """The backend, which knows what a stream has yielded."""
-
-    def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
-        """Wait for an item of a stream; None: it has ended. Raises GetTimeoutError."""
-
-    def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
-        """Return a future of what `next_item` returns."""
 
 
 @says_what_is_missing("ObjectRefGenerator")
@@ -35,10 +24,10 @@ class ObjectRefGenerator:
     the next item, and the first that is awake takes it.
     """
 
-    def __init__(self, end: ObjectRef, holder: StreamHolder) -> None:
+    def __init__(self, end: ObjectRef, backend: Backend) -> None:
         self._end = end
         self._array = end.binary()[:ARRAY_BYTES]
-        self._holder = holder
+        self._backend = backend
         self._index = 0
         """Which item comes next."""
         self._over = False
@@ -50,7 +39,7 @@ class ObjectRefGenerator:
     def __next__(self) -> ObjectRef:
         while not self._over:
             index = self._index
-            ref = self._holder.next_item(self._array, index, None)
+            ref = self._backend.next_item(self._array, index, None)
             if self._take(index, ref) and ref is not None:
                 return ref
         raise StopIteration
@@ -63,7 +52,7 @@ class ObjectRefGenerator:
 
         while not self._over:
             index = self._index
-            ref = await asyncio.wrap_future(self._holder.item_future(self._array, index))
+            ref = await asyncio.wrap_future(self._backend.item_future(self._array, index))
             if self._take(index, ref) and ref is not None:
                 return ref
         raise StopAsyncIteration
@@ -86,7 +75,7 @@ class ObjectRefGenerator:
         if self._over:
             return False
         try:
-            return self._holder.next_item(self._array, self._index, 0) is not None
+            return self._backend.next_item(self._array, self._index, 0) is not None
         except GetTimeoutError:
             return False
 
@@ -95,7 +84,7 @@ class ObjectRefGenerator:
         if self._over:
             return True
         try:
-            return self._holder.next_item(self._array, self._index, 0) is None
+            return self._backend.next_item(self._array, self._index, 0) is None
         except GetTimeoutError:
             return False
 

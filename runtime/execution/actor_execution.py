@@ -137,7 +137,8 @@ class ActorRunner:
                 value = calls.prepare(assignment, method)() if spec.args else method()
                 if type(value) is CoroutineType:
                     value = self._finished(value)
-                session.futures.abandon()
+                if session.futures.thread is not None:
+                    session.futures.abandon()
             except ActorExit as leaving:
                 self._actor.exit(leaving)
                 return

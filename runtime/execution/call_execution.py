@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.api.streams import DynamicObjectRefGenerator
 from raytwin.runtime.control.core.stream_ids import item_id
 from raytwin.runtime.control.messages import STREAM, Assignment, TaskSpec

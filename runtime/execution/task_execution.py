@@ -111,7 +111,8 @@ class TaskRunner:
                 value = (
                     calls.prepare(assignment) if spec.args else calls.function(spec.function)
                 )()
-                session.futures.abandon()
+                if session.futures.thread is not None:
+                    session.futures.abandon()
             except BaseException as error:
                 caught = [error]
                 self.calls.run_call(spec, lambda: again(caught), started_s)  # noqa: B023
@@ -198,7 +199,8 @@ class TaskRunner:
                     raise
                 cancelled = True
             del value  # the references inside are counted below
-            self.session.futures.abandon()
+            if self.session.futures.thread is not None:
+                self.session.futures.abandon()
             with self.world:
                 self._looping = False
                 # The node may have taken elements back while the loop ran, but none of these.

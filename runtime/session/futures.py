@@ -15,8 +15,8 @@ from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from typing import Any, Protocol
 
+from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.api.exceptions import RaySystemError
-from raytwin.runtime.api.refs import ObjectRef
 from raytwin.runtime.control.client.owned_arrays import Waiter
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.core.stream_ids import item_id
@@ -124,7 +124,8 @@ class FutureDesk:
         self._done: list[NotifyingWaiter] = []
         self._pending: set[NotifyingWaiter] = set()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
+        """Waits for the pending futures; None while there are none."""
         self._stopping = False
         self.lasting = False
         """Futures outlive the call that asks for them: in an actor's event loop."""
@@ -164,11 +165,11 @@ class FutureDesk:
                 self._done.remove(waiter)
             return True
         with self._lock:
-            if self._pending and self._thread is None:
-                self._thread = threading.Thread(
+            if self._pending and self.thread is None:
+                self.thread = threading.Thread(
                     target=self._run, name="raytwin-futures", daemon=True
                 )
-                self._thread.start()
+                self.thread.start()
         return False
 
     def _take(self, waiter: NotifyingWaiter) -> bool:
@@ -185,7 +186,7 @@ class FutureDesk:
 
     def abandon(self) -> None:
         """Give up the futures of a task that has ended."""
-        thread = self._thread
+        thread = self.thread
         if thread is None or self.lasting:
             return
         self._stopping = True
@@ -212,14 +213,14 @@ class FutureDesk:
                         self._complete(waiter)
                 with self._lock:
                     if self._stopping or not self._pending:
-                        self._thread = None
+                        self.thread = None
                         return
         except RaySystemError as error:
             self._give_up(str(error))
         finally:
             with self._lock:
-                if self._thread is threading.current_thread():
-                    self._thread = None
+                if self.thread is threading.current_thread():
+                    self.thread = None
 
     def _next_done(self) -> NotifyingWaiter | None:
         # `_begin` removes waiters too: the list may be empty by now.
@@ -231,8 +232,8 @@ class FutureDesk:
         """Set an error on all pending futures; return their waiters."""
         with self._lock:
             given_up, self._pending = self._pending, set()
-            if self._thread is threading.current_thread():
-                self._thread = None
+            if self.thread is threading.current_thread():
+                self.thread = None
         for waiter in given_up:
             if waiter.future.set_running_or_notify_cancel():
                 waiter.future.set_exception(RaySystemError(reason))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from raytwin.runtime.api.init_context import ClusterContext
+from raytwin.runtime.api.backend import ObjectRef
+from raytwin.runtime.api.lifecycle import nodes, shutdown
 from raytwin.runtime.api.options.checks import encodable
-from raytwin.runtime.api.refs import ObjectRef
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_number
 from raytwin.runtime.control.messages import ActorInfo
@@ -24,8 +25,14 @@ from raytwin.runtime.session.values import StreamItems, Values, Waits
 from raytwin.runtime.session.world import World
 
 
-class Session(ClusterContext):
-    """Composes the parts, and offers their methods as those of a `Backend`."""
+class Session:
+    """Composes the parts, and offers their methods as those of a `Backend`.
+
+    `init` returns it: it is a context manager that ends the cluster, or leaves it if it was joined.
+    """
+
+    cluster_address = ""
+    """Where other drivers may join; empty: they cannot."""
 
     def __init__(self, world: World, end_cluster: Callable[[], None] | None = None) -> None:
         """Open the session of a world's client; `end_cluster` is called by `shutdown`."""
@@ -99,6 +106,43 @@ class Session(ClusterContext):
     def actor(self) -> tuple[bytes, ActorInfo | None] | None:
         """The ID and description of the actor that the calling code is part of."""
         return self.context.actor
+
+    # -- what `init` returns -----------------------------------------------------
+
+    @property
+    def address_info(self) -> dict[str, Any]:
+        """Where the driver's node is, and by which address others may join."""
+        row = nodes()[self.node]
+        return {
+            "node_id": row["NodeID"],
+            "node_ip_address": row["NodeManagerAddress"],
+            "address": self.cluster_address or "local",
+            "gcs_address": self.cluster_address or "local",
+            "webui_url": None,
+        }
+
+    def __getitem__(self, key: str) -> Any:
+        return self.address_info[key]
+
+    @property
+    def dashboard_url(self) -> str:
+        """Empty: there is no dashboard."""
+        return ""
+
+    @property
+    def python_version(self) -> str:
+        """Python's version."""
+        return platform.python_version()
+
+    def disconnect(self) -> None:
+        """End the cluster, or leave it if it was joined."""
+        shutdown()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.disconnect()
 
     # -- futures ---------------------------------------------------------------
 

@@ -9,18 +9,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from raytwin.runtime.api.actor_call import ActorCall
-from raytwin.runtime.api.actors import ActorExit
-from raytwin.runtime.api.backend import ActorDefinition
+from raytwin.runtime.api.actors import ActorClass, ActorExit
+from raytwin.runtime.api.backend import Backend, ObjectRef, counted_ref
 from raytwin.runtime.api.exceptions import (
     ActorAlreadyExistsError,
     PendingCallsLimitExceeded,
     RaySystemError,
 )
 from raytwin.runtime.api.options.actor_options import ActorOptions
+from raytwin.runtime.api.options.method_options import ActorCall
 from raytwin.runtime.api.options.task_options import exception_classes
-from raytwin.runtime.api.refs import ObjectRef, counted_ref
-from raytwin.runtime.api.streams import ObjectRefGenerator, StreamHolder
+from raytwin.runtime.api.streams import ObjectRefGenerator
 from raytwin.runtime.control.core.ids import FIRST, object_id
 from raytwin.runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
@@ -40,7 +39,7 @@ class SessionActors:
         context: TaskContext,
         waits: Waits,
         tasks: TaskSubmitter,
-        streams: StreamHolder,
+        session: Backend,
     ) -> None:
         self.world = references.world
         self.client = references.client
@@ -48,7 +47,7 @@ class SessionActors:
         self._context = context
         self._waits = waits
         self._tasks = tasks
-        self._streams = streams
+        self._session = session
         self._pending: dict[bytes, list[bytes]] = {}
         """By actor that has ``max_pending_calls``, the calls of this process that are pending."""
         self.loaded: Callable[[bytes], Any] = self._never_loaded
@@ -59,7 +58,7 @@ class SessionActors:
 
     def create_actor(
         self,
-        actor_class: ActorDefinition,
+        actor_class: ActorClass,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: ActorOptions,
@@ -143,7 +142,7 @@ class SessionActors:
             if call.extra.stream:
                 entry.items = {} if entry.items is None else entry.items
                 end = ObjectRef(object_id(array, 0, 0), self._references)
-                return ObjectRefGenerator(end, self._streams)
+                return ObjectRefGenerator(end, self._session)
             return self._references.refs_to(entry)
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
+from raytwin.runtime.api.backend import ObjectRef, any_closed, counted_ref
 from raytwin.runtime.api.exceptions import RaySystemError
-from raytwin.runtime.api.refs import ObjectRef, any_closed, counted_ref
 from raytwin.runtime.control.client.owned_arrays import Entry
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, FIRST, object_id
 from raytwin.runtime.control.messages import ResultRefs

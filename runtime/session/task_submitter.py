@@ -12,11 +12,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from raytwin.runtime.api.backend import Definition, FunctionDefinition
+from raytwin.runtime.api.actors import ActorClass
+from raytwin.runtime.api.backend import Backend, ObjectRef, ObjectRefArray
 from raytwin.runtime.api.failures import exception_of
 from raytwin.runtime.api.options.task_options import TaskOptions
-from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
-from raytwin.runtime.api.streams import ObjectRefGenerator, StreamHolder
+from raytwin.runtime.api.remote_function import RemoteFunction
+from raytwin.runtime.api.streams import ObjectRefGenerator
 from raytwin.runtime.control.core.access import foreign_object
 from raytwin.runtime.control.core.ids import ELEMENTS_MAX, function_id, object_id, same_job
 from raytwin.runtime.control.messages import STREAM, TaskExtra, TaskSpec
@@ -44,21 +45,21 @@ class TaskSubmitter:
         references: SessionReferences,
         context: TaskContext,
         values: Values,
-        streams: StreamHolder,
+        session: Backend,
     ) -> None:
         self.world = references.world
         self.client = references.client
         self._references = references
         self._context = context
         self._values = values
-        self._streams = streams
-        """The holder of the streams that tasks return."""
+        self._session = session
+        """Waits for the items of the streams that tasks return."""
         self.setup = b""
         """What functions carry for the workers of a job that joined; see `job_setup`."""
 
     def submit(
         self,
-        function: FunctionDefinition,
+        function: RemoteFunction,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: TaskOptions,
@@ -92,7 +93,7 @@ class TaskSubmitter:
                 entry.items = {} if entry.items is None else entry.items
             if stream == STREAM:
                 end = ObjectRef(object_id(array, 0, 0), self._references)
-                return ObjectRefGenerator(end, self._streams)
+                return ObjectRefGenerator(end, self._session)
             return self._references.refs_to(entry)
 
     @property
@@ -101,7 +102,7 @@ class TaskSubmitter:
         return not self._context.env_vars and self.world.executor is None
 
     def map(
-        self, function: FunctionDefinition, items: Sequence[Any], star: bool, options: TaskOptions
+        self, function: RemoteFunction, items: Sequence[Any], star: bool, options: TaskOptions
     ) -> ObjectRefArray:
         self._references.check_open()
         count = len(items)
@@ -180,7 +181,7 @@ class TaskSubmitter:
 
     # -- functions -------------------------------------------------------------
 
-    def exported(self, function: Definition) -> tuple[bytes, bytes]:
+    def exported(self, function: RemoteFunction | ActorClass) -> tuple[bytes, bytes]:
         """Return (ID, serialized form) of a function or class.
 
         Raises ValueError if it is longer than `FUNCTION_BYTES_MAX`.

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+from raytwin.runtime.api.backend import ObjectRef, ObjectRefArray
 from raytwin.runtime.api.exceptions import (
     GetTimeoutError,
     RaySystemError,
@@ -24,7 +25,6 @@ from raytwin.runtime.api.exceptions import (
     make_task_error,
 )
 from raytwin.runtime.api.failures import exception_of
-from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
 from raytwin.runtime.api.streams import ObjectRefGenerator
 from raytwin.runtime.control.client.owned_arrays import Entry, Waiter
 from raytwin.runtime.control.core.ids import object_id

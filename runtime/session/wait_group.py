@@ -28,7 +28,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.client.owned_arrays import Waiter
 

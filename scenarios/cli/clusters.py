@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raytwin.runtime.api import current, lifecycle
+from raytwin.runtime.api import lifecycle
+from raytwin.runtime.api.backend import current
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.scenarios.core.scenario import UsageError
 
@@ -88,7 +89,7 @@ def status(address: str) -> tuple[str, list[list[str]], list[list[str]]]:
             ]
             alive = "alive" if row["alive"] else f"dead: {row['reason']}"
             nodes.append([str(row["node"]), alive, ", ".join(shares), str(queue)])
-        mine = current.current().job_number
+        mine = current().job_number
         jobs = [
             [str(number), "runs" if alive else reason, str(pid), namespace, entrypoint]
             for number, _, pid, namespace, entrypoint, alive, reason in session.query("jobs")

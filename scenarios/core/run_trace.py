@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from raytwin.runtime.api import current
+from raytwin.runtime.api.backend import current
 from raytwin.runtime.api.trace import Recording
 from raytwin.scenarios.core import results
 from raytwin.scenarios.core.excerpt import CATEGORY, excerpt
@@ -24,7 +24,7 @@ def kept(run: str = "") -> list[dict[str, Any]]:
 
     With ``run``, where a scenario has several, it is told from that of others.
     """
-    query = current.current().query
+    query = current().query
     happened = sum(query("event_counts").values())
     events = excerpt(Recording.of(query), EVENTS_MAX, happened).events()
     return group(events, run) if run else events

@@ -9,7 +9,7 @@ from typing import Any
 import raytwin as ray
 from raytwin.chaos.faults.injector import attach, timeline
 from raytwin.chaos.faults.plan import Plan, Step
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import current
 from raytwin.scenarios.core import executions, run_trace
 from raytwin.scenarios.core.executions import Execution, Executions
 from raytwin.scenarios.core.scenario import (

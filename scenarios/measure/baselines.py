@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 
 import raytwin as ray
-from raytwin.runtime.api.current import on_connect
+from raytwin.runtime.api.backend import on_connect
 from raytwin.scenarios.core import results
 from raytwin.scenarios.core.results import ResultError
 from raytwin.scenarios.core.scenario import (

@@ -9,8 +9,7 @@ from typing import Any
 
 from greenlet import getcurrent
 
-from raytwin.runtime.api.backend import Backend
-from raytwin.runtime.api.current import set_current
+from raytwin.runtime.api.backend import Backend, set_current
 from raytwin.runtime.api.options.init_options import check_file, check_names
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.session.cluster_config import cluster_config

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from greenlet import GreenletExit, getcurrent
 
-from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.messages import JobEnded, JobInfo, JobRegistered, RegisterJob
 from raytwin.runtime.session.futures import LazyFuture, item_waited_for

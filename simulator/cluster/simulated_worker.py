@@ -14,7 +14,7 @@ from typing import Any
 
 from greenlet import GreenletExit
 
-from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.ids import task_id

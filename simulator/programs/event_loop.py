@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from greenlet import GreenletExit
 
-from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.session.futures import ItemWaiter, NotifyingWaiter, settle
 from raytwin.simulator.programs.virtual_program import VirtualProgram
 

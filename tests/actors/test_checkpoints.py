@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import current
 from raytwin.runtime.api.exceptions import ActorDiedError
 from tests.actors.programs import rows
 

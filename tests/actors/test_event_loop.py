@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import current
 from raytwin.runtime.api.exceptions import ActorDiedError
 
 CALLS_AT_A_TIME = [1, 2, 0]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import current
 
 pytestmark = pytest.mark.usefixtures("backend")
 

@@ -10,7 +10,7 @@ import pytest
 
 import raytwin as ray
 from raytwin.exceptions import ActorDiedError, GetTimeoutError, TaskCancelledError
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import current
 from raytwin.runtime.session.session import Session
 
 LIMIT_S = 20.0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import current
 from raytwin.runtime.session import futures
 from raytwin.runtime.session.futures import FutureDesk
 from raytwin.runtime.session.session import Session

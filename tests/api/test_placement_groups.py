@@ -13,7 +13,7 @@ from raytwin.exceptions import (
     ActorPlacementGroupRemoved,
     TaskPlacementGroupRemoved,
 )
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import current
 from raytwin.runtime.control.scheduling import placement_groups
 from raytwin.simulator.cluster.simulated_cluster import HEAD
 from raytwin.util.placement_group import PlacementGroup

@@ -225,7 +225,7 @@ def test_items_are_freed_with_their_references(backend: str) -> None:
     get(refs)
 
     def stored() -> int:
-        from raytwin.runtime.api.current import current
+        from raytwin.runtime.api.backend import current
 
         return sum(row[1] for row in current().query("stores"))
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import current
 from raytwin.runtime.api.exceptions import ObjectStoreFullError
 from raytwin.runtime.processes.node.spiller import SpillFile
 from tests.processes.conftest import Start

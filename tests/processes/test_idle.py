@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 DRIVER = """
 import sys
 import raytwin as ray
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import current
 
 ray.init(cpus_per_node=1, object_store_memory=64 << 20)
 

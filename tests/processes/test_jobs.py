@@ -27,7 +27,7 @@ def test_an_object_of_another_job_is_refused_with_the_reason(
     other = join(
         session,
         """
-        from raytwin.runtime.api.refs import ObjectRef
+        from raytwin.runtime.api.backend import ObjectRef
         @ray.remote
         def read(refs):
             return ray.get(refs[0])

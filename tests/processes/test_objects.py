@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.api.current import current
+from raytwin.runtime.api.backend import current
 from raytwin.runtime.api.exceptions import GetTimeoutError, ObjectStoreFullError
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually

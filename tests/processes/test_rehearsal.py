@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 
-from raytwin.runtime.api.current import connected
+from raytwin.runtime.api.backend import connected
 from raytwin.runtime.control.messages import OK, TasksDone, WorkerReady
 from raytwin.runtime.processes.net import wire
 from raytwin.runtime.processes.spawn.rehearsal import rehearse

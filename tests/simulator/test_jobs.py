@@ -9,8 +9,8 @@ import pytest
 
 import raytwin as ray
 from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
+from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.api.options.scheduling_strategies import PlacementGroupSchedulingStrategy
-from raytwin.runtime.api.refs import ObjectRef
 from raytwin.runtime.control.core.ids import job_number
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.api.current import connected
+from raytwin.runtime.api.backend import connected
 
 KV_S = 50e-6
 """What one operation on a key costs here."""

@@ -1,4 +1,4 @@
-"""An actor's methods: which there are, and what ``@method(...)`` and ``.options`` take."""
+"""An actor's methods: which there are, what ``@method(...)`` and ``.options`` take, their calls."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from raytwin.runtime.api.options.checks import integer, text
 from raytwin.runtime.api.options.task_options import EVER, asks_nothing, exception_classes, returns
 from raytwin.runtime.control.core.ids import RETURNS_MAX
+from raytwin.runtime.control.messages import STREAM, TaskExtra
 
 NAMES = ("num_returns", "name", "max_task_retries", "retry_exceptions")
 
@@ -84,3 +85,44 @@ def of_kind(function: Any) -> dict[str, Any]:
     """Return the options that a method has by its kind."""
     generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
     return {"num_returns": STREAMING} if generates else {}
+
+
+class ActorCall:
+    """A call of an actor's method without its arguments, as a handle knows it."""
+
+    __slots__ = (
+        "actor", "extra", "hold", "limited", "method", "name", "num_returns", "pending_max",
+        "rebuilt", "retries", "retry_exceptions", "returns",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        actor: bytes,
+        hold: bytes,
+        method: str,
+        name: str,
+        num_returns: int | str,
+        retries: int,
+        rebuilt: bool,
+        retry_exceptions: Any = False,
+        pending_max: int = 0,
+    ) -> None:
+        self.actor = actor
+        stream = STREAM if num_returns == STREAMING else 0
+        self.extra = TaskExtra(call=actor, method=method, stream=stream)
+        """The same for every call."""
+        self.hold = hold
+        """The object that stands for the actor being alive."""
+        self.method = method
+        self.name = name
+        self.num_returns = num_returns
+        self.returns = num_returns if isinstance(num_returns, int) else 1
+        """How many values the call itself has, besides the items of a stream."""
+        self.retries = retries
+        self.rebuilt = rebuilt
+        """The actor may restart, and then takes the call's inputs once more."""
+        self.retry_exceptions = retry_exceptions
+        self.pending_max = pending_max
+        """How many calls of one caller may be pending; 0: any number."""
+        self.limited = bool(pending_max or retry_exceptions)
+        """Each call needs a look at the pending ones, or at the errors it is retried for."""

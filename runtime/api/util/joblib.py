@@ -45,7 +45,7 @@ def register_ray() -> None:
         def effective_n_jobs(self, n_jobs: int) -> int:
             if n_jobs == 0:
                 raise ValueError("n_jobs == 0 in Parallel has no meaning")
-            from raytwin.runtime.api.current import current
+            from raytwin.runtime.api.backend import current
             from raytwin.runtime.api.lifecycle import cluster_resources
 
             current()  # where there is no cluster, the pool would start one

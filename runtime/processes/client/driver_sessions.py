@@ -7,7 +7,7 @@ import socket
 import weakref
 from collections.abc import Callable
 
-from raytwin.runtime.api.current import connected, set_current
+from raytwin.runtime.api.backend import connected, set_current
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.processes.client.direct_channel import ChannelFromWorkers

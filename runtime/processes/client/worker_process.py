@@ -9,7 +9,7 @@ import sys
 import msgspec
 
 from raytwin.runtime.api import modules
-from raytwin.runtime.api.current import set_current
+from raytwin.runtime.api.backend import set_current
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.messages import (
     CancelTask,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from raytwin.runtime.api.current import connected, set_current
+from raytwin.runtime.api.backend import connected, set_current
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.api.options.init_options import check_directory, check_names
 from raytwin.runtime.control.core.ids import root_task_id
