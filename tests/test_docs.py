@@ -16,8 +16,7 @@ import raytwin.runtime.processes.spawn.local_backend
 import raytwin.simulator.cluster.sim_backend
 from raytwin.runtime.api.options.init_options import names_of
 from raytwin.runtime.session.cluster_config import cluster_config
-from raytwin.scenarios.bench.large import LARGE
-from raytwin.scenarios.bench.run import NAMES
+from raytwin.scenarios.bench.run import KNOWN, NAMES
 from raytwin.scenarios.cli.main import app
 from tests.chaos.test_mutants import LATER_MUTANTS, MUTANTS
 
@@ -167,4 +166,4 @@ def test_the_benchmark_has_the_cases() -> None:
     text = (ROOT / "docs" / "howto.md").read_text()
     listed = text.split("a row per case: ")[1].split(".\n")[0]
     assert sorted(code(listed)) == sorted(NAMES)
-    assert all(f"`{name}`" in text for name in LARGE)
+    assert all(f"`{name}`" in text for name in KNOWN)

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 from uuid import uuid4
 
@@ -24,7 +23,7 @@ import psutil
 
 from raytwin.scenarios.bench.engines import ENGINES
 
-ANSWER_TIMEOUT_S = 180.0
+ANSWER_TIMEOUT_S = 600.0
 LEAVE_TIMEOUT_S = 30.0
 """How long a side may take to shut its cluster down when all went well ..."""
 ABANDON_TIMEOUT_S = 5.0
@@ -50,7 +49,7 @@ class Conversation:
         directory = Path(self._directory.name)
         self._stderr = directory / "stderr"
         with self._stderr.open("wb") as stderr:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-m", "raytwin.scenarios.bench.side", engine, str(directory)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -60,52 +59,31 @@ class Conversation:
                 start_new_session=True,
                 env=_environment(engine, self._mark),
             )
-        self._family: set[psutil.Process] = set()
         self._asked = False
-        """The side owes an answer."""
-
-    @property
-    def pid(self) -> int:
-        """PID of the side's driver process."""
-        return self._process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        """How that has ended, below 0 by which signal; None while it is there."""
-        return self._process.returncode
+        """Whether the side owes an answer."""
 
     @property
     def pipes(self) -> tuple[IO[str], IO[str]]:
-        """What requests are written to, and answers read from."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        return self._process.stdin, self._process.stdout
+        """The pipe for requests, and the pipe of answers."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        return self.process.stdin, self.process.stdout
 
     def ask(self, what: str, **details: Any) -> float | None:
         """Send one request and return the value of its answer. Raises BenchError."""
         requests, answers = self.pipes
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            self._process.kill()  # which ends the wait below
-
-        timer = threading.Timer(self._timeout_s, give_up)
-        timer.daemon = True
-        timer.start()
         self._asked = True
-        try:
+        with contextlib.suppress(BrokenPipeError):
             print(json.dumps({"do": what, **details}), file=requests)
-            line = answers.readline()
-            self._asked = False
-        except BrokenPipeError:
-            line = ""
-        finally:
-            timer.cancel()
-        self._family |= self._living()
+        if not select.select([answers], [], [], self._timeout_s)[0]:
+            self.process.kill()
+            raise BenchError(f"{self.engine} gave no answer in {self._timeout_s:g} s to {what}")
+        line = answers.readline()
+        self._asked = False
         if not line:
-            why = f"gave no answer in {self._timeout_s:g} s" if late.is_set() else "has ended"
-            raise BenchError(f"{self.engine} {why}, asked to {what}{self._last_words()}")
+            last = self._stderr.read_text(errors="replace").strip().splitlines()[-STDERR_LINES:]
+            words = "; the end of its output: " + " | ".join(last) if last else ""
+            raise BenchError(f"{self.engine} has ended, asked to {what}{words}")
         answer = json.loads(line)
         if "error" in answer:
             error = BenchError(f"{self.engine} failed to {what}: {answer['error']}")
@@ -121,81 +99,61 @@ class Conversation:
             raise BenchError(f"{self.engine} answered {what} with no value")
         return value
 
-    def _last_words(self) -> str:
-        lines = self._stderr.read_text(errors="replace").strip().splitlines()[-STDERR_LINES:]
-        return "; the end of what it said: " + " | ".join(lines) if lines else ""
-
-    def _living(self) -> set[psutil.Process]:
-        """Return the side's processes, also those whose parent is gone."""
-        try:
-            found = set(psutil.Process(self.pid).children(recursive=True))
-        except psutil.NoSuchProcess:
-            found = set()
-        for process in psutil.process_iter():
-            try:
-                if os.getsid(process.pid) == self.pid or (
-                    process.environ().get(MARK) == self._mark
-                ):
-                    found.add(process)
-            except (psutil.Error, ProcessLookupError, PermissionError):
-                continue  # it is gone meanwhile, or another user's
-        return {process for process in found if process.pid != self.pid}
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._end(LEAVE_TIMEOUT_S if kind is None else ABANDON_TIMEOUT_S)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Let the side shut its cluster down, or the cluster notice its end; kill the rest.
 
-    def _end(self, timeout_s: float) -> None:
-        """Let the side shut its cluster down, or else that notice its driver's end; kill the rest.
-
-        What a cluster has outside of its processes is taken away by those of them that
-        see to it, which is why they are not killed together with the driver. One that is at
-        work would see the end of its requests only after it: it is interrupted.
+        Processes of a cluster may remove what it has outside of its processes, which is
+        why they are not killed together with the driver. A side at work would see
+        the end of its requests only after its work: it is interrupted.
         """
         requests, answers = self.pipes
         left: list[psutil.Process] = []
         try:
             try:
                 if self._asked:
-                    self._process.send_signal(signal.SIGINT)
+                    self.process.send_signal(signal.SIGINT)
                 with contextlib.suppress(BrokenPipeError):
                     requests.close()
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(timeout_s)
+                    self.process.wait(LEAVE_TIMEOUT_S if kind is None else ABANDON_TIMEOUT_S)
             finally:
                 # Also when a second Ctrl-C ended the wait.
-                left = [p for p in self._family | self._living() if p.is_running()]
-                self._process.kill()
-                self._process.wait()
-                _, left = psutil.wait_procs(left, timeout=ABANDON_TIMEOUT_S)
+                self.process.kill()
+                self.process.wait()
+                _, left = psutil.wait_procs(self._marked(), timeout=ABANDON_TIMEOUT_S)
         finally:
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-            psutil.wait_procs(left, timeout=timeout_s)
+            psutil.wait_procs(left, timeout=ABANDON_TIMEOUT_S)
             answers.close()
             self._directory.cleanup()
 
+    def _marked(self) -> list[psutil.Process]:
+        """Return the side's processes, also those whose parent is gone."""
+        found = []
+        for process in psutil.process_iter():
+            # Others are gone meanwhile, or another user's.
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(MARK) == self._mark:
+                    found.append(process)
+        return found
+
 
 def _environment(engine: str, mark: str) -> dict[str, str]:
-    changes = ENGINES[engine].environment
     # This package is found in the side where it was found here.
     root = str(Path(__file__).absolute().parents[3])
     path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), MARK: mark}
-    # What pip has installed has its bytecode; what runs from its sources keeps its own
-    # from the first start on, or every process would compile it again.
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    for name, value in changes.items():
-        if value is None:
-            environment.pop(name, None)
-        else:
-            environment[name] = value
-    return environment
+    changes: dict[str, str | None] = {
+        "PYTHONPATH": os.pathsep.join(path),
+        MARK: mark,
+        # What pip has installed has its bytecode; sources keep theirs from the first start
+        # on, or every process would compile them again.
+        "PYTHONDONTWRITEBYTECODE": None,
+        **ENGINES[engine].environment,
+    }
+    merged = {**os.environ, **changes}
+    return {name: value for name, value in merged.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Who is measured: how each engine is found, imported and started.
+"""The engines that are measured: how each is found, imported and started.
 
 All have Ray's API, or a module that lends it to them, so a case is written once
 and takes the module. They are started alike: one node with `CPUS` CPUs and an
@@ -36,7 +36,9 @@ class Engine:
     store: Path | None = None
     """The file system that its objects are in, if it is one."""
     package: str = ""
-    """What has to be installed for it."""
+    """The package that has to be installed for it."""
+    extra: str = ""
+    """The extra of raytwin that installs the package."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Cases that it has no equivalent for, and why."""
 
@@ -75,19 +77,19 @@ ENGINES = {
         },
         store=Path("/dev/shm"),
         package="ray",
+        extra="ray",
     ),
     "dask": Engine(
         "raytwin.scenarios.bench.dask_engine",
         _dask,
         package="distributed",
+        extra="peers",
         lacks={
             "create_100_actors": "an actor of Dask is an object in a worker, not a process",
         },
     ),
 }
 
-EXTRAS = {"dask": "peers"}
-"""The extra that installs a peer, where it is not called as the peer."""
 PEERS = tuple(name for name in ENGINES if name != OURS)
 
 
@@ -99,7 +101,7 @@ def check_peers(peers: list[str]) -> None:
         engine = ENGINES[peer]
         if importlib.util.find_spec(engine.package) is None:
             raise UsageError(
-                f"peer {peer!r} is not installed: pip install 'raytwin[{EXTRAS.get(peer, peer)}]'"
+                f"peer {peer!r} is not installed: pip install 'raytwin[{engine.extra}]'"
             )
         if engine.store is not None and engine.store.exists():
             system = os.statvfs(engine.store)

@@ -4,19 +4,16 @@ It reads requests from stdin and answers each on stdout, one JSON object a line,
 and works only between a request and its answer:
 
 ===================================== ========================================
-``{"do": "start"}``                   start the cluster; value: `start_up`, s
-``{"do": "memory", "settle_s": s}``   value: `idle_memory`, MB
-``{"do": "first put"}``               value: `first_put_800mb`, GB/s
-``{"do": "large", "case": name}``     start that one's cluster; value: in its unit
+``{"do": "start"}``                   start the cluster
+``{"do": "fresh", "case": name}``     value: the figure of a cluster started for it
 ``{"do": "prepare", "case": name}``   make the case ready
 ``{"do": "round", "round_s": s}``     repeat it for so long; value: units/s
 ``{"do": "finish"}``                  forget the case and its objects
 ===================================== ========================================
 
 An answer is ``{"value": number or null}`` or ``{"error": text, "trace": text}``.
-At the end of stdin, which also is what its parent's death looks like, and when it is
-interrupted (SIGINT), the process shuts its cluster down and leaves. What the engine prints
-goes to stderr.
+At the end of stdin, which the death of the benchmark causes too, and at SIGINT the process
+shuts its cluster down and exits. The engine's own output goes to stderr.
 """
 
 from __future__ import annotations
@@ -32,55 +29,51 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from raytwin.scenarios.bench import cases, large
+from raytwin.scenarios.bench import cases
 from raytwin.scenarios.bench.engines import ENGINES
 
 
 class Side:
-    """What the requests are about."""
+    """The engine, and the case that is prepared."""
 
     def __init__(self, engine: str, directory: Path) -> None:
-        self._engine = ENGINES[engine]
         self._directory = directory
-        self._ray: Any = importlib.import_module(self._engine.module)
+        self._options = ENGINES[engine].options(directory)
+        self._ray: Any = importlib.import_module(ENGINES[engine].module)
         self._operation: cases.Operation | None = None
         self._amount = 0.0
 
     def serve(self, request: dict[str, Any]) -> float | None:
         """Do what one request asks for."""
-        what = request["do"]
-        if what == "start":
-            return cases.start_up(self._ray, self._engine.options(self._directory))
-        if what == "memory":
-            return cases.idle_memory(request["settle_s"])
-        if what == "first put":
-            return cases.first_put_800mb(self._ray)
-        if what == "large":
-            return large.FUNCTIONS[request["case"]](self._ray)
-        if what == "prepare":
-            case = cases.CASES[request["case"]]
-            self._amount = case.amount
-            self._operation = case.prepare(self._ray)
-        elif what == "round":
-            assert self._operation is not None, "nothing is prepared"
-            gc.collect()
-            return self._amount * cases.repeated_per_s(self._operation, request["round_s"])
-        elif what == "finish":
-            self._operation = None
-            gc.collect()
-        else:
-            raise ValueError(f"no request {what!r}")
+        match request["do"]:
+            case "start":
+                cases.start_up(self._ray, self._options)
+            case "fresh":
+                return cases.FRESH[request["case"]].measure(self._ray, self._options)
+            case "prepare":
+                case = cases.CASES[request["case"]]
+                self._amount = case.amount
+                self._operation = case.prepare(self._ray)
+            case "round":
+                assert self._operation is not None, "nothing is prepared"
+                gc.collect()
+                return self._amount * cases.repeated_per_s(self._operation, request["round_s"])
+            case "finish":
+                self._operation = None
+                gc.collect()
+            case other:
+                raise ValueError(f"no request {other!r}")
         return None
 
     def end(self) -> None:
         """Shut the cluster down, if there is one, and remove its files."""
-        # Who was interrupted too late ends by itself all the same.
+        # The process ends, whether a later interrupt comes or not.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._operation = None
         try:
             self._ray.shutdown()
         finally:
-            # Whoever made the directory may be gone. Daemons may be writing still.
+            # The benchmark, which made the directory, may be gone. Daemons may still write.
             shutil.rmtree(self._directory, ignore_errors=True)
 
 
@@ -98,13 +91,11 @@ def main() -> None:
             try:
                 answer: dict[str, Any] = {"value": side.serve(json.loads(line))}
             except Exception as error:
-                answer = {
-                    "error": f"{type(error).__name__}: {error}",
-                    "trace": traceback.format_exc(),
-                }
+                name = type(error).__name__
+                answer = {"error": f"{name}: {error}", "trace": traceback.format_exc()}
             print(json.dumps(answer), file=answers)
     except BrokenPipeError:
-        print("nobody is left to answer to", file=sys.stderr)
+        print("the benchmark is gone", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
     finally:

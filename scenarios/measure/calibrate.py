@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ import psutil
 
 import raytwin as ray
 from raytwin.runtime.store.arena_writer import Copier
-from raytwin.scenarios.bench.limits import Limits
+from raytwin.scenarios.bench.cases import repeated_per_s
 from raytwin.scenarios.core.scenario import Progress
 from raytwin.scenarios.measure.fit import LEAST_S, Load, fit
 from raytwin.scenarios.workloads.calibration_loads import LOADS, WINDOW
@@ -127,17 +130,34 @@ def _load(meter: _Meter, run: Callable[[], tuple[int, float]]) -> Load:
     return {**load, "wall": wall_s / operations, "call": call_s / operations}
 
 
+_ECHO = """
+import os, sys
+while message := os.read(int(sys.argv[1]), 64):
+    os.write(int(sys.argv[1]), message)
+"""
+
+
 def _measure_hop() -> float:
     """Return how long a message between two processes takes besides their CPU time, s."""
-    with Limits() as limits:
-        echo_pid = limits.pid
-        limits.in_flight(1, HOP_S)
+    ours, theirs = Pipe()  # a pair of Unix sockets
+    command = [sys.executable, "-c", _ECHO, str(theirs.fileno())]
+    with subprocess.Popen(command, pass_fds=(theirs.fileno(),)) as echo, ours:
+        theirs.close()
+
+        def round_trips() -> None:
+            for _ in range(100):
+                os.write(ours.fileno(), bytes(64))
+                assert os.read(ours.fileno(), 64), "the echo process has ended"
+
+        repeated_per_s(round_trips, HOP_S)
         found = []
         for _ in range(ROUNDS):
-            before_s = _cpu_s(os.getpid()) + _cpu_s(echo_pid)
-            per_s = limits.in_flight(1, HOP_S)
-            busy_s = _cpu_s(os.getpid()) + _cpu_s(echo_pid) - before_s
-            found.append((1 - busy_s / HOP_S) / per_s / 2)
+            before_s = _cpu_s(os.getpid()) + _cpu_s(echo.pid)
+            begun_s = time.perf_counter()
+            per_s = 100 * repeated_per_s(round_trips, HOP_S)
+            wall_s = time.perf_counter() - begun_s
+            busy_s = _cpu_s(os.getpid()) + _cpu_s(echo.pid) - before_s
+            found.append((1 - busy_s / wall_s) / per_s / 2)
     return max(LEAST_S, statistics.median(found))
 
 

@@ -13,19 +13,15 @@ import psutil
 import pytest
 
 import raytwin
-from raytwin.scenarios.bench import Effort, cases, engines, large, run, run_bench
+from raytwin.scenarios.bench import cases, engines, run
 from raytwin.scenarios.bench.engines import OURS
-from raytwin.scenarios.bench.limits import LIMITS, Limits
+from raytwin.scenarios.bench.run import Effort, run_bench
 from raytwin.scenarios.core.scenario import Silent, UsageError
 from tests.requirements import require
 
 HIGHER = cases.CASES["tasks_sync"]
 LOWER = cases.FRESH["start_up"]
 REQUIRED = ["name", "ours", "peers", "ratio", "unit"]
-
-
-def samples(ours: list[float], ray: list[float], limit: list[float]) -> run.Samples:
-    return run.Samples({OURS: ours, "ray": ray}, limit)
 
 
 def have_available(monkeypatch: pytest.MonkeyPatch, nbytes: float) -> None:
@@ -38,26 +34,24 @@ def have_available(monkeypatch: pytest.MonkeyPatch, nbytes: float) -> None:
 
 def test_ratio_is_the_median_of_rounds_and_not_a_ratio_of_medians() -> None:
     # Medians are 20 and 10, and the rounds' own ratios 10, 1 and 3.
-    found = run.row(HIGHER, samples([10, 20, 60], [1, 20, 20], [40, 40, 99]), [OURS, "ray"])
+    found = run.row(HIGHER, {OURS: [10, 20, 60], "ray": [1, 20, 20]})
     assert found["ours"] == 20
     assert found["peers"] == {"ray": 20}
     assert found["ratio"] == found["ratios"]["ray"] == 3
     assert found["ratio_range"] == {"ray": [1, 10]}
     assert found["range"] == {OURS: [10, 60], "ray": [1, 20]}
-    assert found["limit"]["fraction"] == 0.5
     assert found["rounds"] == 3
     assert found["better"] == "higher"
 
 
 def test_less_is_better_for_seconds() -> None:
-    found = run.row(LOWER, samples([1, 2], [8, 8], [0.3, 0.3]), [OURS, "ray"])
+    found = run.row(LOWER, {OURS: [1, 2], "ray": [8, 8]})
     assert found["ratio"] == 6
-    assert found["limit"]["fraction"] == pytest.approx(0.2)
     assert found["better"] == "lower"
 
 
 def test_without_peers_there_is_no_ratio() -> None:
-    found = run.row(HIGHER, run.Samples({OURS: [5.0]}, [10.0]), [OURS])
+    found = run.row(HIGHER, {OURS: [5.0]})
     assert found["peers"] == {}
     assert found["ratio"] is None
     assert list(found)[:5] == REQUIRED
@@ -70,17 +64,19 @@ def test_every_case_says_what_it_is() -> None:
         "put_small", "get_small", "put_1mb", "put_800mb", "actor_sync", "actor_1000",
         "create_100_actors",
     }  # fmt: skip
-    assert set(run.KNOWN) - set(run.NAMES) == set(large.LARGE) == set(large.FUNCTIONS)
-    for case in (*cases.CASES.values(), *cases.FRESH.values(), *large.LARGE.values()):
-        assert case.about.endswith("."), case.name
-        assert case.limit in LIMITS, case.name
+    large = {"start_100_nodes", "memory_100_nodes", "create_2000_actors"}
+    assert set(run.KNOWN) - set(run.NAMES) == large
+    for case in cases.CASES.values():
+        assert case.prepare.__doc__, case.name
+    for fresh in cases.FRESH.values():
+        assert fresh.measure.__doc__, fresh.name
 
 
 # -- rounds ------------------------------------------------------------------------
 
 
 class Fake:
-    """A side, and the limits, that note what they are asked and answer 1, 2, 3, ..."""
+    """A side that notes what it is asked and answers 1, 2, 3, ..."""
 
     def __init__(self, name: str, log: list[tuple[str, str]]) -> None:
         self.name, self.log, self.count = name, log, 0
@@ -94,42 +90,43 @@ class Fake:
         self.ask(what)
         return float(self.count)
 
-    def forget(self) -> None:
-        self.log.append((self.name, "forget"))
-
 
 def test_rounds_interleave_and_the_first_ones_only_warm_up() -> None:
     log: list[tuple[str, str]] = []
     fakes = {name: Fake(name, log) for name in (OURS, "ray")}
     effort = Effort(rounds=2, warm_up_rounds=1)
-    found = run.measure_case(HIGHER, fakes, Fake("limits", log), effort, Silent())
-    rounds = [name for name, what in log if what in ("round", HIGHER.limit)]
-    assert rounds == [OURS, "ray", *["limits", OURS, "ray"] * 2]
+    found = run.measure_case(HIGHER, fakes, effort, Silent())
+    rounds = [name for name, what in log if what == "round"]
+    assert rounds == [OURS, "ray", *[OURS, "ray"] * 2]
     # 1 is the answer to "prepare", 2 that to the round that warms up.
-    assert found.sides == {OURS: [3, 4], "ray": [3, 4]}
-    assert log[-3:] == [(OURS, "finish"), ("ray", "finish"), ("limits", "forget")]
+    assert found == {OURS: [3, 4], "ray": [3, 4]}
+    assert log[-2:] == [(OURS, "finish"), ("ray", "finish")]
 
 
-def test_what_a_peer_lacks_is_not_asked_of_it_and_the_row_says_why() -> None:
+class Loud(Silent):
+    """A progress that keeps what is said."""
+
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_what_a_peer_lacks_is_not_asked_of_it_and_it_says_why() -> None:
     case = cases.CASES["create_100_actors"]
     log: list[tuple[str, str]] = []
+    said: list[str] = []
     fakes = {name: Fake(name, log) for name in (OURS, "ray", "dask")}
-    found = run.measure_case(case, fakes, Fake("limits", log), Effort(rounds=9), Silent())
+    found = run.measure_case(case, fakes, Effort(rounds=9), Loud(said))
     assert not [what for name, what in log if name == "dask"]
     # It takes long: fewer rounds than asked for, and one to warm up.
     assert case.rounds_max is not None
-    assert len(found.sides[OURS]) == len(found.limit) == case.rounds_max < 9
+    assert len(found[OURS]) == case.rounds_max < 9
     assert sum(name == "ray" and what == "round" for name, what in log) == case.rounds_max + 1
-    row = run.row(case, found, [OURS, "ray", "dask"])
+    row = run.row(case, found)
     assert list(row["peers"]) == list(row["ratios"]) == ["ray"]
-    assert list(row["left_out"]) == ["dask"]
-    assert "worker" in row["left_out"]["dask"]
-
-
-def test_the_first_peer_that_has_the_case_gives_the_ratio() -> None:
-    case = cases.CASES["create_100_actors"]
-    found = run.row(case, run.Samples({OURS: [6.0]}, [10.0]), [OURS, "dask"])
-    assert (found["peers"], found["ratio"]) == ({}, None)
+    assert [line.partition(":")[0] for line in said] == ["create_100_actors is left out for dask"]
 
 
 def test_an_actor_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,14 +149,12 @@ def test_ended_actors_are_waited_for() -> None:
 
 def test_what_does_not_fit_into_memory_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    progress = Silent()
-    monkeypatch.setattr(progress, "say", said.append)
     large = ("put_800mb", "create_100_actors")
     have_available(monkeypatch, max(cases.CASES[name].memory_bytes for name in large) * 1.5)
-    alone = [case.name for case in run.affordable(cases.CASES, run.NAMES, 1, progress)]
+    alone = [case.name for case in run.affordable(cases.CASES, Effort(), 1, Loud(said))]
     assert set(large) <= set(alone)
     assert not said
-    beside = [case.name for case in run.affordable(cases.CASES, run.NAMES, 2, progress)]
+    beside = [case.name for case in run.affordable(cases.CASES, Effort(), 2, Loud(said))]
     assert beside == [name for name in alone if name not in large]
     assert len(said) == len(large)
     assert all(any(name in line for line in said) for name in large)
@@ -180,32 +175,31 @@ def test_an_operation_is_repeated_for_the_length_of_a_round(
     assert now_s == pytest.approx(101.25)
 
 
-@pytest.mark.parametrize("name", LIMITS)
-def test_limits_are_measured(name: str) -> None:
-    with Limits() as limits:
-        assert limits.measure(name, 0.01) > 0
+# -- whole clusters ----------------------------------------------------------------
 
 
-# -- large clusters ----------------------------------------------------------------
+@pytest.mark.parametrize("name", ["start_100_nodes", "memory_100_nodes", "create_2000_actors"])
+def test_large_clusters_are_what_they_are_called(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for constant, value in (("NODES", 3), ("ACTOR_NODES", 2), ("MANY_ACTORS", 5)):
+        monkeypatch.setattr(cases, constant, value)
+    try:
+        assert cases.FRESH[name].measure(raytwin, {}) > 0
+    finally:
+        raytwin.shutdown()
 
 
-def test_large_clusters_are_what_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("NODES", 3), ("ACTOR_NODES", 2), ("ACTORS", 5)):
-        monkeypatch.setattr(large, name, value)
-    for measure in large.FUNCTIONS.values():
-        try:
-            assert measure(raytwin) > 0
-        finally:
-            raytwin.shutdown()
-
-
-def test_large_clusters_are_measured_alone_and_anew_in_each_round(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("name", "sides"), [("start_up", [OURS, "ray"]), ("create_2000_actors", [OURS])]
+)
+def test_whole_clusters_are_measured_anew_in_each_round(
+    name: str, sides: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: list[tuple[str, str]] = []
 
     class Side(Fake):
-        def __init__(self, engine: str, answer_timeout_s: float) -> None:
+        def __init__(self, engine: str) -> None:
             super().__init__(engine, log)
 
         def __enter__(self) -> Side:
@@ -215,32 +209,11 @@ def test_large_clusters_are_measured_alone_and_anew_in_each_round(
             self.log.append((self.name, "end"))
 
     monkeypatch.setattr(run, "Conversation", Side)
-    each = large.LARGE["create_2000_actors"]
-    found = run.measure_large(each, Fake("limits", log), Effort(large_rounds=2), Silent())
-    assert found.sides == {OURS: [1, 1]}
-    assert log == [("limits", each.limit), (OURS, "large"), (OURS, "end")] * 2
-
-
-def test_a_peer_that_a_large_cluster_is_not_measured_on_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    said: list[str] = []
-
-    class Loud(Silent):
-        def say(self, text: str) -> None:
-            said.append(text)
-
-    def measured(*_: object) -> run.Samples:
-        assert said, "it is said before it takes its time"
-        return run.Samples({OURS: [1.0]}, [1.0])
-
-    have_available(monkeypatch, 2 * large.LARGE["create_2000_actors"].memory_bytes)
-    monkeypatch.setattr(run, "check_peers", lambda peers: None)
-    monkeypatch.setattr(run, "measure_large", measured)
-    (row,) = run_bench(["ray"], None, Loud(), Effort(names=("create_2000_actors",)))
-    why = "it is measured for ours alone"
-    assert said[-1] == f"create_2000_actors is left out for ray: {why}"
-    assert (row["left_out"], row["peers"], row["ratio"]) == ({"ray": why}, {}, None)
+    effort = Effort(fresh_rounds=2)
+    found = run.measure_fresh(cases.FRESH[name], [OURS, "ray"], effort, Silent())
+    assert found == {side: [1, 1] for side in sides}
+    rounds = [(side, what) for what in ("start", "fresh", "fresh") for side in sides]
+    assert log == [step for side, what in rounds for step in ((side, what), (side, "end"))]
 
 
 # -- refusals ----------------------------------------------------------------------

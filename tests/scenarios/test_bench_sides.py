@@ -13,18 +13,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from raytwin.scenarios.bench import BenchError, Effort, run, run_bench
-from raytwin.scenarios.bench.conversation import MARK, Conversation
+from raytwin.scenarios.bench import run
+from raytwin.scenarios.bench.conversation import MARK, BenchError, Conversation
 from raytwin.scenarios.bench.engines import OURS
+from raytwin.scenarios.bench.run import Effort, run_bench
 from raytwin.scenarios.core.scenario import Silent
 from tests.requirements import require
 
-BRIEF = Effort(rounds=3, round_s=0.02, limit_s=0.01, fresh_rounds=1, settle_s=0.1)
+BRIEF = Effort(rounds=3, round_s=0.02, fresh_rounds=1)
 SESSION_VARIABLE = "RAYTWIN_TEST_SESSION"
 """Set by the tests' conftest: another benchmark on this machine is none of ours."""
 
@@ -73,7 +73,6 @@ def test_ours_alone(tmp_path: Path, no_side_left: None) -> None:
     for row in rows:
         assert row["ours"] > 0
         assert row["range"][OURS][0] <= row["ours"] <= row["range"][OURS][1]
-        assert row["limit"]["value"] > 0
         assert (row["peers"], row["ratio"]) == ({}, None)
 
 
@@ -101,7 +100,6 @@ def test_beside_dask(no_side_left: None) -> None:
     for row in rows:
         assert row["peers"]["dask"] > 0
         assert row["ratio"] > 0
-        assert row["left_out"] == {}
 
 
 def test_dask_waits_for_the_first_and_keeps_the_order() -> None:
@@ -161,9 +159,9 @@ def test_a_failing_request_is_one_line_with_the_trace_attached(no_side_left: Non
 def test_a_side_that_dies_is_an_error_and_its_cluster_goes_with_it(no_side_left: None) -> None:
     with pytest.raises(BenchError, match="ours has ended"), Conversation(OURS) as conversation:
         conversation.ask("start")
-        family = psutil.Process(conversation.pid).children(recursive=True)
+        family = psutil.Process(conversation.process.pid).children(recursive=True)
         assert family
-        os.kill(conversation.pid, signal.SIGKILL)
+        os.kill(conversation.process.pid, signal.SIGKILL)
         conversation.ask("prepare", case="tasks_sync")
     assert not psutil.wait_procs(family, timeout=10)[1]
 
@@ -173,13 +171,15 @@ def test_a_side_that_hangs_is_given_up(no_side_left: None) -> None:
         pytest.raises(BenchError, match="gave no answer in 3 s"),
         Conversation(OURS, answer_timeout_s=3.0) as conversation,
     ):
-        conversation.ask("memory", settle_s=600)
+        conversation.ask("start")
+        conversation.ask("prepare", case="tasks_sync")
+        conversation.ask("round", round_s=600)
 
 
 def test_what_an_engine_prints_does_not_get_into_the_conversation(no_side_left: None) -> None:
     with Conversation(OURS) as conversation:
         conversation.ask("start")
-        side = psutil.Process(conversation.pid)
+        side = psutil.Process(conversation.process.pid)
         pipes = {os.readlink(f"/proc/self/fd/{end.fileno()}") for end in conversation.pipes}
         assert len(pipes) == 2
         for process in (side, *side.children(recursive=True)):
@@ -191,7 +191,7 @@ def test_interrupt_leaves_nothing(tmp_path: Path, no_side_left: None) -> None:
     path = tmp_path / "bench.json"
     program = (
         "import pathlib, sys\n"
-        "from raytwin.scenarios.bench import Effort, run_bench\n"
+        "from raytwin.scenarios.bench.run import Effort, run_bench\n"
         "from raytwin.scenarios.cli.progress import Lines\n"
         "run_bench([], pathlib.Path(sys.argv[1]), Lines(sys.stdout),"
         " Effort(round_s=60, names=('tasks_sync',)))\n"
@@ -222,22 +222,7 @@ def test_a_side_that_is_at_work_is_interrupted(no_side_left: None) -> None:
         timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         conversation.ask("round", round_s=600)
-    assert conversation.returncode == 0
-
-
-def test_cases_that_were_complete_are_kept(tmp_path: Path, no_side_left: None) -> None:
-    path = tmp_path / "bench.json"
-    names = ("put_small", "tasks_sync")
-    rows = []
-
-    def after(row: dict[str, Any]) -> None:
-        rows.append(row)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_bench([], path, Silent(), Effort(**{**vars(BRIEF), "names": names}), after)
-    assert [row["name"] for row in rows] == ["tasks_sync"]
-    assert json.loads(path.read_text()) == {"incomplete": ["put_small"], "rows": rows}
+    assert conversation.process.returncode == 0
 
 
 def test_an_abandoned_cluster_takes_its_file_away(
@@ -249,7 +234,7 @@ def test_an_abandoned_cluster_takes_its_file_away(
     with pytest.raises(KeyboardInterrupt), Conversation(OURS) as conversation:
         conversation.ask("start")
         assert list((tmp_path / "raytwin").iterdir())
-        os.kill(conversation.pid, signal.SIGSTOP)
+        os.kill(conversation.process.pid, signal.SIGSTOP)
         raise KeyboardInterrupt
     assert not list((tmp_path / "raytwin").iterdir())
 
@@ -257,7 +242,7 @@ def test_an_abandoned_cluster_takes_its_file_away(
 def test_killed_benchmark_leaves_nothing(tmp_path: Path) -> None:
     program = (
         "from raytwin.scenarios.core.scenario import Silent\n"
-        "from raytwin.scenarios.bench import Effort, run_bench\n"
+        "from raytwin.scenarios.bench.run import Effort, run_bench\n"
         "run_bench([], None, Silent(), Effort(round_s=0.2, rounds=9999, names=('tasks_sync',)))\n"
     )
     # The directory of cluster files, which stays, is in another one.

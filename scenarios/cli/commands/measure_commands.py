@@ -6,7 +6,6 @@ import sys
 import time
 import traceback
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,9 +47,8 @@ def bench(
 ) -> None:
     """Measure the runtime's basic operations, interleaved with its peers'; medians.
 
-    A ratio is ours to the peer before it, above 1 is better for us. The last column
-    is how near ours is to what the machine can do without any runtime. If it is ended
-    before its end, the cases that were complete are shown, and in the file, which says so.
+    A ratio is ours to the peer before it, above 1 is better for us. If it is ended
+    before its end, the cases that were complete are shown.
 
     Examples: `raytwin bench --peers ray,dask --json bench.json`;
     `raytwin bench --cases actor_sync,put_1mb --peers ray`
@@ -62,12 +60,12 @@ def bench(
         check_peers(asked)
     if json is not None:
         writable(json)
-    from raytwin.scenarios.bench import FULL, BenchError, run_bench
-    from raytwin.scenarios.bench.run import KNOWN
+    from raytwin.scenarios.bench.conversation import BenchError
+    from raytwin.scenarios.bench.run import KNOWN, NAMES, Effort, run_bench
     from raytwin.scenarios.cli import progress
 
     named = parse_names(cases, KNOWN, "benchmark")
-    effort = FULL if named is None else replace(FULL, names=tuple(named))
+    effort = Effort(names=tuple(named or NAMES))
     rows: list[dict[str, Any]] = []
     try:
         with progress.terminal() as shown:
@@ -76,7 +74,7 @@ def bench(
         say(str(error))
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
-        kept = "" if rows or json is None else f"; {json} was not written"
+        kept = "" if json is None else f"; {json} was not written"
         error.add_note(f"{len(rows)} of {len(effort.names)} cases were completed{kept}")
         raise
     finally:
@@ -89,14 +87,13 @@ def _print(rows: list[dict[str, Any]], asked: list[str]) -> None:
     from rich.table import Table
 
     columns = [column for peer in asked for column in (peer, "ratio")]
-    table = Table("what", "raytwin", *columns, "unit", "of limit", box=None, pad_edge=False)
+    table = Table("what", "raytwin", *columns, "unit", box=None, pad_edge=False)
     for row in rows:
         cells = []
         for peer in asked:
             ratio = row["ratios"].get(peer)
             cells += [plain(row["peers"].get(peer)), "" if ratio is None else f"{ratio:.1f}x"]
-        fraction = f"{row['limit']['fraction']:.0%}"
-        table.add_row(row["name"], plain(row["ours"]), *cells, row["unit"], fraction)
+        table.add_row(row["name"], plain(row["ours"]), *cells, row["unit"])
     open_console().print(table)
 
 
