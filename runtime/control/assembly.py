@@ -43,7 +43,6 @@ from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.replication.snapshot import StateTypes
 from raytwin.runtime.control.replication.state_machine import Factory, Machine
 from raytwin.runtime.control.scheduling import (
-    actor_placement,
     bundle_packing,
     global_scheduler,
     node_views,
@@ -58,7 +57,7 @@ STATE_TYPES = StateTypes((
     job_table, kv_table, lineage, node_table, object_waiters, owner_lookup, pubsub,
     reconstruction, released_arrays, row_release, task_history, task_object_table,
     shard, router, sharding_lineage,
-    actor_placement, bundle_packing, global_scheduler, node_views, placement_groups, policies,
+    bundle_packing, global_scheduler, node_views, placement_groups, policies,
 ))  # fmt: skip
 """The classes that the state of a chain's machine consists of, for its snapshots."""
 

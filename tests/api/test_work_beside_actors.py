@@ -56,6 +56,7 @@ def ran_on(task: Any, world: str) -> set[str]:
 def test_tasks_run_where_actors_have_left_cpus(world: str) -> None:
     ray.init(backend=world, nodes=4, cpus_per_node=2)
     assert "0" in ran_on(here, world)
+    ray.sleep(0.5)  # heartbeats say that the tasks have ended
     actors = [Here.options(num_cpus=2).remote() for _ in range(2)]
     held = set(get([actor.node.remote() for actor in actors]))
     assert len(held) == 2 and "0" in held

@@ -30,7 +30,7 @@ def leftovers(world: World) -> dict[str, Any]:
         found["gcs.pubsub"] = channels
     look("gcs.actors", world.gcs.actors, "rows", "names")
     look("global", world.globals, "_locating", "infeasible")
-    look("global.actors", world.globals._actors, "_placed")
+    look("global", world.globals, "_actors")
     for number, scheduler in world.nodes.items():
         if number in world.cut:
             continue

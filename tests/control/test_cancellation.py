@@ -67,7 +67,9 @@ def test_a_queue_counts_what_is_left(
     for at, task in enumerate(tasks):
         queue.push(spec(1 + at % 2, *task, demand=f"CPU:{1 + at % 3}"))
     before = queue.size
-    gone = sum(part.count for part in queue.cancel(cancel(1, *message)))
+    gone = sum(
+        part.count for part in queue.take_out(lambda task: cut(task, cancel(1, *message))[1])
+    )
     left = 0
     for lane in queue.lanes():
         while queue.has(lane):

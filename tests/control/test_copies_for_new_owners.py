@@ -70,7 +70,7 @@ def missing(node: Node) -> list[bytes]:
 
 @pytest.mark.parametrize(
     ("extra", "claims"),
-    [(TaskExtra(attempt=1), True), (TaskExtra(begun=True), True), (TaskExtra(), False)],
+    [(TaskExtra(attempt=1), True), (TaskExtra(begun=3), True), (TaskExtra(), False)],
 )
 def test_who_has_run_elsewhere_claims_its_children(extra: TaskExtra, claims: bool) -> None:
     """It was placed again, or was passed on when it had begun."""

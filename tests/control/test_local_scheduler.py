@@ -29,7 +29,6 @@ from raytwin.runtime.control.messages import (
     ObjectsMissing,
     PlaceTasks,
     PutObjects,
-    Registered,
     Release,
     Resume,
     StartWorker,
@@ -70,44 +69,6 @@ def test_an_untimed_function_gets_one_task_a_worker_a_timed_one_more() -> None:
     assert not node.given(W1)  # more than half of that is left
     node.done(W1, (1, 25, 2))
     assert sum(row[2] for row in node.given(W1)) == 26
-
-
-def beating() -> Node:
-    """A node of two, whose worker has a task that takes 0.1 ms, by what is known."""
-    node = Node()
-    node.turn("gcs", Registered(0, [NodeInfo(n, "", 0, {"CPU": 1.0}) for n in (0, 1)]))
-    node.turn(DRIVER, SubmitTasks([spec(1)]))
-    assert node.given(W1)
-    return node
-
-
-def kept(node: Node, number: int) -> bool:
-    node.turn(DRIVER, SubmitTasks([spec(number)]))
-    return not node.ctx.take(PlaceTasks)
-
-
-def test_a_task_is_not_kept_behind_one_that_goes_on_for_long() -> None:
-    node = beating()
-    node.ctx.pass_time(0.05)
-    assert kept(node, 2)
-    node.ctx.pass_time(0.2)
-    assert not kept(node, 3)
-    node.done(W1, (1, 0, 1))
-    assert kept(node, 4)
-
-
-def test_a_scheduler_does_not_take_its_own_delay_for_that_of_a_task() -> None:
-    """While a turn goes on for long, heartbeats are late and the worker's news wait."""
-    node = beating()
-    for number in range(2, 8):
-        node.ctx.time_s += 0.7
-        assert kept(node, number), "the heartbeat is still to come"
-        node.ctx.pass_time(0.0)
-        assert kept(node, 10 + number), "it was late"
-    node.ctx.pass_time(0.1)
-    assert kept(node, 8), "it is the first in time, and the worker may only just have begun"
-    node.ctx.pass_time(0.1)
-    assert not kept(node, 9)
 
 
 def test_what_was_assigned_to_a_former_life_is_placed_again_and_not_run() -> None:

@@ -66,20 +66,10 @@ def test_bottom_up_keeps_what_its_queue_has_room_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bottom-up", "locality-blind"])
-def test_bottom_up_keeps_nothing_that_would_wait_for_an_actor_or_a_long_task(name: str) -> None:
+def test_bottom_up_keeps_nothing_that_would_wait_for_an_actor(name: str) -> None:
     policy = make_policy(Config(policy=name, spill_wait_s=0.1))
     assert policy.keep(local(slots=0, mean_task_s=0.001), 5) == 0
     assert policy.keep(local(slots=0, alone=True), 5) == 5
-    assert policy.keep(local(queue=1, mean_task_s=0.001, busy_s=0.05), 5) == 5
-    assert policy.keep(local(queue=1, mean_task_s=0.001, busy_s=0.1), 5) == 0
-    assert policy.keep(local(queue=1, mean_task_s=0.001, busy_s=0.1, alone=True), 5) == 5
-
-
-def test_what_runs_for_long_is_a_wait_however_short_the_queue_is() -> None:
-    still = NodeView(1, 1, 1, 0.001, 0, 1e8, busy_s=5.0)
-    policy, rng = BottomUp(Config()), random.Random(0)
-    assert policy.choose([still, node(2, queue=400)], rng).node == 2
-    assert policy.choose([still, node(2, queue=600)], rng).node == 1
 
 
 def test_bottom_up_weighs_the_queue_against_the_inputs() -> None:

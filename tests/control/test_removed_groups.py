@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from raytwin.runtime.control.core.group_resources import demand_in
@@ -151,11 +149,11 @@ def test_a_group_is_removed_while_the_inputs_of_a_task_in_it_are_located() -> No
     assert ended(ctx) == [task.array]
 
 
-def test_removed_groups_leave_nothing_in_the_book_of_actors() -> None:
+def test_removed_groups_leave_no_resources() -> None:
     """Each left four names of resources there, for the life of its node."""
     scheduler, ctx = with_nodes({"CPU": 4.0})
-    book: Any = scheduler._actors
-    before = dict(book._rooms[0].pool.total)
+    pool = scheduler.nodes[0].pool
+    before = dict(pool.total)
     for number in range(5):
         message = named(1, number)
         scheduler.handle("node:0", message)
@@ -169,4 +167,4 @@ def test_removed_groups_leave_nothing_in_the_book_of_actors() -> None:
         change = ActorChanged(actor.array, "DEAD", -1, 0, ActorDeath(DeathCause.KILLED))
         scheduler.handle("gcs", change)
     assert len(ctx.take(AssignTasks)) == 5
-    assert book._rooms[0].pool.total == book._rooms[0].pool.free == before
+    assert pool.total == pool.free == before

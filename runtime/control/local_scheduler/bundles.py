@@ -128,7 +128,7 @@ class Bundles:
     def _end_waiting(self, group: str) -> None:
         """Only what is removed is returned once it is committed: what waits in it ends here,
         where it is logged, and not at the global scheduler."""
-        for spec in self._ready.withdraw(lambda s: group_of(s) == group):
+        for spec in self._ready.take_out(lambda s: s if group_of(s) == group else None):
             self.end(spec)
 
     def end(self, spec: TaskSpec) -> None:

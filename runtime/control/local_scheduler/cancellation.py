@@ -65,10 +65,9 @@ class Canceller:
         objects: ObjectDirectory,
         may_cancel: Callable[[str, CancelTask], bool],
         cancel_call: Callable[[bytes], bool],
-        follow: Callable[[CancelTask], bool],
     ) -> None:
         """`may_cancel` says whether the sender may; `cancel_call` whether an ID is a call's, which
-        it then cancels; `follow` whether the node has passed on what a message names."""
+        it then cancels."""
         self._ctx = ctx
         self._node = node
         self._ready = ready
@@ -77,7 +76,6 @@ class Canceller:
         self._objects = objects
         self._may_cancel = may_cancel
         self._cancel_call = cancel_call
-        self._follow = follow
 
     def handlers(self) -> Handlers:
         return {CancelTask: self.on_cancel}
@@ -92,18 +90,19 @@ class Canceller:
         for worker in self._pool.workers.values():
             if any(cut(spec, message)[1] is not None for spec in worker.assigned):
                 self._cancel_on(worker, message)
-        passed_on = self._follow(message)
         # With shards the GCS itself says it, to all who may have it.
         asked = source != "global" and not is_gcs(source)
-        if (asked or passed_on) and not self._all_done(message):
+        if asked and not self._all_done(message):
             self._ctx.send("global", message)
 
     def cancel_waiting(self, message: CancelTask) -> None:
         """End elements that no worker has."""
         inputs = self._inputs
-        for spec in self._ready.cancel(message) + inputs.cancel(message):
+        for spec in [
+            *self._ready.take_out(lambda spec: cut(spec, message)[1]),
+            *inputs.cancel(message),
+        ]:
             inputs.unclaim(spec)
-            self._ready.begun.discard((spec.array, spec.start))
             inputs.fail(spec, failed_value(Cancellation(spec.name)))
 
     def on_back(self, worker: Worker) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.call_batches import results_of, split
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_value
@@ -44,6 +45,7 @@ from raytwin.runtime.control.messages import (
     Resume,
     StreamItems,
     TakenBack,
+    TaskExtra,
     TasksDone,
     TaskSpec,
     Timing,
@@ -132,7 +134,7 @@ class Dispatcher:
                 assert result.array == spec.array, "out of order"
                 owner = self.leases.take_off(worker, result.start, result.count, timing.elapsed_s)
                 if result.status == RETRY:
-                    self._run_again(spec, result)
+                    self._run_again(worker, spec, result)
                 else:
                     self._results.finish(result, owner)
             if worker.cancels:
@@ -171,16 +173,15 @@ class Dispatcher:
             owner = next(s.owner for s in worker.assigned if s.array == result.array)
             self._results.finish(result, owner)
 
-    def _run_again(self, spec: TaskSpec, result: RangeResult) -> None:
+    def _run_again(self, worker: Worker, spec: TaskSpec, result: RangeResult) -> None:
         """Queue elements again whose own errors count as failures of the system."""
         self._ctx.send("gcs", Event("task_retried", spec.name, "it raised"))
         for index in range(result.start, result.start + result.count):
             self._timeline.again(spec.array, index)
-            self.ready.begun.add((spec.array, index))
             one = part_of(spec, index, 1)
             one.retries = spec.retries - 1 if spec.retries > 0 else -1
             assert spec.extra is not None, "nothing says that its errors are retried"
-            one.extra = replace(spec.extra, tries=spec.extra.tries + 1)
+            one.extra = replace(_begun(spec, worker), tries=spec.extra.tries + 1)
             self.ready.push(one)
 
     def on_taken_back(self, source: str, message: TakenBack) -> None:
@@ -245,11 +246,10 @@ class Dispatcher:
 
     def end_job(self, job: bytes) -> list[Worker]:
         """Take a job's ranges out; return its workers, which are to be ended."""
-        for spec in self.ready.withdraw(lambda spec: job_of(spec.array) == job):
+        for spec in self.ready.take_out(lambda spec: spec if job_of(spec.array) == job else None):
             self._inputs.unclaim(spec)
         for function in [function for function in self.leases.means if job_of(function) == job]:
             del self.leases.means[function]
-        self.ready.begun = {element for element in self.ready.begun if job_of(element[0]) != job}
         workers = [worker for worker in self.workers.values() if worker.job == job]
         for worker in workers:
             self.leases.assigned -= sum(spec.count for spec in worker.assigned)
@@ -302,7 +302,13 @@ class Dispatcher:
         # One by one: of a range, only one element brought the worker down.
         for index in reversed(range(running.start, running.start + running.count)):
             self._timeline.again(running.array, index)
-            self.ready.begun.add((running.array, index))
             one = part_of(running, index, 1)
             one.retries = running.retries - 1 if running.retries > 0 else -1
+            one.extra = _begun(running, worker)
             self.ready.push_front(one)
+
+
+def _begun(spec: TaskSpec, worker: Worker) -> TaskExtra:
+    """Return the extra of a range that has begun on a worker and is to run again."""
+    extra = spec.extra or TaskExtra()
+    return replace(extra, begun=node_of(worker.address)) if extra.begun < 0 else extra

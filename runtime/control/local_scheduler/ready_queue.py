@@ -10,8 +10,8 @@ from collections.abc import Callable
 from itertools import islice
 
 from raytwin.runtime.control.core.ids import JOB_BYTES
-from raytwin.runtime.control.core.task_ranges import cut, part_of
-from raytwin.runtime.control.messages import CancelTask, TaskSpec
+from raytwin.runtime.control.core.task_ranges import part_of, without
+from raytwin.runtime.control.messages import TaskSpec
 
 Lane = tuple[bytes, str]
 """A job and a demand."""
@@ -24,8 +24,6 @@ class ReadyQueue:
         self.size = 0
         self._queues: dict[Lane, deque[tuple[int, TaskSpec]]] = {}
         self._counts: dict[Lane, int] = {}
-        self.begun: set[tuple[bytes, int]] = set()
-        """Elements, as (array, index), that have begun on this node and are to run again."""
         self._arrivals = 0
         self._returns = 0
 
@@ -58,9 +56,10 @@ class ReadyQueue:
         queue = self._queues.get(lane)
         return queue[0][1] if queue else None
 
-    def head(self, lane: Lane) -> object:
-        """Return what stands for the first of a lane; another object once something is taken."""
-        return self._queues[lane][0]
+    def head(self, lane: Lane) -> tuple[int, int]:
+        """Return what names the first element of a lane."""
+        age, spec = self._queues[lane][0]
+        return age, spec.start
 
     def first(self, lane: Lane, most: int) -> list[TaskSpec]:
         """Return up to `most` ranges of a lane, the oldest first, without taking them."""
@@ -86,57 +85,22 @@ class ReadyQueue:
             del self._counts[lane]
         return spec
 
-    def take_some(
-        self, lane: Lane, chosen: Callable[[TaskSpec], bool], most: int
-    ) -> list[TaskSpec]:
-        """Take up to `most` elements of the chosen ranges of a lane; looks at every range."""
-        found: list[TaskSpec] = []
-        left: deque[tuple[int, TaskSpec]] = deque()
-        for age, spec in self._queues[lane]:
-            count = min(spec.count, most) if chosen(spec) else 0
-            if count:
-                most -= count
-                found.append(part_of(spec, spec.start, count))
-            if count < spec.count:
-                rest = part_of(spec, spec.start + count, spec.count - count) if count else spec
-                left.append((age, rest))
-        gone = sum(spec.count for spec in found)
-        self.size -= gone
-        self._counts[lane] -= gone
-        self._queues[lane] = left
-        if not left:
-            del self._queues[lane], self._counts[lane]
-        return found
-
-    def withdraw(self, chosen: Callable[[TaskSpec], bool]) -> list[TaskSpec]:
-        """Take out every range that is chosen, and return them."""
-        found: list[TaskSpec] = []
-        for lane, queue in list(self._queues.items()):
-            left = [(age, spec) for age, spec in queue if not chosen(spec)]
-            if len(left) == len(queue):
-                continue
-            gone = [spec for _, spec in queue if chosen(spec)]
-            found += gone
-            count = sum(spec.count for spec in gone)
-            self.size -= count
-            self._counts[lane] -= count
-            self._queues[lane] = deque(left)
-            if not left:
-                del self._queues[lane], self._counts[lane]
-        return found
-
-    def cancel(self, message: CancelTask) -> list[TaskSpec]:
-        """Take out what a message cancels and return it; looks at every range."""
+    def take_out(self, taken: Callable[[TaskSpec], TaskSpec | None]) -> list[TaskSpec]:
+        """Take the part of each range that `taken` returns, None for nothing; looks at all."""
         found: list[TaskSpec] = []
         for lane, queue in list(self._queues.items()):
             kept: deque[tuple[int, TaskSpec]] = deque()
+            before = len(found)
             for age, spec in queue:
-                left, cancelled = cut(spec, message)
-                kept.extend((age, part) for part in left)
-                if cancelled is not None:
-                    found.append(cancelled)
-                    self.size -= cancelled.count
-                    self._counts[lane] -= cancelled.count
+                part = taken(spec)
+                if part is None:
+                    kept.append((age, spec))
+                else:
+                    found.append(part)
+                    kept.extend((age, rest) for rest in without(spec, part))
+            gone = sum(part.count for part in found[before:])
+            self.size -= gone
+            self._counts[lane] -= gone
             self._queues[lane] = kept
             if not kept:
                 del self._queues[lane], self._counts[lane]

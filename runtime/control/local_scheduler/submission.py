@@ -103,7 +103,7 @@ class Submission:
         # Children of a task that was placed again, or passed on, may be there already.
         worker = self._workers.get(source)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
-        again = running is not None and _has_begun(running)
+        again = running is not None and self._has_begun(running)
         if worker is not None and worker.actor:
             again = self._actors.is_repeating(worker)
         claims: list[TaskSpec] = []
@@ -148,6 +148,11 @@ class Submission:
             self._note_children(worker, message)
         if claims:
             self._ctx.send("gcs", ClaimTasks(claims))
+
+    def _has_begun(self, spec: TaskSpec) -> bool:
+        """Whether a task that runs here has, maybe, run on another node before."""
+        begun = -1 if spec.extra is None else spec.extra.begun
+        return attempt_of(spec) > 0 or begun not in (-1, self._node)
 
     def _on_run(self, source: str, spec: TaskSpec, parent: bytes) -> None:
         """A run of calls; one by one if any of them was submitted before."""
@@ -263,8 +268,3 @@ class Submission:
             self._submitter.on_changed(ActorChanged(spec.array, DEAD, -1, 0, reason))
         else:
             self._inputs.fail(spec, error)
-
-
-def _has_begun(spec: TaskSpec) -> bool:
-    """Whether a task that runs here has, maybe, run on another node before."""
-    return attempt_of(spec) > 0 or (spec.extra is not None and spec.extra.begun)

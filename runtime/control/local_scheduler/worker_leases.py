@@ -13,7 +13,6 @@ before it takes ranges back.
 from __future__ import annotations
 
 from collections import Counter, deque
-from math import inf
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.actors.actor_record import ActorRecord
@@ -64,37 +63,6 @@ class WorkerLeases:
         """Mean seconds of a task, by its function."""
         self.mean_task_s = 0.0
         self._watch: Timer | None = None
-        self._beat_s = -inf
-        """When the last heartbeat in time was sent."""
-        self._listened_s = -inf
-        """When the one before was sent. By the last one, workers had received every assignment
-        made before this time, and their reports from before it had arrived."""
-
-    @property
-    def busy_s(self) -> float:
-        """Estimated seconds until one of the running tasks ends; 0 if none runs.
-
-        A task that has run for longer than its function's mean is expected to run as long again,
-        if its worker was silent between two heartbeats in time: a late heartbeat means that this
-        scheduler was busy, and the worker's report may be waiting.
-        """
-        if not self.assigned:
-            return 0.0
-        least_s = -1.0
-        now, means, listened_s = self._ctx.now(), self.means, self._listened_s
-        for worker in self.workers.values():
-            if worker.state is State.LEASED and worker.assigned:
-                ran_s = now - worker.news_s
-                mean_s = means.get(worker.assigned[0].function, 0.0)
-                overdue_s = ran_s if worker.news_s < listened_s else 0.0
-                left_s = mean_s - ran_s if ran_s < mean_s else overdue_s
-                if least_s < 0.0 or left_s < least_s:
-                    least_s = left_s
-        return max(0.0, least_s)
-
-    def on_beat_in_time(self) -> None:
-        """A heartbeat is not late: this scheduler was free when it was due."""
-        self._listened_s, self._beat_s = self._beat_s, self._ctx.now()
 
     def dispatch(self) -> None:
         """Give ready ranges to workers; call it at the end of each turn."""
@@ -230,8 +198,6 @@ class WorkerLeases:
             done = start + count
             worker.assigned[0] = part_of(spec, done, end - done)
         self.assigned -= count
-        if self._ready.begun:
-            self._ready.begun.discard((spec.array, start))
         each_s = elapsed_s / count
         mean = self.means.get(spec.function)
         ahead_s = worker.ahead_s - count * (mean or 0.0)

@@ -93,8 +93,8 @@ class TaskExtra(Struct, array_like=True, gc=False):
     """The actor's worker is sent it by its owner, too; see `direct_calls`."""
     tries: int = 0
     """How often it has failed and was tried again: a try's children are its own."""
-    begun: bool = False
-    """It has begun on a node that has passed it on: what it submits may exist already."""
+    begun: int = -1
+    """The node on which it has begun before: what it submits may exist there. -1: none."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):

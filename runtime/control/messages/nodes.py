@@ -62,11 +62,9 @@ class Load(Struct, array_like=True, gc=False):
     """Task elements that the global scheduler has given to it so far."""
     available: dict[str, float]
     starving: dict[str, int] = {}
-    """By demand: elements that could not start for long; see `moving`."""
+    """By demand: elements that have waited for long; see `starvation`."""
     held: dict[str, int] = {}
     """What actors there hold or wait for, in 1/10,000; see `ResourcePool.held`."""
-    busy_s: float = 0.0
-    """So long it may be until one of the tasks that run there ends."""
 
 
 class Heartbeat(Struct, array_like=True, tag=33):

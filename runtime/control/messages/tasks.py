@@ -173,14 +173,14 @@ class AssignTasks(Struct, array_like=True, tag=40):
 
 
 class MoveTasks(Struct, array_like=True, tag=184):
-    """Another node has room for so many elements that wait with this demand; see `moving`."""
+    """Another node has room for so many elements that starve with this demand."""
 
     demand: str
     count: int
 
 
 class TasksMoved(Struct, array_like=True, tag=185):
-    """What a node has passed on for that: ranges, and actors that wait."""
+    """Ranges and actors that a node gives up, to be placed elsewhere."""
 
     node: int
     incarnation: int

@@ -12,8 +12,6 @@ calls that actors repeat.
 
 from __future__ import annotations
 
-from math import inf
-
 from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
@@ -25,9 +23,6 @@ from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.local_scheduler.starvation import Starvation
 from raytwin.runtime.control.messages import Heartbeat, Load, Registered
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-
-LATE = 1.5
-"""After so many times its period a heartbeat is late: its node was busy when it was due."""
 
 
 class Heartbeats:
@@ -58,7 +53,6 @@ class Heartbeats:
         self._assignments = assignments
         self._actors = actors
         self._starvation = starvation
-        self._beat_s = -inf
 
     def handlers(self) -> Handlers:
         return {Registered: self.on_registered}
@@ -70,10 +64,6 @@ class Heartbeats:
         self._beat()
 
     def _beat(self) -> None:
-        now = self._ctx.now()
-        if now - self._beat_s < LATE * self._config.heartbeat_s:
-            self._dispatcher.leases.on_beat_in_time()
-        self._beat_s = now
         load = Load(
             queue=self._dispatcher.queue,
             mean_task_s=self._dispatcher.leases.mean_task_s,
@@ -82,7 +72,6 @@ class Heartbeats:
             available=self._pool.available(),
             starving={} if self._members.alone else self._starvation.look(),
             held=dict(self._pool.held),
-            busy_s=self._dispatcher.leases.busy_s,
         )
         self._actors.reconstruction.on_heartbeat()
         self._ctx.send("gcs", Heartbeat(self._node, self._incarnation, load))

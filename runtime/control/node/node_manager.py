@@ -141,8 +141,8 @@ class NodeManager:
             ctx, config, self.pool, self.ready, self.workers, self.inputs, self.actors
         )
         self.starvation = Starvation(
-            ctx, node, incarnation, config, self.pool, self.ready, self.leases, self.actors,
-            self.inputs, self.objects, self.log,
+            ctx, node, incarnation, self.pool, self.ready, self.leases, self.actors, self.inputs,
+            self.objects, self.log,
         )  # fmt: skip
         self.bundles = Bundles(
             ctx, node, incarnation, self.pool, self.ready, self.workers.workers, self.inputs,
@@ -150,7 +150,7 @@ class NodeManager:
         )  # fmt: skip
         self.canceller = Canceller(
             ctx, node, self.ready, self.workers, self.inputs, self.objects, self.access.may_cancel,
-            self.submitter.cancel, self.starvation.follow,
+            self.submitter.cancel,
         )  # fmt: skip
         self.dispatcher = Dispatcher(
             ctx, self.pool, self.ready, self.workers, self.leases, self.objects, self.inputs,

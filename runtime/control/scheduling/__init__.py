@@ -25,8 +25,6 @@ at all.
 | `policies` | where a range runs: one small class a policy |
 | `strategies` | where a range has to run, if its task says so |
 | `node_views` | what is known of each node, and what a policy sees of it |
-| `actor_placement` | which node starts an actor |
-| `migration` | moves ranges from a node where they starve to one with room |
 | `placement_groups` | reserves bundles all together or not at all |
 | `bundle_packing` | which node gets which bundle |
 """

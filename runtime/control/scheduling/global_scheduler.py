@@ -46,6 +46,7 @@ from raytwin.runtime.control.messages import (
     LoadChanged,
     LocateObjects,
     Location,
+    MoveTasks,
     NodeChanged,
     ObjectLocations,
     PlaceTasks,
@@ -60,11 +61,9 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import Failure, Unschedulable
 from raytwin.runtime.control.observability.timeline import PlacementLog
-from raytwin.runtime.control.scheduling.actor_placement import ActorPlacement
-from raytwin.runtime.control.scheduling.migration import Migration
-from raytwin.runtime.control.scheduling.node_views import Node, able, views_of
+from raytwin.runtime.control.scheduling.node_views import Node, able, usual_s, views_of
 from raytwin.runtime.control.scheduling.placement_groups import GroupTable
-from raytwin.runtime.control.scheduling.policies import NodeView, make_policy
+from raytwin.runtime.control.scheduling.policies import UNTIMED_TASK_S, NodeView, make_policy
 from raytwin.runtime.control.scheduling.strategies import (
     SPREAD,
     Spreading,
@@ -72,6 +71,9 @@ from raytwin.runtime.control.scheduling.strategies import (
     strategy_of,
     target_of,
 )
+
+MOVED_MAX = 256
+"""Elements that the global scheduler asks of a node at once."""
 
 
 class _Locating:
@@ -99,10 +101,11 @@ class GlobalScheduler:
         self.placed = 0
         """Elements placed so far."""
         self._locating: dict[bytes, list[_Locating]] = {}
-        self._actors = ActorPlacement()
+        self._heartbeat_s = config.heartbeat_s
+        self._actors: dict[bytes, int] = {}
+        """The node of each actor."""
         self._ended: set[bytes] = set()
         """Jobs that are over."""
-        self._migration = Migration(ctx, self.nodes, self._move, self._move_rest, self._move_actor)
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
@@ -112,18 +115,17 @@ class GlobalScheduler:
         elif isinstance(message, LoadChanged):
             if message.node in self.nodes:
                 self.nodes[message.node].heard(message.load)
-                if message.load.starving:
-                    self._migration.on_starving(message.node, message.load.starving)
+                for demand, count in message.load.starving.items():
+                    self._on_starving(message.node, demand, count)
         elif isinstance(message, TasksMoved):
-            message.tasks = [spec for spec in message.tasks if not self._is_over(spec)]
-            self._migration.on_moved(message)
+            self._on_moved(message)
         elif isinstance(message, ObjectLocations):
             for location in message.locations:
                 self._on_location(location)
         elif isinstance(message, NodeChanged):
             self._on_node(message)
         elif isinstance(message, ActorChanged):
-            self._actors.gone(message.actor)
+            self._forget_actor(message.actor)
             self.infeasible = [spec for spec in self.infeasible if spec.array != message.actor]
         elif isinstance(message, CancelTask):
             self._on_cancel(source, message)
@@ -150,7 +152,7 @@ class GlobalScheduler:
 
     def _on_node(self, message: NodeChanged) -> None:
         info = message.info
-        self._actors.on_node(info)
+        self._actors = {actor: at for actor, at in self._actors.items() if at != info.node}
         if not info.alive:
             self.nodes.pop(info.node, None)
             self.groups.on_node_died(info.node)
@@ -186,7 +188,6 @@ class GlobalScheduler:
         self, number: int, bundle: Mapping[str, float], named: dict[str, float], there: bool
     ) -> None:
         """A node has a bundle's named resources from now on, or the plain ones again."""
-        self._actors.on_bundle(number, *((bundle, named) if there else (named, bundle)))
         node = self.nodes.get(number)
         if node is None:
             return
@@ -243,29 +244,33 @@ class GlobalScheduler:
         return True
 
     def _place_actor(self, spec: TaskSpec, incarnation: int) -> None:
+        """Start an actor where actors leave room, if possible where there is room now, and of
+        these nodes on the one with the fewest actors."""
         strategy = strategy_of(spec)
-        node = self._actors.place(spec, strategy)
-        if node < 0 and self._is_in_vain(spec, strategy):
+        self._forget_actor(spec.array)
+        able = [n for n, node in self.nodes.items() if node.pool.feasible(spec.demand)]
+        if strategy and strategy != SPREAD:
+            wanted = target_of(strategy)
+            able = [wanted] if wanted in able else [] if is_hard(strategy) else able
+        if not able and self._is_in_vain(spec, strategy):
             text = f"no living {strategy} has what it needs ({spec.demand})"
             self._fail_actor(spec, Unschedulable(spec.name, text, actor=True))
             return
-        if node < 0:
+        if not able:
             self._set_aside(spec)
             return
-        self._assign_actor(spec, incarnation, node)
+        number = min(able, key=lambda n: (*self.nodes[n].rank(spec.demand), n))
+        self._actors[spec.array] = number
+        self.nodes[number].give_actor(spec.demand)
+        self.ctx.send("gcs", ActorPlaced(spec.array, incarnation, number))
+        self.ctx.send(f"node:{number}", AssignTasks([spec]))
+        self.log.placed(spec, number)
 
-    def _move_actor(self, spec: TaskSpec, among: list[int]) -> int:
-        """Place an actor that waits where there is no room for it; return its node."""
-        assert spec.extra is not None and spec.extra.actor is not None
-        node = self._actors.place(spec, strategy_of(spec), among)
-        self._assign_actor(spec, spec.extra.actor.incarnation, node)
-        return node
-
-    def _assign_actor(self, spec: TaskSpec, incarnation: int, node: int) -> None:
-        self.nodes[node].give_actor(spec.demand)
-        self.ctx.send("gcs", ActorPlaced(spec.array, incarnation, node))
-        self.ctx.send(f"node:{node}", AssignTasks([spec]))
-        self.log.placed(spec, node)
+    def _forget_actor(self, actor: bytes) -> None:
+        """An actor is dead, or about to be placed anew."""
+        number = self._actors.pop(actor, None)
+        if number in self.nodes:
+            self.nodes[number].actors -= 1
 
     def _fail_actor(self, spec: TaskSpec, reason: Failure) -> None:
         """No node will ever run it: it is dead before it was alive."""
@@ -296,21 +301,29 @@ class GlobalScheduler:
             if not self._is_refused(entry.spec):  # its group may be gone meanwhile
                 self._place(entry.spec, entry.known)
 
-    def _place(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> None:
+    def _place(self, spec: TaskSpec, inputs: dict[bytes, Location], left: int = -1) -> None:
+        """Place a range; `left` is the node that gave it up, -1 for none."""
         strategy = strategy_of(spec)
         views = self.spreading.allowed(strategy, views_of(self.nodes, spec.demand, inputs))
-        if not views and self._is_in_vain(spec, strategy):
-            self._refuse(spec, f"no living {strategy} has what it needs ({spec.demand})")
+        if left < 0 and not views and self._is_in_vain(spec, strategy):
+            reason = f"no living {strategy} has what it needs ({spec.demand})"
+            self._end(spec, Unschedulable(spec.name, reason))
             return
-        if not views:
+        if left < 0 and not views:
             self._set_aside(spec)
             return
-        views = able(views, spec.demand, node_of(spec.owner))
-        for node, part in self._divide(spec, views):
+        views = able(views, spec.demand, node_of(spec.owner) if left < 0 else left)
+        views = [view for view in views if view.node != left] or views
+        parts = self._divide(spec, views) if views else [(left, spec)]
+        for node, part in parts:
             there = self.nodes[node]
             there.sent += part.count
-            self.assign(node, there.incarnation, part)
-            self.log.placed(part, node)
+            if node == left:
+                # Only that node can run it, or could until a placement group came.
+                self.ctx.send(f"node:{node}", AssignTasks([part], there.incarnation))
+            else:
+                self.assign(node, there.incarnation, part, left)
+                self.log.placed(part, node)
         self.placed += spec.count
 
     def _divide(self, spec: TaskSpec, views: list[NodeView]) -> list[tuple[int, TaskSpec]]:
@@ -333,35 +346,37 @@ class GlobalScheduler:
             at += count
         return parts
 
-    def _move(self, node: int, part: TaskSpec, left: int) -> None:
-        """Place a range that waited on another node, or give it back to that."""
-        there = self.nodes[node]
-        there.sent += part.count
-        if node == left:
-            self.ctx.send(f"node:{node}", AssignTasks([part], there.incarnation))
-        else:
-            self.assign(node, there.incarnation, part, left)
-            self.log.placed(part, node)
+    def _on_starving(self, node: int, demand: str, count: int) -> None:
+        """Ask a node for as much of what starves there as other nodes have room for."""
+        others = [other for number, other in self.nodes.items() if number != node]
+        room = sum(other.room(demand, count) for other in others)
+        # A slot may run so many of them before the next heartbeat.
+        room *= max(1, int(self._heartbeat_s / (usual_s(self.nodes) or UNTIMED_TASK_S)))
+        if not self.nodes[node].pool.usable(demand) and any(o.pool.usable(demand) for o in others):
+            room = count
+        if room:
+            asked = min(count, room, MOVED_MAX)
+            self.ctx.send(f"node:{node}", MoveTasks(demand, asked))
 
-    def _move_rest(self, spec: TaskSpec, left: int) -> None:
-        """Place what waited on a node, and for which no node has room now."""
-        views = able(views_of(self.nodes, spec.demand, {}), spec.demand, left)
-        if not views:
-            # Nor can any, as placement groups have what it needs: it waits where it was.
-            self._move(left, spec, left)
+    def _on_moved(self, message: TasksMoved) -> None:
+        """Place what a node has given up, unless the GCS does since it has died."""
+        node = self.nodes.get(message.node)
+        if node is None or node.incarnation != message.incarnation:
             return
-        for node, part in self._divide(spec, views):
-            self._move(node, part, left)
+        for spec in message.tasks:
+            node.load.queue = max(0, node.load.queue - spec.count)
+            if self._is_over(spec):
+                continue
+            if spec.extra is not None and spec.extra.actor is not None:
+                self._place_actor(spec, spec.extra.actor.incarnation)
+            else:
+                self._place(spec, {}, message.node)
 
     def assign(self, node: int, incarnation: int, part: TaskSpec, left: int = -1) -> None:
         """Log a range, then give it to its node; `left`: the one that had it until now."""
         news = TaskUpdates(node, [part], [], [], [], incarnation=incarnation, left=left)
         self.ctx.send("gcs", news)
         self.ctx.send(f"node:{node}", AssignTasks([part], incarnation))
-
-    def _refuse(self, spec: TaskSpec, reason: str) -> None:
-        """Tell a range's owner that no node will ever run it."""
-        self._end(spec, Unschedulable(spec.name, reason))
 
     def _end(self, spec: TaskSpec, failure: Failure) -> None:
         """A range ends here, with an error of the system's."""

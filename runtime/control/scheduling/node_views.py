@@ -21,7 +21,7 @@ from raytwin.runtime.control.scheduling.policies import NodeView
 class Node:
     """A living node."""
 
-    __slots__ = ("_coming", "incarnation", "load", "own", "pool", "sent")
+    __slots__ = ("_coming", "actors", "incarnation", "load", "own", "pool", "sent")
 
     def __init__(self, resources: dict[str, float], incarnation: int) -> None:
         self.incarnation = incarnation
@@ -33,6 +33,8 @@ class Node:
         """Elements assigned to it so far."""
         self._coming: deque[tuple[int, str]] = deque()
         """Demands of actors that it has not told of yet, and what `sent` was with each."""
+        self.actors = 0
+        """Actors that live there, or are on their way."""
 
     @property
     def queue(self) -> int:
@@ -56,16 +58,20 @@ class Node:
     def give_actor(self, demand: str) -> None:
         """An actor is on its way there."""
         self.sent += 1
+        self.actors += 1
         self._coming.append((self.sent, demand))
         self.pool.hold(demand)
 
-    def busy_s(self, demand: str) -> float:
-        """How long it may be until anything that runs there ends; 0: there is room."""
-        if not self.load.busy_s:
-            return 0.0
-        free = self.load.available
-        fits = all(free.get(name, 0.0) * UNIT >= units for name, units in parse_demand(demand))
-        return 0.0 if fits else self.load.busy_s
+    def rank(self, demand: str) -> tuple[bool, bool, int]:
+        """Return what makes it worse than other nodes for an actor, the weightiest first."""
+        free = ResourcePool(self.load.available or self.own)
+        return not self.pool.usable(demand), not free.fits(demand), self.actors
+
+    def room(self, demand: str, most: int) -> int:
+        """Return how many such demands it could start now, if its load includes all it was sent."""
+        if self.sent > self.load.assigned:
+            return 0
+        return max(0, ResourcePool(self.load.available).room(demand, most))
 
 
 def usual_s(nodes: Mapping[int, Node]) -> float:
@@ -97,7 +103,6 @@ def views_of(
                 load.mean_task_s or mean_s,
                 remote,
                 load.bandwidth,
-                node.busy_s(demand),
             )
         )
     return views
