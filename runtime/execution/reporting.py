@@ -31,7 +31,7 @@ from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.tracebacks import users_frames
 from raytwin.runtime.execution.user_errors import ConstructorFailed
 from raytwin.runtime.session.session import Session
-from raytwin.runtime.session.task_specs import ANY
+from raytwin.runtime.session.task_submitter import ANY
 from raytwin.runtime.session.values import looks_large
 from raytwin.runtime.session.world import World
 

@@ -22,12 +22,14 @@ _EXACT: dict[Any, Callable[[str, Any], Any]] = {
     bool: lambda name, given: bool(given),
 }
 """How a setting of a type is checked."""
-THREADS_MAX = 256
-STREAMS_MAX = 64
-REPLICAS_MAX = 9
-"""Of the GCS; a chain's answers take as many steps."""
-SHARDS_MAX = 16
-"""Of the GCS; each is ``gcs_replicas`` processes."""
+_RANGES = {
+    "store_copy_threads": (0, 256, " (as many as pay)"),
+    "fetch_streams": (1, 64, ""),
+    "gcs_replicas": (1, 9, ""),  # the answers of a chain take as many steps
+    "gcs_shards": (1, 16, ""),  # each is `gcs_replicas` processes
+    "gcs_memory_max": (0, INTEGER_MAX, " (no limit)"),
+}
+"""Of settings that are whole numbers: the least, the greatest, and what the least means."""
 
 
 def cluster_config(
@@ -60,16 +62,17 @@ def cluster_config(
         heartbeat_timeout_s=heartbeat_timeout_s,
         store_copy_threads=store_copy_threads,
         fetch_streams=fetch_streams,
-        gcs_replicas=_check_replicas(gcs_replicas),
-        gcs_shards=_check_shards(gcs_shards),
-        gcs_durable=_check_storage(gcs_storage, gcs_memory_max),
+        gcs_replicas=gcs_replicas,
+        gcs_shards=gcs_shards,
+        gcs_durable=gcs_storage is not None,
         gcs_memory_max=gcs_memory_max,
         task_history=task_history,
         actor_log_bytes_max=actor_log_bytes_max,
         actor_end_s=actor_end_s,
     )
     config = _exactly(config)
-    _check_store(config.store_copy_threads, config.fetch_streams)
+    if gcs_storage is None and config.gcs_memory_max:
+        raise ValueError("gcs_memory_max needs gcs_storage: the rest has to go somewhere")
     if not 0 <= config.actor_end_s < math.inf:
         raise ValueError(f"actor_end_s is {actor_end_s}; give a number of seconds")
     make_policy(config)
@@ -78,39 +81,13 @@ def cluster_config(
 
 
 def _exactly(config: Config) -> Config:
-    """Return `config` with each setting exactly of its type."""
-    exact = {f.name: _EXACT[f.type](f.name, getattr(config, f.name)) for f in fields(config)}
+    """Return `config` with each setting exactly of its type, and in its range."""
+    exact = {}
+    for field in fields(config):
+        name, given = field.name, getattr(config, field.name)
+        if name in _RANGES:
+            least, most, note = _RANGES[name]
+            exact[name] = integer(name, given, least, most, note)
+        else:
+            exact[name] = _EXACT[field.type](name, given)
     return msgspec.structs.replace(config, **exact)
-
-
-def _check_replicas(count: int) -> int:
-    """Return the number of replicas of the GCS; raises ValueError for one that is none."""
-    if not isinstance(count, int) or not 1 <= count <= REPLICAS_MAX:
-        raise ValueError(f"gcs_replicas={count!r}: give a whole number from 1 to {REPLICAS_MAX}")
-    return count
-
-
-def _check_shards(count: int) -> int:
-    """Return the number of shards of the GCS; raises ValueError for one that is none."""
-    if not isinstance(count, int) or not 1 <= count <= SHARDS_MAX:
-        raise ValueError(f"gcs_shards={count!r}: give a whole number from 1 to {SHARDS_MAX}")
-    return count
-
-
-def _check_storage(storage: object, memory_max: int) -> bool:
-    """Return whether the GCS is durable; raises ValueError for options that do not fit."""
-    if memory_max < 0:
-        raise ValueError(f"gcs_memory_max={memory_max}: give a number of bytes, 0 for no limit")
-    if storage is None and memory_max:
-        raise ValueError("gcs_memory_max needs gcs_storage: the rest has to go somewhere")
-    return storage is not None
-
-
-def _check_store(store_copy_threads: int, fetch_streams: int) -> None:
-    if not 0 <= store_copy_threads <= THREADS_MAX:
-        raise ValueError(
-            f"store_copy_threads is {store_copy_threads}; give 1 to {THREADS_MAX},"
-            " or 0 for as many as pay"
-        )
-    if not 1 <= fetch_streams <= STREAMS_MAX:
-        raise ValueError(f"fetch_streams is {fetch_streams}; give 1 to {STREAMS_MAX}")

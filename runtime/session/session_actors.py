@@ -25,8 +25,7 @@ from raytwin.runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 from raytwin.runtime.session.session_references import SessionReferences, arrays_of
 from raytwin.runtime.session.task_context import TaskContext, current_call
-from raytwin.runtime.session.task_specs import retry_on, specify
-from raytwin.runtime.session.task_submitter import TaskSubmitter, with_inside
+from raytwin.runtime.session.task_submitter import TaskSubmitter, retry_on, specify, with_inside
 from raytwin.runtime.session.values import Waits
 
 

@@ -15,18 +15,24 @@ from msgspec.structs import replace
 from raytwin.runtime.api.actors import ActorClass
 from raytwin.runtime.api.backend import Backend, ObjectRef, ObjectRefArray
 from raytwin.runtime.api.failures import exception_of
+from raytwin.runtime.api.options.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 from raytwin.runtime.api.options.task_options import TaskOptions
 from raytwin.runtime.api.remote_function import RemoteFunction
 from raytwin.runtime.api.streams import ObjectRefGenerator
 from raytwin.runtime.control.core.access import foreign_object
+from raytwin.runtime.control.core.group_resources import demand_in
 from raytwin.runtime.control.core.ids import ELEMENTS_MAX, function_id, object_id, same_job
+from raytwin.runtime.control.core.resources import UNIT, parse_demand
 from raytwin.runtime.control.messages import STREAM, TaskExtra, TaskSpec
 from raytwin.runtime.control.messages.errors import unpack
+from raytwin.runtime.control.scheduling.strategies import SPREAD, affinity
 from raytwin.runtime.serialization.pickling import Input
 from raytwin.runtime.session import job_setup
 from raytwin.runtime.session.session_references import SessionReferences, arrays_of
 from raytwin.runtime.session.task_context import TaskContext
-from raytwin.runtime.session.task_specs import specify
 from raytwin.runtime.session.values import Values
 
 SEQUENCE_CHUNK = 1024
@@ -35,6 +41,9 @@ SUBMIT_SPECS_MAX = 64
 """Ranges submitted in one message, so that no message grows without bound."""
 FUNCTION_BYTES_MAX = 32 * 1024 * 1024
 """A function travels in one message with all that it closes over."""
+CAPTURE = "/capture"
+ANY = b"*"
+"""`TaskExtra.retry_on` for ``retry_exceptions=True``."""
 
 
 class TaskSubmitter:
@@ -275,3 +284,69 @@ def _has_ref(item: Any, star: bool) -> bool:
     if star:
         return any(type(part) is ObjectRef for part in item)
     return type(item) is ObjectRef
+
+
+def specify(
+    references: SessionReferences, context: TaskContext, options: TaskOptions, stream: int
+) -> tuple[str, TaskExtra | None]:
+    """Return the demand and the extra of a task that is submitted now.
+
+    The task inherits environment variables and a capturing placement group from the task that
+    submits it. Raises ValueError for a node's ID that is none and for a placement group that
+    cannot hold the task.
+    """
+    inherited = context.inherited()
+    if options.plain and not stream and inherited is None:
+        return options.demand, None
+    extra = TaskExtra(stream=stream)
+    demand = options.demand
+    env = dict(options.env_vars)
+    if inherited is not None:
+        env = {**dict(inherited.env), **env}
+    extra.env = tuple(sorted(env.items()))
+    extra.retry_on = retry_on(references, options.retry_exceptions)
+    strategy = options.scheduling_strategy
+    if isinstance(strategy, NodeAffinitySchedulingStrategy):
+        if not strategy.node_id.isdecimal():
+            raise ValueError(
+                f"{strategy.node_id!r} is no node's ID; nodes() and"
+                " get_runtime_context().get_node_id() tell them"
+            )
+        extra.strategy = affinity(int(strategy.node_id), strategy.soft)
+    elif isinstance(strategy, PlacementGroupSchedulingStrategy):
+        if not strategy.is_empty:
+            _into_group(strategy, options.demand, extra)
+            demand = demand_in(
+                demand, extra.group.partition("/")[0], strategy.placement_group_bundle_index
+            )
+    elif strategy == SPREAD:
+        extra.strategy = SPREAD
+    elif inherited is not None and inherited.group.endswith(CAPTURE):
+        extra.group = inherited.group
+        demand = demand_in(demand, extra.group.removesuffix(CAPTURE), -1)
+    return demand, extra
+
+
+def _into_group(strategy: PlacementGroupSchedulingStrategy, demand: str, extra: TaskExtra) -> None:
+    """Check a task's place in a group. Raises ValueError if it can never run there."""
+    group, index = strategy.placement_group, strategy.placement_group_bundle_index
+    assert group is not None, "it is in no group"
+    bundles = group.bundle_specs
+    if not -1 <= index < len(bundles):
+        raise ValueError(f"the placement group has bundles 0 to {len(bundles) - 1}, not {index}")
+    candidates = bundles if index < 0 else bundles[index : index + 1]
+    needed = parse_demand(demand)
+    if not any(all(b.get(n, 0.0) * UNIT >= units for n, units in needed) for b in candidates):
+        raise ValueError(f"no bundle of the placement group has what the task needs ({demand})")
+    extra.group = group.id.hex()
+    if strategy.placement_group_capture_child_tasks:
+        extra.group += CAPTURE
+
+
+def retry_on(references: SessionReferences, classes: Any) -> bytes:
+    """Return the exception classes that a task is retried for, serialized; empty for none."""
+    if classes is True:
+        return ANY
+    if not classes:
+        return b""
+    return references.dumps(classes)

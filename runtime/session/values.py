@@ -27,7 +27,7 @@ from raytwin.runtime.api.exceptions import (
 from raytwin.runtime.api.failures import exception_of
 from raytwin.runtime.api.streams import ObjectRefGenerator
 from raytwin.runtime.control.client.owned_arrays import Entry, Waiter
-from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.core.ids import FIRST, object_id
 from raytwin.runtime.control.core.stream_ids import item_id
 from raytwin.runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult
 from raytwin.runtime.control.messages.errors import unpack
@@ -40,8 +40,6 @@ from raytwin.runtime.session.world import Serialized
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 _ITEM_BYTES = 4
 """The serialized size of an item of a container, at least: that of a number."""
-_FOREIGN_MAX = 3
-"""Errors of other objects, after which a `get` of many leaves telling them apart to the client."""
 
 
 class Waits:
@@ -348,21 +346,18 @@ class Values:
             self._references.collect()
             self.world.charge("get", len(oids))
             client.buffer.flush_held()
-            # The common case, a single value that is here, needs no waiter.
+            # The common cases, a single value that is here and small results, need no waiter.
             value = client.waits.value(oids[0]) if len(oids) == 1 else None
-            plain = client.waits.plain_entries(oids) if value is None else None
-            errors = client.waits.errors
+            entries = client.waits.pending_entries(oids) if value is None else None
+            seen = client.waits.errors, client.results.large
         if value is not None and not value.size:
             return [self.decode(value)]
         left_s = timeout_s
-        if plain is not None:
-            began_s = 0.0 if timeout_s is None else self.world.now()
-            if len(plain) == 1:
-                taken = self._get_one(oids[0], plain[0], timeout_s)
-            else:
-                taken = self._get_plain(oids, plain, errors, timeout_s)
-            if taken is not None:
-                return taken
+        if entries is not None:
+            began_s = self.world.now()
+            small = self._await_small(entries, seen, timeout_s)
+            if small is not None:
+                return self._decode_all(small)
             if timeout_s is not None:
                 left_s = max(0.0, timeout_s - (self.world.now() - began_s))
         with self.world:
@@ -377,16 +372,36 @@ class Values:
                 awaited = client.pins.begin_get(oids)
         if not here:
             values = self._await(oids, waiter, awaited, timeout_s, left_s)
-        values.reverse()
+        return self._decode_all(values)
+
+    def _await_small(
+        self, entries: list[Entry], seen: tuple[int, int], timeout_s: float | None
+    ) -> list[ObjectValue] | None:
+        """Wait for single tasks that this process owns; return their values if all are small.
+
+        None as soon as an error or a large value has come, of any task, beyond those `seen`:
+        they need a waiter, which many small values do without. None at the time-out, too.
+        """
+        left = len(entries)
+        client = self.client
+
+        def ready() -> bool:
+            nonlocal left
+            # A task that is done stays done: only the last one that is not is examined.
+            while left and entries[left - 1].result is not None:
+                left -= 1
+            return not left or seen != (client.waits.errors, client.results.large)
+
+        if not self._waits.until(ready, timeout_s) or left:
+            return None
         found = []
-        try:
-            while values:
-                value = values.pop()
-                found.append(self._decode_viewed(value) if value.size else self.decode(value))
-        finally:
-            for value in values:
-                if value.size:
-                    self._references.unviewed.append(value.object)
+        for entry in entries:
+            result = entry.result
+            assert result is not None
+            if result.sizes or result.status != OK:
+                return None
+            oid = entry.array + FIRST
+            found.append(ObjectValue(oid, OK, result.payload, entry.position))
         return found
 
     def _await(
@@ -399,7 +414,7 @@ class Values:
     ) -> list[ObjectValue]:
         """Wait for values; raise the error of the first task that failed, or GetTimeoutError.
 
-        `left_s` of `timeout_s` is left. One error ends the wait: see `Client.fail_early`.
+        `left_s` of `timeout_s` is left. One error ends the wait: see `Waits.fail_early`.
         """
         client = self.client
         failed: ObjectValue | None = None
@@ -424,79 +439,6 @@ class Values:
         if failed is not None:
             raise self.error_of(failed.status, failed.payload, failed.object)
         raise _too_late(late, len(oids), timeout_s)
-
-    def _get_one(self, oid: bytes, entry: Entry, timeout_s: float | None) -> list[Any] | None:
-        """As `_get_plain`, for a single value."""
-        if not self._waits.until(lambda: entry.result is not None, timeout_s):
-            raise _too_late(1, 1, timeout_s)
-        result = entry.result
-        assert result is not None
-        if result.sizes or result.status != OK:
-            return None
-        value = self.world.deserialize(result.payload)[entry.position]
-        if self._references.received:
-            self._references.came_in_value(oid)
-        return [value]
-
-    def _get_plain(
-        self, oids: Sequence[bytes], entries: list[Entry], errors: int, timeout_s: float | None
-    ) -> list[Any] | None:
-        """Get values of single tasks that this process owns; None once one is large or an error.
-
-        `errors` is how many errors the client had when these entries were found.
-        """
-        # A task that is done stays done: only the last one that is not is examined.
-        left = len(entries)
-        client = self.client
-        large = client.results.large
-
-        failed = False
-        foreign = 0
-
-        def any_failed() -> bool:
-            return any(e.result is not None and e.result.status != OK for e in entries)
-
-        def ready() -> bool:
-            nonlocal left, errors, failed, foreign
-            while left and entries[left - 1].result is not None:
-                left -= 1
-            if client.waits.errors != errors:
-                # One of these tasks has failed, or another one; after a few of the others
-                # `watch` tells them apart at less cost.
-                errors = client.waits.errors
-                foreign += 1
-                failed = foreign > _FOREIGN_MAX or any_failed()
-            # `watch` has large values fetched as they are made.
-            return not left or failed or client.results.large != large
-
-        if not ready():
-            if errors and any_failed():
-                return None
-            if not self._waits.until(ready, timeout_s):
-                late = sum(entry.result is None for entry in entries)
-                raise _too_late(late, len(oids), timeout_s)
-        if left:
-            return None
-        found = []
-        payload: bytes | None = None
-        values: Sequence[Any] = ()
-        taken: set[int] = set()
-        for oid, entry in zip(oids, entries, strict=True):
-            result, position = entry.result, entry.position
-            assert result is not None
-            if result.sizes or result.status != OK:
-                return None
-            # A value that was returned already is loaded again: each reference gets its own.
-            if result.payload is not payload or position in taken:
-                payload = result.payload
-                values = self.world.deserialize(payload)
-                taken.clear()
-            found.append(values[position])
-            taken.add(position)
-            if self._references.received:
-                self._references.came_in_value(oid)
-                payload = None
-        return found
 
     def _look_at(self, oids: Sequence[bytes]) -> list[ObjectValue]:
         """Return the values, which are here; pin the large ones for a view."""
@@ -559,6 +501,35 @@ class Values:
 
     # -- decoding --------------------------------------------------------------
 
+    def _decode_all(self, values: list[ObjectValue]) -> list[Any]:
+        """Load values; small ones that came in one payload are loaded together."""
+        values.reverse()
+        found: list[Any] = []
+        payload: bytes | None = None
+        loaded: Sequence[Any] = ()
+        taken: set[int] = set()
+        try:
+            while values:
+                value = values.pop()
+                if value.size:
+                    found.append(self._decode_viewed(value))
+                    continue
+                # A value that was returned already is loaded again: each reference gets its own.
+                if value.payload is not payload or value.position in taken:
+                    payload = value.payload
+                    loaded = self._load(value)
+                    taken.clear()
+                found.append(loaded[value.position])
+                taken.add(value.position)
+                if self._references.received:
+                    self._references.came_in_value(value.object)
+                    payload = None
+        finally:
+            for value in values:
+                if value.size:
+                    self._references.unviewed.append(value.object)
+        return found
+
     def _decode_viewed(self, value: ObjectValue) -> Any:
         """Load a large value that `_look_at` has pinned."""
         oid = value.object
@@ -570,12 +541,16 @@ class Values:
 
     def decode(self, value: ObjectValue) -> Any:
         """Load a small value, or raise the error of its task."""
-        if value.status != OK:
-            raise self.error_of(value.status, value.payload, value.object)
-        decoded = self.world.deserialize(value.payload)[value.position]
+        decoded = self._load(value)[value.position]
         if self._references.received:
             self._references.came_in_value(value.object)
         return decoded
+
+    def _load(self, value: ObjectValue) -> Sequence[Any]:
+        """Return the values that came in one payload with a small one."""
+        if value.status != OK:
+            raise self.error_of(value.status, value.payload, value.object)
+        return self.world.deserialize(value.payload)
 
     def decode_input(self, value: ObjectValue) -> Any:
         """Load a task's input, which the node has pinned for this task."""

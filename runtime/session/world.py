@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.worker.executor import Executor
-from raytwin.runtime.session.environment import Environment
 
 if TYPE_CHECKING:
     import asyncio
+
+
+class Environment:
+    """The environment variables of the running task: set before it, put back after it."""
+
+    def __init__(self) -> None:
+        self.variables: tuple[tuple[str, str], ...] = ()
+        self._before: dict[str, str | None] = {}
+
+    def enter(self, variables: Sequence[tuple[str, str]]) -> None:
+        """Set variables."""
+        self.variables = tuple(variables)
+        self.apply()
+
+    def leave(self) -> None:
+        """Put back what was there."""
+        self.withdraw()
+        self.variables = ()
+
+    def apply(self) -> None:
+        """Set the variables (again)."""
+        for name, value in self.variables:
+            self._before[name] = os.environ.get(name)
+            os.environ[name] = value
+
+    def withdraw(self) -> None:
+        """Put back what was there, for now."""
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._before = {}
 
 
 class Serialized(Protocol):

@@ -24,8 +24,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.worker.executor import Executor
-from raytwin.runtime.session.environment import Environment
 from raytwin.runtime.session.session import Session
+from raytwin.runtime.session.world import Environment
 from raytwin.simulator.machine.simulated_process import SimProcess
 from raytwin.simulator.programs import virtual_values
 from raytwin.simulator.programs.atexit_handlers import Handler, run

@@ -113,7 +113,7 @@ class Waits:
             entry.waiters = entry.all_waiters = None
         self._waiters.clear()
 
-    def plain_entries(self, oids: Iterable[bytes]) -> list[Entry] | None:
+    def pending_entries(self, oids: Iterable[bytes]) -> list[Entry] | None:
         """Return the entries of own objects that are single values, small or not made yet.
 
         None if any of them is something else.
@@ -125,7 +125,7 @@ class Waits:
             if entry is None or entry.count != 1 or entry.returns != 1 or entry.items is not None:
                 return None
             result = entry.result
-            if result is not None and result.sizes and result.status == OK:
+            if result is not None and (result.sizes or result.status != OK):
                 return None
             found.append(entry)
         return found if not local or local.keys().isdisjoint(oids) else None

@@ -40,7 +40,7 @@ from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.serialization import serialization
 from raytwin.runtime.serialization.real_blob import Blob
-from raytwin.runtime.session.environment import Environment
+from raytwin.runtime.session.world import Environment
 from raytwin.runtime.store.arena import Arena
 from raytwin.runtime.store.arena_writer import ArenaWriter, Copier
 
