@@ -156,9 +156,9 @@ class Replica(Target):
 
 @dataclass(frozen=True)
 class Head(Target):
-    """The process of the GCS and the global scheduler, or of the masters of the GCS's chains.
+    """The process of the GCS and the global scheduler.
 
-    It is spared where the cluster would end with it: with neither replicas nor shards nor storage.
+    It is spared where the cluster would end with it: without storage.
     """
 
     kind = "head"

@@ -104,9 +104,9 @@ def init(
       1: the head process does);
     - ``gcs_shards``: chains that the GCS's tables are spread over, by ID, each of
       ``gcs_replicas`` processes of its own (default 1: one has all);
-    - ``gcs_storage``: where the GCS keeps its state, so that it comes back with it
-      when all its processes are killed: a file, and with several replicas or shards
-      a directory, in which each has its own. It is of one cluster only;
+    - ``gcs_storage``: the file in which the GCS keeps its state, so that it comes
+      back with it when the head is killed. It is of one cluster only, and not for
+      several replicas or shards, which keep their state in memory;
     - ``task_history``: whether the GCS keeps a row of every task that finished,
       of which it holds ``gcs_memory_max`` bytes in memory (default 0: all) and
       the rest in ``gcs_storage``;

@@ -73,6 +73,8 @@ def cluster_config(
     config = _exactly(config)
     if gcs_storage is None and config.gcs_memory_max:
         raise ValueError("gcs_memory_max needs gcs_storage: the rest has to go somewhere")
+    if config.gcs_durable and (config.gcs_replicas > 1 or config.gcs_shards > 1):
+        raise ValueError("gcs_storage is for a GCS without gcs_replicas and gcs_shards")
     if not 0 <= config.actor_end_s < math.inf:
         raise ValueError(f"actor_end_s is {actor_end_s}; give a number of seconds")
     make_policy(config)

@@ -65,10 +65,7 @@ def check_node(
 NO_ACTOR = "no actor is alive"
 """Why nothing can be done to one."""
 
-NO_HEAD_AGAIN = (
-    "without gcs_replicas, gcs_shards or gcs_storage the head does not start again, and the"
-    " cluster ends with it"
-)
+NO_HEAD_AGAIN = "without gcs_storage the head does not start again, and the cluster ends with it"
 """Why it is not killed."""
 
 

@@ -27,7 +27,6 @@ Modules, the lower first:
 - `cluster_port`: the cluster as its own parts see it.
 - `simulated_links`: connections between nodes: refuses frames of the dead.
 - `simulated_store`: a node's object store, its disk, and its worker pool.
-- `cold_batches`: rows that a GCS has flushed.
 - `simulated_replicas`: the head's launcher of replicas of the GCS, and their storage.
 - `simulated_worker`: client and executor in one process, and the program that they serve.
 - `simulated_drivers`: further drivers, and the door by which they join.

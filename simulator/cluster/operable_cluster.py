@@ -121,7 +121,7 @@ class OperableCluster(SimCluster):
 
     def kill_head(self) -> None:
         """End the head's process at once; a new one starts after `start_worker_s`."""
-        if self.replicas is None:
+        if not self.config.gcs_durable:
             raise ValueError(NO_HEAD_AGAIN)
         if not self.head.alive:
             raise ValueError("the head is away already")
@@ -152,7 +152,7 @@ class OperableCluster(SimCluster):
             raise ValueError(f"the GCS has no chain {chain} of replicas that could die alone")
         members = [info.name for info in self.replicas.masters[chain].members]
         members = [name for name in members if name in self.processes]
-        if not members or (len(members) < 2 and not self.config.last_returns):
+        if len(members) < 2:
             raise ValueError(f"chain {chain} has one member, who alone has the state")
         self.kill_replica(members[which % len(members)])
 

@@ -5,15 +5,13 @@ takes no two while there are as many hosts; a durable one that comes back is whe
 files are. Each has a number of its own in the network. When a replica is killed the kernel
 of its host closes its connections: its peers learn of that one latency later.
 
-When the head is killed the replicas live. Another one begins after the time that it
-takes to start a process; nodes and replicas find it a latency later.
-
 The state goes to a joining replica over the network like any message. Besides, encoding it
 and restoring it each cost the CPU time of one copy (`ReplicaCosts`): a lower bound, and the
 only figure that profiles have for it.
 
-A durable replica's storage is in memory: it shows what is written and when, and charges no
-time for writing. A GCS that has one replica only runs it in the head's process.
+The one replica of a durable GCS is in the head's process. Its storage is in memory: it shows what
+is written and when, and charges no time for writing. When the head is killed, another one begins
+after the time that it takes to start a process; nodes find it a latency later.
 """
 
 from __future__ import annotations
@@ -24,37 +22,30 @@ from functools import partial
 from typing import Any
 
 from raytwin.runtime.control.assembly import make_machine
-from raytwin.runtime.control.core.addresses import STORAGE, chain_of, master_of, relay_of
+from raytwin.runtime.control.core.addresses import RELAY, STORAGE, chain_of, master_of
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.gcs.sharding.relay import make_relays
+from raytwin.runtime.control.gcs.sharding.relay import Relay
 from raytwin.runtime.control.messages import (
     Command,
     LoadRow,
     LogCommands,
-    LogEpoch,
     Logged,
     LogSnapshot,
     NodeChanged,
     NodeInfo,
-    ReadRows,
     ReplicaInfo,
     ReplicaLost,
-    ReplicasFound,
     RowLoaded,
-    SnapshotPart,
+    Snapshot,
     StartReplica,
     StopReplica,
     StoreRows,
 )
 from raytwin.runtime.control.replication.client import ChainClient
-from raytwin.runtime.control.replication.log import Recovered
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
-from raytwin.runtime.control.replication.position import State
-from raytwin.runtime.control.replication.replica import Replica
+from raytwin.runtime.control.replication.replica import Replica, State
 from raytwin.runtime.control.replication.state_machine import Machine
-from raytwin.runtime.control.replication.state_transfer import read_rows
 from raytwin.simulator.cluster.cluster_port import ClusterPort
-from raytwin.simulator.cluster.cold_batches import ColdBatches
 from raytwin.simulator.cluster.simulated_links import SimLinks
 from raytwin.simulator.machine.costs import CostModel, Profile
 from raytwin.simulator.machine.simulated_process import SimProcess
@@ -68,17 +59,16 @@ class ReplicaCosts(CostModel):
         self._bandwidth = profile.memory_bandwidth
 
     def received(self, messages: list[Any]) -> float:
-        """Add the copy of each part of a snapshot."""
-        parts = (len(m.data) for m in messages if type(m) is SnapshotPart)
-        return super().received(messages) + sum(parts) / self._bandwidth
+        """Add the restoring of a snapshot."""
+        return super().received(messages) + self._copying_s(messages)
 
     def sent(self, messages: list[Any]) -> tuple[float, int]:
-        """Add the encoding of a whole snapshot to the cost of its first part."""
+        """Add the encoding of a snapshot."""
         total_s, nbytes = super().sent(messages)
-        for message in messages:
-            if type(message) is SnapshotPart and message.part == 0:
-                total_s += message.parts * len(message.data) / self._bandwidth
-        return total_s, nbytes
+        return total_s + self._copying_s(messages), nbytes
+
+    def _copying_s(self, messages: list[Any]) -> float:
+        return sum(len(m.data) for m in messages if type(m) is Snapshot) / self._bandwidth
 
 
 class SimReplicas:
@@ -89,15 +79,11 @@ class SimReplicas:
     ) -> None:
         self.cluster = cluster
         self._on_change = on_change
-        self._started: list[str] = []
-        """Replicas that have, or had, processes of their own."""
         self._hosts: dict[str, int] = {}
         """By replica: its host; also of those that have ended."""
         self._known: dict[int, NodeInfo] = {}
-        self._heads = 0
-        """How many heads have begun."""
-        self._files: dict[str, SimFile] = {}
-        """By name: the files of durable replicas."""
+        self._file = SimFile()
+        """The file of a durable GCS."""
         self.begin(head)
 
     def begin(self, head: SimProcess) -> None:
@@ -112,39 +98,15 @@ class SimReplicas:
         for chained, master in zip(chains, self.masters, strict=True):
             chained.start()
             master.start()
-        relays = make_relays([head.context(relay_of(chain)) for chain in range(len(chains))])
-        if len(relays) > 1:
-            for relay in relays:
-                head.add(relay.address, relay)
-            for relay in relays:
-                relay.start()
-        ctx = head.contexts[LAUNCHER]
-        replicas = [name for name in self._started if name in self.cluster.processes]
-        for chain in range(len(chains)):
-            started = [name for name in self._started if chain_of(name) == chain]
-            alive = [name for name in started if name in self.cluster.processes]
-            ended = [name for name in started if name not in self.cluster.processes]
-            kept = [
-                (name, *file.last)
-                for name, file in self._files.items()
-                if chain_of(name) == chain and name not in alive and not config.head_has_gcs
-            ]
-            ctx.send(master_of(chain), ReplicasFound(alive, ended, self._heads, kept))
-        self._heads += 1
-        for name in replicas:
-            self._report_to_head(name)
+        if len(chains) > 1:
+            relay = Relay(head.context(RELAY), len(chains))
+            head.add(RELAY, relay)
+            relay.start()
 
     def _notify_fenced(self, address: str) -> None:
         """Tell a node whose frame the head refuses that it was declared dead."""
         change = NodeChanged(self._known[int(address.partition(":")[2])])
         self.cluster.transmit(self.cluster.head.node, "gcs", address, [change], 60)
-
-    def _report_to_head(self, name: str) -> None:
-        """Have a replica that outlived the last head report to this one."""
-        process = self.cluster.processes[name]
-        replica = process.components[name]
-        assert isinstance(replica, Replica)
-        process.contexts[name].after(self.cluster.profile.latency_s, replica.report)
 
     def _add_master(self, head: SimProcess, chain: int) -> ChainClient:
         address, config = master_of(chain), self.cluster.config
@@ -160,7 +122,6 @@ class SimReplicas:
         if isinstance(message, StopReplica):
             if message.name in self.cluster.processes:
                 self.kill(message.name)
-            self._files.pop(message.name, None)
             return
         if not isinstance(message, StartReplica):
             raise TypeError(f"the launcher was sent {type(message).__name__}")
@@ -175,7 +136,7 @@ class SimReplicas:
     def tail_machine(self, chain: int = 0) -> Machine:
         """Return the tail's state machine; raises LookupError if the chain has no member."""
         for name in reversed([info.name for info in self.masters[chain].members]):
-            at = self.cluster.head if self.cluster.config.head_has_gcs else None
+            at = self.cluster.head if self.cluster.config.gcs_durable else None
             process = at or self.cluster.processes.get(name)
             if process is not None:
                 replica = process.components[name]
@@ -185,7 +146,7 @@ class SimReplicas:
 
     def _start(self, name: str) -> None:
         cluster = self.cluster
-        if cluster.config.head_has_gcs:
+        if cluster.config.gcs_durable:
             self._start_within(name)
             return
         number = int(name.partition(".")[2])
@@ -196,21 +157,13 @@ class SimReplicas:
         process = SimProcess(
             cluster, name, node, cluster.hosts[host], ReplicaCosts(cluster.profile)
         )
-        log, recovered = "", None
-        if cluster.config.gcs_durable:
-            file = self._files.setdefault(name, SimFile())
-            process.add(STORAGE, SimStorage(process.context(STORAGE), file))
-            log, recovered = STORAGE, file.recovered(make_machine(cluster.config, chain_of(name)))
         replica = Replica(
             process.context(name),
             ReplicaInfo(name, f"host-{host}", 0),
             cluster.config,
             lambda: make_machine(cluster.config, chain_of(name)),
-            log,
-            recovered,
         )
         process.add(name, replica)
-        self._started.append(name)
         process.after_turn = lambda: self._leave_if_fenced(name, replica)
         replica.start()
         process.begin()
@@ -229,17 +182,16 @@ class SimReplicas:
     def _start_within(self, name: str) -> None:
         """Start the one replica of a durable GCS in the head, beside its storage."""
         cluster, head = self.cluster, self.cluster.head
-        file = self._files.setdefault(name, SimFile())
-        head.add(STORAGE, SimStorage(head.context(STORAGE), file))
+        head.add(STORAGE, SimStorage(head.context(STORAGE), self._file))
         info = ReplicaInfo(name, "host-0", 0)
-        machine = file.recover(make_machine(cluster.config))
+        machine = self._file.recover(make_machine(cluster.config))
         replica = Replica(head.context(name), info, cluster.config, lambda: machine, STORAGE)
         head.add(name, replica)
         replica.start()
         head.begin()
 
     def _leave_if_fenced(self, name: str, replica: Replica) -> None:
-        if replica.place.state is State.FENCED and name in self.cluster.processes:
+        if replica.state is State.FENCED and name in self.cluster.processes:
             self.kill(name)
 
     def kill(self, name: str) -> None:
@@ -254,8 +206,7 @@ class SimReplicas:
                 near = other.host is process.host
                 profile = cluster.profile
                 latency_s = profile.loopback_latency_s if near else profile.latency_s
-                kept = (name, *self._files[name].last) if mine and name in self._files else None
-                lost = ReplicaLost(name, "it was killed", kept)
+                lost = ReplicaLost(name, "it was killed")
                 tell = partial(other.arrive, address, address, [lost])
                 cluster.env.timeout(latency_s).callbacks.append(partial(_call, tell))
 
@@ -268,48 +219,22 @@ class SimFile:
     """The file that a `SimStorage` writes; outlives the process."""
 
     def __init__(self) -> None:
-        self.cold = ColdBatches()
+        self.cold: list[list[tuple[bytes, bytes]]] = []
+        """Batches of flushed rows; a key's newest row counts."""
         self.state: bytes | None = None
         self.commands: list[Command] = []
-        self.chain = LogEpoch(0, [], False)
-        self._after = 0
-
-    @property
-    def last(self) -> tuple[int, int, bool]:
-        """Epoch, last command's index, and whether the replica was a member of its chain."""
-        return self.chain.epoch, self.index, self.chain.serving
-
-    @property
-    def index(self) -> int:
-        """The index of the last command, logged by itself or contained in the snapshot."""
-        return self.commands[-1].index if self.commands else self._after
-
-    def log_epoch(self, message: LogEpoch) -> None:
-        """Write the chain's epoch; a replica that joins starts with an empty file."""
-        self.chain = message
-        if not message.serving:
-            self.state, self._after = None, 0
-            self.commands, self.cold = [], ColdBatches()
-
-    def log_state(self, index: int, data: bytes) -> None:
-        """Write a snapshot of the state after a command; drop the commands that it contains."""
-        self.state, self._after = data, index
-        self.commands = [c for c in self.commands if c.index > index]
-
-    def recovered(self, machine: Machine) -> Recovered | None:
-        """Return the state of a replica that was a member of its chain; else None."""
-        if not self.chain.serving:
-            return None
-        return Recovered(self.recover(machine), self.chain.epoch, self.chain.members)
 
     def recover(self, machine: Machine) -> Machine:
         """Restore a new machine from snapshot and commands; return it."""
         if self.state is not None:
             machine.restore(self.state)
         for command in self.commands:
-            if command.index > machine.index:
-                machine.apply(command)
+            machine.apply(command)
         return machine
+
+    def find(self, key: bytes) -> bytes | None:
+        """Return the newest row of a key, if there is one."""
+        return next((row for rows in reversed(self.cold) for k, row in rows if k == key), None)
 
 
 class SimStorage:
@@ -318,29 +243,24 @@ class SimStorage:
     def __init__(self, ctx: Context, file: SimFile) -> None:
         self._ctx = ctx
         self.file = file
-        self._replica = ""
+        self._logged: tuple[str, int] | None = None
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, LogCommands):
-            self._replica = source
             self.file.commands += message.commands
-        elif isinstance(message, LogEpoch):
-            self._replica = source
-            self.file.log_epoch(message)
-        elif isinstance(message, ReadRows):
-            self._ctx.send(source, read_rows(self.file.cold, message))
+            self._logged = source, message.commands[-1].index
         elif isinstance(message, StoreRows):
-            self._replica = source
             self.file.cold.append(message.rows)
         elif isinstance(message, LoadRow):
-            self._ctx.send(source, RowLoaded(message.request, self.file.cold.find(message.key)))
+            self._ctx.send(source, RowLoaded(message.request, self.file.find(message.key)))
         elif isinstance(message, LogSnapshot):
-            self._replica = source
-            self.file.log_state(message.index, message.data)
+            file = self.file
+            file.state = message.data
+            file.commands = [c for c in file.commands if c.index > message.index]
         else:
             raise TypeError(f"{STORAGE} was sent {type(message).__name__}")
 
     def end_turn(self) -> None:
-        if self._replica:
-            to, self._replica = self._replica, ""
-            self._ctx.send(to, Logged(self.file.index))
+        if self._logged is not None:
+            (to, index), self._logged = self._logged, None
+            self._ctx.send(to, Logged(index))

@@ -43,7 +43,6 @@ from raytwin.runtime.control.messages import (
     ChainOutput,
     ChainRequest,
     ClaimTasks,
-    ColdRows,
     DirectCall,
     ExportFunction,
     FunctionBlob,
@@ -54,7 +53,7 @@ from raytwin.runtime.control.messages import (
     PlaceTasks,
     PutObjects,
     RunTasks,
-    SnapshotPart,
+    Snapshot,
     StreamItems,
     SubmitTasks,
     TaskResults,
@@ -247,12 +246,8 @@ def _size_of_commands(message: ChainCommands) -> Size:
     return 0, 0, 40 + sum(60 + len(command.body) for command in message.commands)
 
 
-def _size_of_part(message: SnapshotPart) -> Size:
+def _size_of_snapshot(message: Snapshot) -> Size:
     return 0, 0, 60 + len(message.data)
-
-
-def _size_of_cold_rows(message: ColdRows) -> Size:
-    return 0, 0, 60 + sum(6 + len(key) + len(row) for key, row in message.rows)
 
 
 def _size_of_value(message: KvPut | KvReply) -> Size:
@@ -280,8 +275,7 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     ChainRequest: _size_of_body,
     ChainOutput: _size_of_body,
     ChainCommands: _size_of_commands,
-    SnapshotPart: _size_of_part,
-    ColdRows: _size_of_cold_rows,
+    Snapshot: _size_of_snapshot,
     KvPut: _size_of_value,
     KvReply: _size_of_value,
 }

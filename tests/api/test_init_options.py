@@ -51,16 +51,13 @@ def test_an_option_of_another_backend(backend: str, option: str, other: str) -> 
     assert str(raised.value) == f"{option} is an option of backend={other!r}, not of {backend!r}"
 
 
-@pytest.mark.parametrize("more", [{}, {"gcs_replicas": 3}], ids=str)
 def test_storage_that_cannot_be_written_starts_no_process(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], more: dict[str, Any]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "none" / "x", tmp_path / "file" / "x"):
-        if more and "none" in str(path):
-            continue  # a directory is made where it can be
-        with pytest.raises(ValueError, match=r"gcs_storage=.*(not a directory|cannot be made)"):
-            ray.init(gcs_storage=path, **more)
+        with pytest.raises(ValueError, match=r"gcs_storage=.*not a directory"):
+            ray.init(gcs_storage=path)
     assert not ray.is_initialized()
     assert capfd.readouterr().err == ""
 
@@ -68,7 +65,7 @@ def test_storage_that_cannot_be_written_starts_no_process(
 @pytest.mark.parametrize(
     ("options", "said"),
     [({"gcs_storage": "/proc/x"}, "gcs_storage='/proc/x': /proc is not a directory to write to"),
-     ({"gcs_storage": "/proc", "gcs_replicas": 3}, "gcs_storage='/proc': /proc is not a directory"),
+     ({"gcs_storage": "/proc"}, "gcs_storage='/proc' is a directory: give a file"),
      ({"gcs_storage": "/dev/null"}, "gcs_storage='/dev/null' is a device: give a file"),
      ({"object_spilling_dir": "/proc"}, "object_spilling_dir: /proc is not a directory to write"),
      ({"journal": "/proc"}, "journal: /proc is not a directory to write to"),

@@ -291,9 +291,8 @@ def test_an_actor_of_a_paused_cluster_is_not_waited_for(start: Any) -> None:
     doubles_are_right(5)
 
 
-@pytest.mark.parametrize("options", [{}, {"gcs_replicas": 2}, {"gcs_shards": 2}])
-def test_the_head_is_killed_in_virtual_time(start: Any, options: dict[str, Any]) -> None:
-    session = start("sim", nodes=2, **(options or {"gcs_storage": "any"}))
+def test_the_head_is_killed_in_virtual_time(start: Any) -> None:
+    session = start("sim", nodes=2, gcs_storage="any")
     session.kv_put(b"before", b"value")
     injector = attach(session, Plan([Step("kill", "head", 0.01 * n) for n in range(3)]))
     doubles_are_right(200)
@@ -305,11 +304,8 @@ def test_the_head_is_killed_in_virtual_time(start: Any, options: dict[str, Any])
     assert session.query("event_counts")["head_started"] > 1
 
 
-@pytest.mark.parametrize("options", [{}, {"gcs_replicas": 2}])
-def test_the_head_is_killed_where_it_starts_again(
-    start: Any, tmp_path: Any, options: dict[str, Any]
-) -> None:
-    session = start("local", nodes=2, **(options or {"gcs_storage": tmp_path / "gcs.sqlite3"}))
+def test_the_head_is_killed_where_it_starts_again(start: Any, tmp_path: Any) -> None:
+    session = start("local", nodes=2, gcs_storage=tmp_path / "gcs.sqlite3")
     injector = attach(session, Plan([Step("kill", "head", 0.1)]))
     before = session.cluster.pids["head"]
     doubles_are_right(200)
@@ -325,8 +321,9 @@ def test_the_head_is_killed_where_it_starts_again(
     assert [each.error for each in injector.injections] == [""]
 
 
-def test_the_head_is_spared_where_the_cluster_would_end_with_it(start: Any) -> None:
-    session = start("local", nodes=1)
+@pytest.mark.parametrize("options", [{}, {"gcs_replicas": 2}])
+def test_the_head_is_spared_where_the_cluster_would_end_with_it(start: Any, options: Any) -> None:
+    session = start("local", nodes=1, **options)
     injector = attach(session, Plan([Step("kill", "head", 0)]))
     ray.sleep(0.2)
     doubles_are_right(5)

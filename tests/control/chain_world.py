@@ -1,4 +1,4 @@
-"""Chains under a seeded scheduler: delays, deaths of replicas and of the head at any moment.
+"""Chains under a seeded scheduler: delays, deaths of replicas and of durable heads at any moment.
 
 Frames travel as bytes, in order on each link, each after a delay of its own.
 When a replica is killed, what it had sent and is not there yet may be lost from
@@ -17,41 +17,26 @@ from typing import Any
 import msgspec
 
 from raytwin.runtime.control.assembly import STATE_TYPES
-from raytwin.runtime.control.core.addresses import STORAGE
+from raytwin.runtime.control.core.addresses import MASTER, STORAGE
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import (
     Command,
     Frame,
-    LoadRow,
     LogCommands,
-    LogEpoch,
     Logged,
     LogSnapshot,
-    ReadRows,
     ReplicaInfo,
     ReplicaLost,
-    ReplicasFound,
-    RowLoaded,
     StartReplica,
     StopReplica,
-    StoreRows,
 )
 from raytwin.runtime.control.replication.client import ChainClient
-from raytwin.runtime.control.replication.log import Recovered
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
-from raytwin.runtime.control.replication.position import State
-from raytwin.runtime.control.replication.replica import MASTER, Replica
+from raytwin.runtime.control.replication.replica import Replica, State
 from raytwin.runtime.control.replication.state_machine import Factory, Machine
-from raytwin.runtime.control.replication.state_transfer import read_rows
-from raytwin.simulator.cluster.cold_batches import ColdBatches
 
 Encoder = msgspec.msgpack.Encoder()
 Decoder = msgspec.msgpack.Decoder(Frame)
-
-
-def _take(replica: Replica, messages: list[Any]) -> None:
-    for message in messages:
-        replica.handle(STORAGE, message)
 
 
 class Timer:
@@ -93,13 +78,11 @@ class ChainContext:
 
 
 class File:
-    """What a replica has written; its storage lives and dies with it."""
+    """The log of the replica in the head; a write takes a while."""
 
     def __init__(self) -> None:
-        self.chain = LogEpoch(0, [], False)
         self.commands: list[Command] = []
         self.state: tuple[int, bytes] | None = None
-        self.cold = ColdBatches()
 
     @property
     def index(self) -> int:
@@ -107,56 +90,36 @@ class File:
             return self.commands[-1].index
         return self.state[0] if self.state is not None else 0
 
-    def write(self, message: Any) -> Any:
-        """Do as a storage does; return what it answers, None: that it has written."""
-        if isinstance(message, ReadRows):
-            return read_rows(self.cold, message)
-        if isinstance(message, LoadRow):
-            return RowLoaded(message.request, self.cold.find(message.key))
-        if isinstance(message, StoreRows):
-            self.cold.append(message.rows)
-        elif isinstance(message, LogCommands):
+    def write(self, message: Any) -> None:
+        """Do as a storage does."""
+        if isinstance(message, LogCommands):
             self.commands += message.commands
-        elif isinstance(message, LogSnapshot):
+        else:
+            assert isinstance(message, LogSnapshot)
             self.state = message.index, message.data
             self.commands = [c for c in self.commands if c.index > message.index]
-        else:
-            assert isinstance(message, LogEpoch)
-            self.chain = message
-            if not message.serving:
-                self.commands, self.state, self.cold = [], None, ColdBatches()
-        return None
 
-    def recover(self, machine: Machine) -> Recovered | None:
-        if not self.chain.serving:
-            return None
+    def recover(self, machine: Machine) -> Machine:
         if self.state is not None:
             machine.restore(self.state[1])
         for command in self.commands:
             machine.apply(command)
-        return Recovered(machine, self.chain.epoch, self.chain.members)
+        return machine
 
 
 class ChainWorld:
-    """A master, its replicas, and clients; with `durable` each replica has a file.
+    """A master, its replicas, and clients; with `durable` one replica, in the head, with a file.
 
-    Writing takes a while, and what is not written when a replica dies is lost.
+    Writing takes a while, and what is not written when the head dies is lost.
     """
 
     def __init__(
-        self,
-        seed: int,
-        replicas: int,
-        factories: dict[str, Factory],
-        durable: bool = False,
-        memory_max: int = 0,
+        self, seed: int, replicas: int, factories: dict[str, Factory], durable: bool = False
     ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.config = Config(
-            seed=seed, gcs_replicas=replicas, gcs_durable=durable, gcs_memory_max=memory_max
-        )
-        self.files: dict[str, File] = {}
+        self.config = Config(seed=seed, gcs_replicas=replicas, gcs_durable=durable)
+        self.file = File()
         self.factories = factories
         self.time_s = 0.0
         self.components: dict[str, Any] = {}
@@ -167,7 +130,6 @@ class ChainWorld:
         self._sequence = 0
         self._reset: dict[str, float] = {}
         self.heads = 0
-        self._started: list[str] = []
         self._begin_head()
 
     # -- the head --------------------------------------------------------------
@@ -183,28 +145,19 @@ class ChainWorld:
         self.context(LAUNCHER)
         self.turn(MASTER, chained.start)
         self.turn(MASTER, self.master.start)
-        kept = [
-            (name, file.chain.epoch, file.index, file.chain.serving)
-            for name, file in self.files.items()
-            if name not in self.components
-        ]
-        found = ReplicasFound(list(self.replicas()), self._ended(), self.heads - 1, kept)
-        self.at(self.rng.uniform(0, 0.01), partial(self._tell, MASTER, found))
         for address, component in list(self.components.items()):
-            back: Any = component.report if isinstance(component, Replica) else None
-            if isinstance(component, ChainClient) and address != MASTER:
-                back = component.start
-            if back is not None and self.heads > 1:
-                self.at(self.rng.uniform(0, 0.05), partial(self.turn_of, component, address, back))
+            if isinstance(component, ChainClient) and address != MASTER and self.heads > 1:
+                back = partial(self.turn_of, component, address, component.start)
+                self.at(self.rng.uniform(0, 0.05), back)
 
     def kill_head(self) -> None:
-        """End the master; another one begins after a while, and others find it."""
-        del self.components[MASTER], self.components[LAUNCHER]
-        self._reset[MASTER] = self._reset[LAUNCHER] = self.time_s - self.rng.choice([-1.0, 0, 0.1])
+        """End the master and its replica; another head begins after a while."""
+        assert self.config.gcs_durable
+        ended = [MASTER, LAUNCHER, *self.replicas()]
+        for name in ended:
+            del self.components[name]
+            self._reset[name] = self.time_s - self.rng.choice([-1.0, 0, 0.1])
         self.at(self.rng.uniform(0.001, 0.2), self._begin_head)
-
-    def _ended(self) -> list[str]:
-        return [name for name in self._started if name not in self.components]
 
     def turn_of(self, component: Any, address: str, action: Callable[[], None]) -> None:
         """Give a component a turn if it is still there."""
@@ -217,8 +170,6 @@ class ChainWorld:
         if isinstance(message, StopReplica):
             if message.name in self.components:
                 self.kill(message.name)
-            if self.rng.random() < 0.5:  # else the head is killed before, or its disk is away
-                self.files.pop(message.name, None)
             return
         assert isinstance(message, StartReplica)
         name, head = message.name, self.heads
@@ -230,15 +181,14 @@ class ChainWorld:
     def _start_replica(self, name: str, head: int) -> None:
         if MASTER not in self.components or self.heads != head:
             return  # nobody knows any more who has asked for it
-        self._started.append(name)
         # Clocks of replicas need not agree.
         ctx = self.context(name, self.rng.uniform(-100, 100))
-        log, recovered = "", None
-        if self.config.gcs_durable:
-            file = self.files.setdefault(name, File())
-            log, recovered = STORAGE, file.recover(self.machine())
         info = ReplicaInfo(name, "host", 1)
-        replica = Replica(ctx, info, self.config, self.machine, log, recovered)
+        if self.config.gcs_durable:
+            machine = self.file.recover(self.machine())
+            replica = Replica(ctx, info, self.config, lambda: machine, STORAGE)
+        else:
+            replica = Replica(ctx, info, self.config, self.machine)
         self.components[name] = replica
         self.turn(name, replica.start)
 
@@ -280,7 +230,7 @@ class ChainWorld:
                 self._write(address, component, messages)
                 continue
             self._transmit(address, to, Encoder.encode(Frame(address, to, messages)))
-        if isinstance(component, Replica) and component.place.state is State.FENCED:
+        if isinstance(component, Replica) and component.state is State.FENCED:
             del self.components[address]
 
     def _write(self, name: str, replica: Any, messages: list[Any]) -> None:
@@ -289,11 +239,9 @@ class ChainWorld:
 
         def written() -> None:
             if self.components.get(name) is replica:
-                answers = [self.files[name].write(message) for message in messages]
-                said = [answer for answer in answers if answer is not None]
-                if len(said) < len(answers):
-                    said.append(Logged(self.files[name].index))
-                self.turn(name, lambda: _take(replica, said))
+                for message in messages:
+                    self.file.write(message)
+                self.turn(name, lambda: replica.handle(STORAGE, Logged(self.file.index)))
 
         self._push(due_s, written)
 
@@ -325,13 +273,9 @@ class ChainWorld:
         del self.components[name]
         self.killed.append(name)
         self._reset[name] = self.time_s - self.rng.choice([-1.0, 0.0, 1e-4, 0.1])
-        file = self.files.get(name)
         for address in list(self.components):
             if address != LAUNCHER:
-                kept = None
-                if address == MASTER and file is not None:
-                    kept = name, file.chain.epoch, file.index, file.chain.serving
-                lost = ReplicaLost(name, "killed", kept)
+                lost = ReplicaLost(name, "killed")
                 self.at(self.rng.uniform(0, 0.01), partial(self._tell, address, lost))
 
     def _tell(self, address: str, lost: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from raytwin.runtime.control.core.addresses import STORAGE
+from raytwin.runtime.control.core.addresses import MASTER
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import (
@@ -22,19 +22,13 @@ from raytwin.runtime.control.messages import (
     KvGet,
     KvPut,
     KvReply,
-    LogEpoch,
-    ReplicaInfo,
     ReplicaJoined,
-    ReplicasFound,
 )
 from raytwin.runtime.control.replication.client import ChainClient
-from raytwin.runtime.control.replication.master import Master
-from raytwin.runtime.control.replication.master_recovery import MasterRecovery
-from raytwin.runtime.control.replication.position import Position, State
-from raytwin.runtime.control.replication.replica import MASTER, Replica
+from raytwin.runtime.control.replication.replica import Replica, State
 from raytwin.runtime.control.replication.state_machine import Factory, Machine
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
-from tests.control.chain_world import ChainWorld
+from tests.control.chain_world import ChainWorld, File
 
 CONFIG = Config(gcs_replicas=2)
 TABLES: dict[str, Factory] = {
@@ -164,7 +158,7 @@ def run_users(world: ChainWorld, users: int, keys: int, count: int) -> list[User
 
 
 def serving(world: ChainWorld) -> list[Replica]:
-    return [r for r in world.replicas().values() if r.place.state is State.SERVING]
+    return [r for r in world.replicas().values() if r.state is State.SERVING]
 
 
 def kill_sometimes(world: ChainWorld, kills: int) -> None:
@@ -187,27 +181,16 @@ def kill_sometimes(world: ChainWorld, kills: int) -> None:
 
 
 def kill_heads(world: ChainWorld, kills: int) -> None:
-    """Kill the head now and then, with a replica or without, as long as another one has it.
-
-    Half of them while a replica is about to join, if one is within a while.
-    """
+    """Kill the head now and then."""
     if kills == 0:
         return
 
-    def strike(patience: int) -> None:
-        if patience and world.master.joining is None:
-            world.at(2e-4, partial(strike, patience - 1))
-            return
+    def strike() -> None:
         if MASTER in world.components:
-            # A new master knows the chain as replicas do: from the latest that one has heard.
-            alive = [r.info.name for r in serving(world)]
             world.kill_head()
-            world.rng.shuffle(alive)
-            for name in alive[: world.rng.randint(0, len(alive) - 1) if alive else 0]:
-                world.kill(name)
         kill_heads(world, kills - 1)
 
-    world.at(world.rng.expovariate(10), partial(strike, world.rng.choice((0, 500))))
+    world.at(world.rng.expovariate(10), strike)
 
 
 def kill_who_fed(world: ChainWorld, kills: int) -> None:
@@ -261,117 +244,18 @@ def run_once(seed: int, replicas: int) -> ChainWorld:
 
 
 @pytest.mark.parametrize("seed", range(60))
-@pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_histories_are_linearizable_when_heads_die(seed: int, replicas: int) -> None:
-    run_heads(seed, replicas)
+def test_histories_are_linearizable_when_durable_heads_die(seed: int) -> None:
+    run_durable(seed)
 
 
-def run_heads(seed: int, replicas: int) -> ChainWorld:
-    """Heads die, with some of the replicas at the same moment, or before one has joined."""
-    world = ChainWorld(seed, replicas, TABLES)
+def run_durable(seed: int) -> ChainWorld:
+    """Heads die, each with the only replica; their successors read the file."""
+    world = ChainWorld(seed, 1, TABLES, durable=True)
     users = run_users(world, users=3, keys=2, count=60)
     kill_heads(world, kills=6)
-    if seed % 2:
-        kill_sometimes(world, kills=4)
     world.run(lambda: all(not user.left and user.now is None for user in users))
-    check_end(world, users, replicas)
-    assert not world.master.lost
+    check_end(world, users, 1)
     return world
-
-
-def _counts_who_joins(patch: pytest.MonkeyPatch) -> None:
-    """A replica that has not got all of the state is taken for one that has."""
-    before = MasterRecovery.chain
-
-    def chain(asking: MasterRecovery) -> tuple[int, list[ReplicaInfo]]:
-        epoch, members = before(asking)
-        reports = asking.reports.values()
-        return epoch, [*(r.info for r in reports if r.epoch and not r.serving), *members]
-
-    patch.setattr(MasterRecovery, "chain", chain)
-
-
-def _forgets_the_order(patch: pytest.MonkeyPatch) -> None:
-    """The new chain is made of those who are left in any order."""
-    before = MasterRecovery.chain
-
-    def chain(asking: MasterRecovery) -> tuple[int, list[ReplicaInfo]]:
-        epoch, members = before(asking)
-        return epoch, members[::-1]
-
-    patch.setattr(MasterRecovery, "chain", chain)
-
-
-def _goes_on_in_the_same_epochs(patch: pytest.MonkeyPatch) -> None:
-    """What was configured last and what is now are not told apart."""
-    before = Master._on_found
-
-    def on_found(master: Master, message: ReplicasFound) -> None:
-        before(master, ReplicasFound(message.alive, message.ended, 1 if message.before else 0))
-
-    patch.setattr(Master, "_on_found", on_found)
-
-
-def _begins_anew(patch: pytest.MonkeyPatch) -> None:
-    """Who hears of no replica that has the state begins without it."""
-    patch.setattr(MasterRecovery, "serving", property(lambda asking: False))
-    patch.setattr(MasterRecovery, "untouched", lambda asking, before: True)
-
-
-@pytest.mark.parametrize(
-    "defect",
-    [_counts_who_joins, _forgets_the_order, _goes_on_in_the_same_epochs, _begins_anew],
-)
-def test_each_defect_of_the_succession_is_found(
-    defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    defect(monkeypatch)
-    with pytest.raises(AssertionError):
-        for seed in range(100):
-            run_heads(seed, 2 + seed % 2)
-
-
-# -- with storage ----------------------------------------------------------------
-
-
-def kill_all(world: ChainWorld, kills: int) -> None:
-    """Kill all replicas at once, and mostly the head; or some of them."""
-    if kills == 0:
-        return
-
-    def strike() -> None:
-        if MASTER in world.components and not world.master.members:
-            kill_all(world, kills)  # it has not gone on since the last time
-            return
-        names = list(world.replicas())
-        if world.rng.random() < 0.3:
-            names = names[: world.rng.randint(0, len(names))]
-        if MASTER in world.components and world.rng.random() < 0.7:
-            world.kill_head()
-        for name in names:
-            world.kill(name)
-        kill_all(world, kills - 1)
-
-    world.at(world.rng.expovariate(5), strike)
-
-
-def run_durable(seed: int, replicas: int) -> ChainWorld:
-    """Any number of replicas die, at any moment, with the head or without."""
-    world = ChainWorld(seed, replicas, TABLES, durable=True)
-    users = run_users(world, users=3, keys=2, count=60)
-    kill_all(world, kills=6)
-    if seed % 2:
-        kill_sometimes(world, kills=4)
-    world.run(lambda: all(not user.left and user.now is None for user in users))
-    check_end(world, users, replicas)
-    assert not world.master.lost
-    return world
-
-
-@pytest.mark.parametrize("seed", range(40))
-@pytest.mark.parametrize("replicas", [2, 3])
-def test_histories_are_linearizable_when_all_die_that_have_files(seed: int, replicas: int) -> None:
-    run_durable(seed, replicas)
 
 
 def _answers_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
@@ -379,47 +263,29 @@ def _answers_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "_limit", property(lambda r: r.machine.index))
 
 
-def _goes_on_with_any_file(patch: pytest.MonkeyPatch) -> None:
-    """Not the longest of the latest chain, but the oldest replica's."""
-    before = MasterRecovery.revive
+def _restores_an_older_state(patch: pytest.MonkeyPatch) -> None:
+    """The next head lacks the last command of the log."""
+    before = File.recover
 
-    def revive(asking: MasterRecovery) -> str:
-        asking.kept = dict(list(asking.kept.items())[:1])
-        return before(asking)
+    def recover(file: File, machine: Machine) -> Machine:
+        del file.commands[-1:]
+        return before(file, machine)
 
-    patch.setattr(MasterRecovery, "revive", revive)
-
-
-def _keeps_files_of_those_who_join(patch: pytest.MonkeyPatch) -> None:
-    """A replica that has not got the state yet takes its file for a member's."""
-    before = Replica._log_epoch
-
-    def log_epoch(replica: Replica) -> None:
-        if replica.place.state is State.JOINING:
-            replica.ctx.send(STORAGE, LogEpoch(replica.place.epoch + 1, [replica.info.name], True))
-        else:
-            before(replica)
-
-    patch.setattr(Replica, "_log_epoch", log_epoch)
+    patch.setattr(File, "recover", recover)
 
 
-@pytest.mark.parametrize(
-    "defect",
-    [_answers_before_it_is_written, _goes_on_with_any_file, _keeps_files_of_those_who_join],
-)
-def test_each_defect_of_storage_is_found(
+@pytest.mark.parametrize("defect", [_answers_before_it_is_written, _restores_an_older_state])
+def test_each_defect_of_durable_heads_is_found(
     defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defect(monkeypatch)
     with pytest.raises(AssertionError):
         for seed in range(200):
-            run_durable(seed, 2 + seed % 2)
+            run_durable(seed)
 
 
 def test_heads_are_killed_in_these_tests() -> None:
-    worlds = [run_heads(seed, 3) for seed in range(10)]
-    assert sum(world.heads for world in worlds) > 30
-    assert sum(len(world.killed) for world in worlds) > 10
+    assert sum(run_durable(seed).heads for seed in range(10)) > 20
 
 
 def test_replicas_are_killed_in_these_tests() -> None:
@@ -428,7 +294,7 @@ def test_replicas_are_killed_in_these_tests() -> None:
 
 def _answers_too_early(patch: pytest.MonkeyPatch) -> None:
     """A middle replica answers as well, before the tail has it."""
-    patch.setattr(Position, "is_tail", property(lambda p: p.state is State.SERVING))
+    patch.setattr(Replica, "is_tail", property(lambda r: r.state is State.SERVING))
 
 
 def _forgets_what_joins(patch: pytest.MonkeyPatch) -> None:

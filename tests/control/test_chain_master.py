@@ -1,13 +1,15 @@
-"""Which replicas a chain's master does without, and has removed from disk."""
+"""Which replicas a chain's master starts, ends and configures."""
 
 from __future__ import annotations
 
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import (
+    ChainConfigured,
     ReplicaInfo,
+    ReplicaJoined,
     ReplicaLost,
     ReplicaReady,
-    ReplicasFound,
+    ReplicaSuspected,
     StartReplica,
     StopReplica,
 )
@@ -16,28 +18,21 @@ from tests.control.alone import Alone
 
 
 class Chain:
-    """A master of two replicas with files, which are ready when they are started."""
+    """A master of two replicas, which are ready when they are started."""
 
     def __init__(self) -> None:
         self.ctx = Alone()
-        self.master = Master(self.ctx, Config(gcs_replicas=2, gcs_durable=True))
+        self.master = Master(self.ctx, Config(gcs_replicas=2))
         self.master.start()
-        self.tell(ReplicasFound([], [], 0))
         for name in self.started():
             self.ready(name)
         assert self.members() == [name_of(1), name_of(2)]
 
-    def tell(self, message: ReplicasFound | ReplicaLost | ReplicaReady) -> None:
-        self.master.handle("launcher", message)
+    def ready(self, name: str) -> None:
+        self.master.handle(name, ReplicaReady(ReplicaInfo(name, "host", 1)))
 
-    def ready(self, name: str, serving: bool = False) -> None:
-        members = [name] if serving else []
-        info = ReplicaInfo(name, "host", 1)
-        self.tell(ReplicaReady(info, self.master.epoch if serving else 0, members, serving))
-
-    def kill(self, name: str, member: bool = True) -> None:
-        """It ends; its file stays."""
-        self.tell(ReplicaLost(name, "killed", (name, self.master.epoch, int(member), member)))
+    def kill(self, name: str) -> None:
+        self.master.handle("launcher", ReplicaLost(name, "killed"))
 
     def members(self) -> list[str]:
         return [info.name for info in self.master.members]
@@ -45,7 +40,7 @@ class Chain:
     def started(self) -> list[str]:
         return [message.name for message in self.ctx.take(StartReplica)]
 
-    def removed(self) -> list[str]:
+    def stopped(self) -> list[str]:
         return [message.name for message in self.ctx.take(StopReplica)]
 
 
@@ -53,35 +48,31 @@ def name_of(number: int) -> str:
     return f"replica:0.{number}"
 
 
-def test_the_file_of_who_is_left_out_is_removed() -> None:
+def test_a_lost_replica_is_replaced_by_one_that_joins_behind_the_tail() -> None:
     chain = Chain()
     chain.kill(name_of(1))
-    assert chain.removed() == [name_of(1)]
+    assert chain.members() == [name_of(2)]
     assert chain.started() == [name_of(3)]
-
-
-def test_so_is_that_of_a_new_one_that_ends_while_nobody_has_the_state() -> None:
-    """The last member is started again from its file; who was to join it has one of its own."""
-    chain = Chain()
-    chain.kill(name_of(1))
     chain.ready(name_of(3))
-    chain.kill(name_of(2))
-    assert chain.started() == [name_of(3), name_of(2)], "the last one's log has the state"
-    chain.removed()
-    chain.kill(name_of(3), member=False)
-    assert chain.removed() == [], "nothing goes before the chain goes on"
-    chain.ready(name_of(2), serving=True)
-    assert chain.members() == [name_of(2)]
-    assert chain.started() == [name_of(4)]
-    assert chain.removed() == [name_of(3)]
+    [*_, configured] = chain.ctx.take(ChainConfigured, name_of(2))
+    assert configured.joining.name == name_of(3)
+    chain.master.handle(name_of(2), ReplicaJoined(chain.master.epoch, name_of(3)))
+    assert chain.members() == [name_of(2), name_of(3)]
 
 
-def test_the_file_of_who_is_started_again_stays() -> None:
+def test_a_suspected_replica_is_ended_and_hears_that_it_is_no_member() -> None:
+    chain = Chain()
+    chain.ctx.take(ChainConfigured)
+    chain.master.handle("node:0", ReplicaSuspected(name_of(2), "reset"))
+    assert chain.stopped() == [name_of(2)]
+    [configured] = chain.ctx.take(ChainConfigured, name_of(2))
+    assert [info.name for info in configured.members] == [name_of(1)]
+
+
+def test_the_last_replica_is_lost_when_its_process_has_ended_and_not_before() -> None:
     chain = Chain()
     chain.kill(name_of(1))
+    chain.master.handle("node:0", ReplicaSuspected(name_of(2), "reset"))
+    assert chain.members() == [name_of(2)] and not chain.master.lost
     chain.kill(name_of(2))
-    chain.kill(name_of(2))
-    chain.removed()
-    chain.ready(name_of(2), serving=True)
-    assert chain.members() == [name_of(2)]
-    assert chain.removed() == []
+    assert "last replica" in chain.master.lost

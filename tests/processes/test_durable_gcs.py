@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.processes.head.cold_rows import ColdRows
+from raytwin.runtime.processes.head.gcs_storage import ColdRows
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 
@@ -86,8 +86,9 @@ def test_rows_over_the_limit_are_found_on_disk(start: Start, tmp_path: Path) -> 
     assert session.find_task(b"no such task id!!!") is None
 
 
-def test_a_head_without_storage_does_not_come_back(start: Start) -> None:
-    session = start(nodes=1, cpus_per_node=1)
+@pytest.mark.parametrize("options", [{}, {"gcs_replicas": 2}, {"gcs_shards": 2}])
+def test_a_head_without_storage_does_not_come_back(start: Start, options: Any) -> None:
+    session = start(nodes=1, cpus_per_node=1, **options)
     session.cluster.poll()
     os.kill(session.cluster.pids["head"], signal.SIGKILL)
     with pytest.raises(ray.exceptions.RaySystemError):
@@ -101,6 +102,8 @@ def test_a_head_without_storage_does_not_come_back(start: Start) -> None:
         {"gcs_memory_max": 1000},
         {"gcs_memory_max": -1, "gcs_storage": "x"},
         {"gcs_memory_max": 1000, "gcs_replicas": 2},
+        {"gcs_storage": "x", "gcs_replicas": 2},
+        {"gcs_storage": "x", "gcs_shards": 2},
     ],
 )
 @pytest.mark.parametrize("backend", ["local", "sim"])

@@ -111,15 +111,13 @@ class Faults:
         eventually(lambda: self.is_alive(victim))
 
     def head(self) -> None:
-        """The GCS and the global scheduler, or their masters, which start again."""
+        """The GCS and the global scheduler, which start again."""
         before = self.pid("head")
         self.cluster.kill_head()
         self.load.step()
         eventually(lambda: self.pid("head") != before)
         # One that ends again and again, as soon as it has begun, is given up.
         time.sleep(AGAIN_S)
-
-    head_of_replicas = head
 
     def replica(self) -> None:
         """One of two replicas of the GCS and the global scheduler."""
@@ -189,7 +187,6 @@ OPTIONS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "node": lambda path: {},
     "stopped_node": lambda path: {"heartbeat_timeout_s": HEARTBEAT_TIMEOUT_S},
     "head": lambda path: {"gcs_storage": path / "gcs.sqlite3"},
-    "head_of_replicas": lambda path: {"gcs_replicas": 2},
     "replica": lambda path: {"gcs_replicas": 2},
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from raytwin.runtime.control.messages import SnapshotPart
+from raytwin.runtime.control.messages import Snapshot
 from raytwin.runtime.session.gcs_client import GcsClient
 from raytwin.scenarios.core.scenario import Outcome, Request, UsageError
 from raytwin.scenarios.figures import fig10a, fig10b
@@ -73,11 +73,9 @@ def test_the_state_of_a_new_member_is_charged_for() -> None:
     profile = load_profile("paper")
     quick = ReplicaCosts(profile)
     slow = ReplicaCosts(msgspec.structs.replace(profile, memory_bandwidth=8e6))
-    parts = [SnapshotPart(1, 9, part, 2, b"x" * 1_000_000) for part in (0, 1)]
-    # Put together at once, before the first part; taken apart as the parts come.
-    assert slow.sent(parts[:1])[0] - quick.sent(parts[:1])[0] == pytest.approx(0.25, rel=0.01)
-    assert slow.sent(parts[1:])[0] == quick.sent(parts[1:])[0]
-    assert slow.received(parts) - quick.received(parts) == pytest.approx(0.25, rel=0.01)
+    state = [Snapshot(1, 9, b"x" * 2_000_000)]
+    assert slow.sent(state)[0] - quick.sent(state)[0] == pytest.approx(0.25, rel=0.01)
+    assert slow.received(state) - quick.received(state) == pytest.approx(0.25, rel=0.01)
 
 
 def test_simulated_memory_is_flat_with_flushing_and_grows_without() -> None:

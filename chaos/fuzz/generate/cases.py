@@ -83,7 +83,7 @@ def draw_case(
     """Return the case of a seed.
 
     With `lossless` no node dies, only workers, and nothing may be lost. Without `heads`
-    no head does, and no replica has storage. `kinds`: those of `KINDS` that may be drawn.
+    no head does. `kinds`: those of `KINDS` that may be drawn.
     """
     rng = random.Random(f"fuzz/{seed}")
     nodes = rng.randint(2, 5)
@@ -131,9 +131,8 @@ def draw_case(
     ends = random.Random(f"fuzz/ends/{seed}")
     if "ends" in kinds and ends.random() < ENDS:
         program = with_ends(ends, program, store_bytes == STORE_BYTES)
-    if gcs and heads:
+    if "gcs_storage" in gcs and heads:
         kills += _draw_kills_of_heads(random.Random(f"fuzz/heads/{seed}"))
-        kills += _add_storage(random.Random(f"fuzz/storage/{seed}"), gcs)
     holding = random.Random(f"fuzz/holders/{seed}")
     if "holders" in kinds and holding.random() < HOLDERS:
         program = with_holders(holding, program)
@@ -148,6 +147,8 @@ def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
     if rng.random() < 0.15:
         return dict(STORED), []
     replicas, shards = rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 4))
+    if replicas == shards == 1:
+        return dict(STORED), []
     kills = []
     if replicas > 1:
         chains = shards + 1 if shards > 1 else 1
@@ -158,28 +159,9 @@ def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
 
 
 def _draw_kills_of_heads(rng: random.Random) -> list[Step]:
-    """Half of the heads that start again are killed, once or twice."""
+    """Half of the durable heads are killed, once or twice."""
     kills = rng.choice((0, 0, 1, 2))
     return [Step("kill", Head(), rng.random() * 2 * HORIZON_S) for _ in range(kills)]
-
-
-def _add_storage(rng: random.Random, gcs: dict[str, Any]) -> list[Step]:
-    """Give a third of the chains storage; then their last replicas die as well."""
-    if "gcs_storage" in gcs or rng.random() < 0.67:
-        return []
-    replicas, shards = gcs["gcs_replicas"], gcs["gcs_shards"]
-    gcs.update(STORED)
-    if replicas == shards == 1:
-        return []
-    chains = shards + 1 if shards > 1 else 1
-    return [
-        Step(
-            "kill",
-            Replica(rng.randrange(chains), rng.randrange(replicas)),
-            rng.random() * 2 * HORIZON_S,
-        )
-        for _ in range(rng.randint(0, 2 * chains))
-    ]
 
 
 def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:

@@ -9,7 +9,7 @@
 ``worker:<n>.<k>``              worker k of node n; a driver: ``driver:<n>.<k>``
 ``replica:<n>.<k>``             a replica of a GCS shard's chain
 ``master``, ``master.<c>``      the master of chain c
-``relay.<c>``                   the client by which chain c reaches the other chains
+``relay``                       the client by which the chains reach one another
 ``storage:gcs``                 the disk to which the GCS flushes
 =============================== ==========================================================
 """
@@ -29,6 +29,8 @@ STORAGE = "storage:gcs"
 """The disk of the GCS's flushed rows."""
 
 MASTER = "master"
+RELAY = "relay"
+"""Carries messages between chains; see `gcs.sharding.relay`."""
 
 CHAIN_NAMES = 1_000_000
 """The replicas of chain k are numbered from k times this on."""
@@ -122,30 +124,14 @@ def chain_addresses(chain: int) -> frozenset[str]:
 def agent_of(address: str) -> str:
     """Return the client that takes what is for an address.
 
-    The master for the head's connections, relays for components of other machines.
+    The master for the head's connections, the relay for components of other machines.
 
     >>> agent_of("links"), agent_of("gcs.2"), agent_of("node:3")
-    ('master', 'relay.2', 'node:3')
+    ('master', 'relay', 'node:3')
     """
     if address == "links":
         return MASTER
-    if address in ("gcs", "global"):
-        return relay_of(0)
-    return relay_of(int(address[4:])) if address.startswith("gcs.") else address
-
-
-def relay_of(chain: int) -> str:
-    """Return the address of who speaks for a chain with the others; see `relay`."""
-    return f"relay.{chain}"
-
-
-def is_relay(address: str) -> bool:
-    """Whether an address is that of a relay.
-
-    >>> is_relay("relay.0"), is_relay("gcs.1")
-    (True, False)
-    """
-    return address.startswith("relay.")
+    return RELAY if is_gcs(address) or address == "global" else address
 
 
 def may_call_again(owner: str) -> bool:

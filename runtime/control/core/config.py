@@ -73,8 +73,8 @@ class Config(Struct, frozen=True, array_like=True):
     """Replicas of each chain of the GCS; 1: the head process has the state alone. Each further
     one survives one more failure and adds a hop to every write."""
     gcs_durable: bool = False
-    """Whether every replica logs its commands to disk, to go on after a restart: each write
-    waits for the disk."""
+    """Whether the head logs the commands of the GCS to disk, and is started again when it is
+    killed: each write waits for the disk. Only for a GCS without replicas and shards."""
     task_history: bool = False
     """Whether the GCS keeps a row for every finished task: memory per task, for lookups later."""
     gcs_memory_max: int = 0
@@ -87,16 +87,6 @@ class Config(Struct, frozen=True, array_like=True):
     def chains(self) -> int:
         """The number of chains; see `gcs.sharding.router`."""
         return self.gcs_shards + 1 if self.gcs_shards > 1 else 1
-
-    @property
-    def head_has_gcs(self) -> bool:
-        """Whether the only replica of the only chain lives in the head's process."""
-        return self.gcs_durable and self.gcs_replicas == 1 and self.gcs_shards == 1
-
-    @property
-    def last_returns(self) -> bool:
-        """Whether the last replica of a chain is started again, from what it has on disk."""
-        return self.gcs_durable and not self.head_has_gcs
 
     @property
     def chained(self) -> bool:

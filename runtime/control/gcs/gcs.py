@@ -98,7 +98,7 @@ class Gcs:
         self.jobs = JobTable(ctx)
         self.functions = FunctionTable(ctx, self.pubsub, self.jobs.ended)
         self.kv = KvTable(ctx)
-        self.history = TaskHistory(ctx, -(-config.gcs_memory_max // config.gcs_shards))
+        self.history = TaskHistory(ctx, config.gcs_memory_max)
         self.actors = ActorTable(
             ctx, self.pubsub, self.nodes.alive, self.events.add, self.jobs,
             config.actor_log_bytes_max, self._on_actor_settled, self._end_job,

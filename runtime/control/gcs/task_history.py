@@ -37,7 +37,7 @@ _encode = msgspec.msgpack.Encoder().encode
 class TaskHistory:
     """Rows of finished arrays, by ID."""
 
-    def __init__(self, ctx: Context, memory_max: int) -> None:
+    def __init__(self, ctx: Context, memory_max: int = 0) -> None:
         self._ctx = ctx
         self._memory_max = memory_max
         self.generations: deque[dict[bytes, bytes]] = deque([{}])

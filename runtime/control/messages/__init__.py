@@ -100,14 +100,14 @@ Where the GCS is replicated, durable or sharded, a *chain* stands in for ``gcs``
 ==================== =======================================================
 node    -> replica   ChainRequest, ChainAttach
 replica -> node      ChainOutput
-replica -> replica   ChainCommands, ChainAck, SnapshotPart, SnapshotTaken, ColdRows
+replica -> replica   ChainCommands, ChainAck, Snapshot
 replica -> master    ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected
 node    -> master    ChainHello, ReplicaSuspected
 master  -> both      ChainConfigured
-master  -> launcher  StartReplica, StopReplica; launcher -> master: ReplicasFound
+master  -> launcher  StartReplica, StopReplica
 master  -> machine   ClientGone, NodeUnreachable, Event (in a ChainRequest)
-replica -> log       LogCommands, LogSnapshot, LogEpoch, ReadRows, StoreRows
-log     -> replica   Logged, ColdRows
+replica -> storage   LogCommands, LogSnapshot, StoreRows, LoadRow
+storage -> replica   Logged, RowLoaded
 world   -> any       ReplicaLost
 ==================== =======================================================
 

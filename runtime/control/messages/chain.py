@@ -1,4 +1,4 @@
-"""The chain that the GCS is where it is replicated: nodes, replicas, master; see `chain`."""
+"""The messages of chain replication: nodes, replicas, master; see `replication`."""
 
 from __future__ import annotations
 
@@ -88,34 +88,18 @@ class ChainConfigured(Struct, array_like=True, tag=105):
     joining: Union[ReplicaInfo, None] = None
 
 
-class SnapshotPart(Struct, array_like=True, tag=106):
-    """Part ``part`` of ``parts`` of the state after command ``index``."""
+class Snapshot(Struct, array_like=True, tag=106):
+    """The tail to the joining replica: the state after command ``index``."""
 
     epoch: int
     index: int
-    part: int
-    parts: int
     data: bytes
 
 
-class SnapshotTaken(Struct, array_like=True, tag=107):
-    """The joining replica has a part: send more."""
-
-    epoch: int
-    part: int
-
-
 class ReplicaReady(Struct, array_like=True, tag=108):
-    """A replica's process is up, or has found a master again.
-
-    ``epoch`` and ``members`` are those of the last configuration that it has heard of,
-    0 and none for a new one. ``serving``: it was a member, so it has the state.
-    """
+    """A replica's process is up."""
 
     info: ReplicaInfo
-    epoch: int = 0
-    members: list[str] = []
-    serving: bool = False
 
 
 class ReplicaJoined(Struct, array_like=True, tag=109):
@@ -127,7 +111,6 @@ class ReplicaJoined(Struct, array_like=True, tag=109):
 
 class ReplicaBeat(Struct, array_like=True, tag=110):
     name: str
-    index: int
 
 
 class ReplicaSuspected(Struct, array_like=True, tag=111):
@@ -138,14 +121,10 @@ class ReplicaSuspected(Struct, array_like=True, tag=111):
 
 
 class ReplicaLost(Struct, array_like=True, tag=112):
-    """The world saw this process's own connection to a replica break.
-
-    ``kept``: to its master also what it has on disk, see `ReplicasFound`.
-    """
+    """The world saw this process's own connection to a replica break."""
 
     name: str
     reason: str
-    kept: Union[tuple[str, int, int, bool], None] = None
 
 
 class ChainHello(Struct, array_like=True, tag=113):
@@ -187,59 +166,14 @@ class Logged(Struct, array_like=True, tag=118):
     index: int
 
 
-class ReplicasFound(Struct, array_like=True, tag=195):
-    """The launcher to a master, once: which replicas of its chain there are, and were.
-
-    ``before``: how many masters of the chain there were. ``kept``: what is on disk, of
-    replicas that do not live: name, epoch, last command, and whether it was a member.
-    """
-
-    alive: list[str]
-    ended: list[str]
-    before: int
-    kept: list[tuple[str, int, int, bool]] = []
-
-
 class StopReplica(Struct, array_like=True, tag=196):
-    """End the process of a replica that the chain goes on without, if it lives.
-
-    What it has on disk is not needed any more.
-    """
+    """End the process of a replica that is not in the chain any more, if it lives."""
 
     name: str
 
 
-class LogEpoch(Struct, array_like=True, tag=197):
-    """The chain that the replica is in, and whether it is a member of it."""
-
-    epoch: int
-    members: list[str]
-    serving: bool
-
-
-class ReadRows(Struct, array_like=True, tag=198):
-    """Read flushed rows, the oldest of those behind a place; answered by `ColdRows`.
-
-    ``until``: no later ones than these; None: than the newest there is.
-    """
-
-    epoch: int
-    after: int
-    until: Union[int, None]
-
-
-class ColdRows(Struct, array_like=True, tag=199):
-    """Flushed rows. What was read are those up to ``place``, of all up to ``until``."""
-
-    epoch: int
-    rows: list[tuple[bytes, bytes]]
-    place: int = 0
-    until: int = 0
-
-
 ChainMessage = Union[
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
-    SnapshotPart, SnapshotTaken, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected,
-    ReplicaLost, ChainHello, StartReplica, ClientGone, LogCommands, LogSnapshot, Logged,
-    ReplicasFound, StopReplica, LogEpoch, ReadRows, ColdRows,
+    Snapshot, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected, ReplicaLost,
+    ChainHello, StartReplica, StopReplica, ClientGone, LogCommands, LogSnapshot, Logged,
 ]  # fmt: skip

@@ -23,30 +23,25 @@ Recovery
    successor skips what it has. There is no gap: no replica acknowledges what its successor lacks.
 2. On a new epoch each client sends the head again its unconfirmed requests, and tells the tail the
    last output that it has; the tail sends those that follow.
-3. A new replica gets the tail's flushed rows and a snapshot, then the commands since, while the
-   tail serves (`state_transfer`). From the snapshot on the tail confirms nothing that the new
-   replica has not acknowledged. The new replica is a member, and the tail, once it has applied all
-   that was answered before: else the old tail could fail with what its clients were told.
-4. With storage a replica has a log, and passes on, acknowledges and answers nothing before its log
-   has it. If all replicas fail, the longest log of the latest epoch has all that was answered.
-5. A new master (the head process was killed) asks the living replicas for the configuration
-   (`master_recovery`).
+3. A new replica gets a snapshot of the tail's state, then the commands since, while the chain
+   serves. From the snapshot on the tail confirms nothing that the new replica has not
+   acknowledged. The new replica is a member, and the tail, once it has applied all commands up
+   to its first acknowledgement: else the old tail could fail with answers that its clients have.
+4. With storage the chain is one replica, in the head's process, and has a log: it answers no
+   command that is not in the log. When the head is killed, the next one restores the machine
+   from the log; clients attach to it as after any new configuration.
 
-Promises: an acknowledged write survives the loss of any replica but the last, and with logs of
-all; reads are linearizable; each request takes effect once.
+The head's process, with the master, is not replicated: without storage the cluster ends with it.
+
+Promises: an acknowledged write survives the loss of any replica but the last, or with a log the
+loss of the head; reads are linearizable; each request takes effect once.
 
 Cost: per request of a chain of n, n + 1 messages and n times the machine's own work; memory for
 the commands under way.
 
 ``replica``         one replica: what it does with each message
-``position``        a replica's state (joining, serving, fenced), its epoch and its neighbours
 ``state_machine``   components that are driven by commands alone; sessions and timers as data
 ``snapshot``        a machine's whole state as bytes, and back
-``state_transfer``  rows and a snapshot on their way to a replica that joins
-``replies``         which outputs the tail owes which client
-``clock``           the chain's time: the head's clock, which never goes back
-``log``             the log of a durable replica
-``client``          a component whose GCS is a chain, and that need not know it
+``client``          a component whose GCS is a chain
 ``master``          decides on the members of a chain
-``master_recovery`` how a new master finds the chain
 """

@@ -1,17 +1,16 @@
-"""A component whose ``gcs`` and ``global`` are a chain: it need not know.
+"""A client of a chain: a component whose ``gcs`` and ``global`` are replicated.
 
-`ChainClient` wraps a component. What that sends to ``gcs`` or ``global`` in a turn
-becomes one request to the chain's head; what the chain's tail answers is handed
-to it as if ``gcs`` or ``global`` had said it. Requests and outputs are numbered
-(see `replicated`), so each takes effect once, in order, whichever replicas die::
+`ChainClient` wraps a component. The messages that the component sends to ``gcs`` or ``global``
+in a turn become one request to the chain's head; the tail's outputs reach it as messages of
+``gcs`` or ``global``. Requests and outputs are numbered (see `state_machine`), so each takes
+effect once, in order, whichever replicas die::
 
     request   NUMBERED ──> UNCONFIRMED ──ChainOutput.applied──> forgotten
                                └──────ChainConfigured: sent again
 
-With every configuration the client sends what is unconfirmed to the head and
-tells the tail which outputs it has. If a connection to a replica breaks, the
-master is told, who will configure the chain anew; should he know better, he is
-asked for the configuration until the answer has come.
+With every configuration the client sends its unconfirmed requests to the head, and the tail
+the number of the last output that it has. If a connection to a replica breaks, the client
+reports that to the master, and asks it for the configuration until the answer has come.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.replication.state_machine import decode_frames, encode_frames
 
 UNACKNOWLEDGED_MAX = 64
-"""Outputs that are taken without a request of one's own to acknowledge them."""
+"""After so many outputs the client acknowledges them with an empty request."""
 ASK_S = 0.02
 """How soon the master is asked again after a connection broke."""
 
@@ -97,19 +96,25 @@ class _InnerContext:
 class ChainClient:
     """Runs a component as a client of a chain; is a component itself.
 
-    A client of several chains is one in another: each takes what its own chain says.
-    A component with a method `take` gets what that says as whole frames.
+    A client of several chains is one in another: each takes its own chain's outputs.
+    A component with a method `take` gets those as whole frames.
     """
 
     def __init__(
-        self, ctx: Context, address: str, make: Callable[[Context], Component], chain: int = 0
+        self,
+        ctx: Context,
+        address: str,
+        make: Callable[[Context], Component],
+        chain: int = 0,
+        born: float | None = None,
     ) -> None:
+        """`born` tells this life of the client from others; the time by default."""
         self.ctx = ctx
         self.address = address
         self.master = master_of(chain)
         self.machine = chain_addresses(chain)
         """The addresses that the chain's machine has."""
-        self.born = ctx.now()
+        self.born = ctx.now() if born is None else born
         self.epoch = 0
         self.members: dict[str, ReplicaInfo] = {}
         """By name, the head first."""

@@ -1,48 +1,122 @@
 """A replica of a chain: the component that applies, passes on and answers commands.
 
-`Replica` joins the parts: its `Position` in the chain, the `StateMachine` it replicates, the
-`ChainClock`, the `Replies` that a tail owes clients, the `ReplicaLog` of a durable replica, and
-the `StateTransfer` to a replica that joins. The package's docstring has the rules; the comments
-below refer to them by number.
+========= ========================================= ==========================
+state     the replica                               leaves it when
+========= ========================================= ==========================
+NEW       waits                                     configured: JOINING, or
+                                                    SERVING in the first epoch
+JOINING   takes the snapshot, then commands         configured as a member
+SERVING   by its place: HEAD numbers, TAIL answers  configured without it
+FENCED    ignores every message                     never
+========= ========================================= ==========================
+
+The package's docstring has the rules; the comments below refer to them by number.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from itertools import islice, takewhile
+from collections.abc import Callable, Iterable
+from enum import Enum
+from itertools import islice
 from typing import Any
 
-from raytwin.runtime.control.core.addresses import MASTER as MASTER
 from raytwin.runtime.control.core.addresses import chain_of, master_of
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.context import Context, Timer
 from raytwin.runtime.control.messages import (
     ChainAck,
     ChainAttach,
     ChainCommands,
     ChainConfigured,
+    ChainOutput,
     ChainRequest,
-    ColdRows,
     Command,
     Frame,
+    LogCommands,
     Logged,
+    LogSnapshot,
     ReplicaBeat,
     ReplicaInfo,
+    ReplicaJoined,
     ReplicaLost,
     ReplicaReady,
     ReplicaSuspected,
     RowLoaded,
-    SnapshotPart,
-    SnapshotTaken,
+    Snapshot,
 )
-from raytwin.runtime.control.replication.clock import ChainClock
-from raytwin.runtime.control.replication.log import Recovered, ReplicaLog
-from raytwin.runtime.control.replication.master_recovery import EPOCHS_PER_LIFE
-from raytwin.runtime.control.replication.position import Position, State
-from raytwin.runtime.control.replication.replies import Replies
 from raytwin.runtime.control.replication.state_machine import Machine, encode_frames
-from raytwin.runtime.control.replication.state_transfer import ROWS, StateTransfer
+
+LOG_BYTES = 4 << 20
+"""A durable replica logs at least so much before it logs a snapshot again, and at
+least four times what the last one took: snapshots stay a small part of the work."""
+COMMAND_BYTES = 60
+"""Of a command in the log, besides its body."""
+
+
+class State(Enum):
+    """See the table above."""
+
+    NEW = "new"
+    JOINING = "joining"
+    SERVING = "serving"
+    FENCED = "fenced"
+
+
+class Replies:
+    """The outputs that the tail owes its clients.
+
+    The machine's sessions keep outputs until the client has confirmed them, so another tail can
+    send them again. `Replies` knows only which life of a client is attached, and the last output
+    sent to it.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._owed: dict[str, None] = {}
+        """The clients that may lack an output."""
+        self._attached: dict[str, tuple[float, int]] = {}
+        """Attached client -> its life, and the last output sent to it."""
+
+    def attach(self, message: ChainAttach) -> None:
+        """Note a client that has attached, and owe it a reply."""
+        self._attached[message.client] = (message.born, message.received)
+        self._owed[message.client] = None
+
+    def owe(self, clients: Iterable[str]) -> None:
+        """Reply to these clients once their outputs may leave."""
+        self._owed.update(dict.fromkeys(clients))
+
+    def owe_nobody(self) -> None:
+        """Forget what is owed: another replica is the tail."""
+        self._owed.clear()
+
+    def detach(self) -> None:
+        """Forget all clients: in a new epoch each attaches again."""
+        self._attached.clear()
+
+    def send(self, machine: Machine, limit: int) -> None:
+        """Send clients the outputs of commands up to `limit` that they lack."""
+        owed, self._owed = self._owed, {}
+        for client in owed:
+            session = machine.sessions.get(client)
+            born, sent = self._attached.get(client, (0.0, 0))
+            if session is None or client not in self._attached or session.born != born:
+                continue  # it will attach, or its first request is on its way
+            applied = session.applied if session.applied_index <= limit else 0
+            sent_any = False
+            skip = len(session.outbox) - (session.sent - sent)
+            for output in islice(session.outbox, max(0, skip), None):
+                if output.index > limit:
+                    break
+                self._ctx.send(client, ChainOutput(applied, output.sequence, output.body, born))
+                sent = output.sequence
+                sent_any = True
+            if not sent_any and applied:
+                self._ctx.send(client, ChainOutput(applied, 0, b"", born))
+            self._attached[client] = (born, sent)
+            if sent < session.sent or not applied:
+                self._owed[client] = None
 
 
 class Replica:
@@ -54,132 +128,141 @@ class Replica:
         info: ReplicaInfo,
         config: Config,
         make: Callable[[], Machine],
-        log: str = "",
-        recovered: Recovered | None = None,
+        storage: str = "",
     ) -> None:
-        self.ctx = ctx
-        """`make` returns a machine that has applied nothing; `log` is the address of the log,
-        empty for none; `recovered` is what that log had when the process started.
+        """`make` returns the machine that a replica starts out with.
+
+        `storage` is the address of a durable replica's log, which has what that machine has
+        applied; empty for none. A chain has one durable replica and no others.
         """
-        known = recovered if recovered is not None else Recovered(make(), 0, [])
+        self.ctx = ctx
         self.info = info
-        self.place = Position(info.name, known.epoch, known.members)
         self.config = config
-        self.machine = known.machine
+        self.machine = make()
         self.master = master_of(chain_of(info.name))
+        self.state = State.NEW
+        self.epoch = 0
+        self.members: list[str] = []
+        self.joining = ""
+        """The replica that joins behind the tail; empty if none does."""
+        self.infos: dict[str, ReplicaInfo] = {}
+        """Where every replica of the chain listens, by name."""
         self.kept: deque[Command] = deque()
         """Commands applied here that the successor may lack, oldest first."""
         self._make = make
-        self._log = ReplicaLog(ctx, log, self.machine.index) if log else None
-        self._recovered = recovered is not None
-        self._passed = 0
-        """The last command sent to the successor in this epoch; used with a log only."""
-        self._clock = ChainClock(ctx, self._on_due)
         self._replies = Replies(ctx)
-        self._transfer: StateTransfer | None = None
-        self._parts: list[bytes] = []
-        self._restored = False
         self._early: list[tuple[str, Any]] = []
+        """Messages of later epochs."""
         self._new: list[Command] = []
         """Commands applied in this turn."""
+        self._restored = False
+        """Whether a joining replica has the snapshot."""
+        self._joining_has = -1
+        """Of a tail: the last command that the joining replica has applied; -1: it has no
+        snapshot yet."""
+        self._joined_at = -1
+        """Of a tail: the command that the joining replica must apply to have joined."""
+        self._storage = storage
+        self._logged = self.machine.index
+        self._log_bytes = 0
+        self._snapshot_bytes = LOG_BYTES
+        # The chain's time is the head's clock. A replica measures how far its own is off, and
+        # shifts it if it becomes the head: stamps never go back, and hosts need no common clock.
+        self._shift_s = 0.0
+        self._tick: Timer | None = None
+        self._tick_s = 0.0
         self._handlers: dict[type, Any] = {
             ChainRequest: self._on_request,
             ChainAttach: self._on_attach,
             ChainCommands: self._on_commands,
             ChainAck: self._on_ack,
             ChainConfigured: self._on_configured,
-            SnapshotPart: self._on_part,
-            SnapshotTaken: self._on_taken,
+            Snapshot: self._on_snapshot,
             ReplicaLost: self._on_lost,
             Logged: self._on_logged,
-            ColdRows: self._on_rows,
+            RowLoaded: self._on_row_loaded,
         }
 
     def start(self) -> None:
-        """Tell the master that this replica is there."""
-        self.report()
+        """Report to the master."""
+        self.ctx.send(self.master, ReplicaReady(self.info))
         self.ctx.after(self.config.heartbeat_s, self._beat)
-
-    def report(self) -> None:
-        """Report to the master; again whenever a new master takes over."""
-        self._replies.detach_head()
-        serving = self.place.state is State.SERVING or (
-            self.place.state is State.NEW and self._recovered
-        )
-        self.ctx.send(
-            self.master,
-            ReplicaReady(self.info, self.place.epoch, list(self.place.members), serving),
-        )
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
-        if self.place.state is State.FENCED:
+        if self.state is State.FENCED:
             return
-        if type(message) is RowLoaded:
-            # An answer of the head's storage becomes a command, so that all replicas have it.
-            tables = next(iter(self.machine.components))
-            self._number("", 0.0, 0, 0, encode_frames([Frame(source, tables, [message])]))
+        epoch = getattr(message, "epoch", self.epoch)
+        if epoch < self.epoch and type(message) in (ChainCommands, ChainAck, Snapshot):
             return
-        if type(message) is ColdRows and self._log is not None and source == self._log.address:
-            if self._transfer is not None and self._transfer.on_rows(message):
-                self._send_kept()
-            return
-        epoch = getattr(message, "epoch", self.place.epoch)
-        if epoch > self.place.epoch and type(message) is not ChainConfigured:
+        if epoch > self.epoch and type(message) is not ChainConfigured:
             self._early.append((source, message))
             return
         self._handlers[type(message)](source, message)
 
     def end_turn(self) -> None:
         """Pass on the commands of this turn, acknowledge them, answer clients."""
-        self._send_local()
+        for to, message in self.machine.take_local():
+            self.ctx.send(to, message)
         self._replies.owe(self.machine.take_touched())
         if self._new:
             new, self._new = self._new, []
-            self._keep(new)
-        if self.place.is_tail:
+            self._pass_on(new)
+        if self.is_tail:
             self._replies.send(self.machine, self._limit)
         else:
             self._replies.owe_nobody()
         # The head numbers an empty command when a timer of the machine is due.
-        self._clock.set(self.machine.next_due_s() if self.place.is_head else None)
+        self._set_tick(self.machine.next_due_s() if self.is_head else None)
 
-    def _send_local(self) -> None:
-        """Send the machine's messages for the storage."""
-        for _, to, message in self.machine.take_local():
-            self.ctx.send(to, message)
+    # -- the chain ---------------------------------------------------------------
 
-    # -- epochs ----------------------------------------------------------------
+    @property
+    def is_head(self) -> bool:
+        """Whether this replica numbers requests."""
+        return self.state is State.SERVING and self.members[0] == self.info.name
+
+    @property
+    def is_tail(self) -> bool:
+        """Whether this replica lets outputs out."""
+        return self.state is State.SERVING and self.members[-1] == self.info.name
+
+    @property
+    def _predecessor(self) -> str:
+        return self.members[self.members.index(self.info.name) - 1]
+
+    @property
+    def _successor(self) -> str:
+        """The replica that this one sends commands to: a member, or the one that joins."""
+        return [*self.members, self.joining][self.members.index(self.info.name) + 1]
 
     def _on_configured(self, source: str, message: ChainConfigured) -> None:
-        if message.epoch <= self.place.epoch:
+        if message.epoch <= self.epoch:
             return
-        self.place.configure(message)
-        me = self.info.name
-        self._transfer = None
+        self.epoch = message.epoch
+        self.members = [info.name for info in message.members]
+        self.joining = message.joining.name if message.joining is not None else ""
+        replicas = (*message.members, message.joining)
+        self.infos = {info.name: info for info in replicas if info is not None}
         self._replies.detach()
-        if me in self.place.members:
-            has = self.place.state is not State.NEW or self._recovered
-            assert has or self.place.epoch % EPOCHS_PER_LIFE == 1, "a member has no state"
-            self.place.state = State.SERVING
-            self._log_epoch()
+        self._joining_has = self._joined_at = -1
+        if self.info.name in self.members:
+            assert self.epoch == 1 or self._restored or self.state is State.SERVING, "no state"
+            self.state = State.SERVING
             self._send_again()
-            if self._log is not None and self.place.is_head:
+            if self._storage and self.is_head:
+                # The process that had asked the storage has ended.
                 for to, asked in self.machine.unanswered():
                     self.ctx.send(to, asked)
-        elif me == self.place.joining:
+        elif self.info.name == self.joining:
             # A replica that was joining already begins again: its tail may be another.
-            self.place.state = State.JOINING
+            self.state = State.JOINING
             self.machine = self._make()
             # The discarded machine has applied these.
             self._new.clear()
-            self._parts = []
             self._restored = False
-            if self._log is not None:
-                self._log.begin_joining()
-            self._log_epoch()
         else:
-            self.place.state = State.FENCED
+            self.state = State.FENCED
             return
         early, self._early = self._early, []
         for sender, held in early:
@@ -187,46 +270,20 @@ class Replica:
 
     def _send_again(self) -> None:
         """Rules 1 and 3: bring the successor of this epoch up to date."""
-        if not self.place.is_tail:
-            self._send_kept()
+        if not self.is_tail:
+            if self.kept:
+                self.ctx.send(self._successor, ChainCommands(self.epoch, list(self.kept)))
             return
         self.kept.clear()
-        if self.place.joining:
-            rows = ""
-            if self._log is not None and self.config.gcs_memory_max:
-                rows = self._log.address
-            self._transfer = StateTransfer(
-                self.ctx, self.place.epoch, self.place.joining, self.master, self._snapshot, rows
-            )
-            if self._transfer.begin():
-                self._send_kept()
+        if self.joining:
+            state = Snapshot(self.epoch, self.machine.index, self.machine.snapshot())
+            self.ctx.send(self.joining, state)
         self._acknowledge()
 
-    def _snapshot(self) -> tuple[bytes, int]:
-        """Return the state for the joining replica, and its last command."""
-        # Flushed rows are not in the state: the transfer reads them from the storage, which
-        # must have got them before.
-        self._send_local()
-        return self.machine.snapshot(), self.machine.index
-
-    def _send_kept(self) -> None:
-        """Send the successor every kept command."""
-        if self._log is not None:
-            self._passed = 0
-            self._pass_on()
-        elif self.kept:
-            self.ctx.send(self.place.successor, ChainCommands(self.place.epoch, list(self.kept)))
-
-    def _log_epoch(self) -> None:
-        if self._log is not None:
-            self._log.begin_epoch(
-                self.place.epoch, self.place.members, self.place.state is State.SERVING
-            )
-
-    # -- commands --------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------
 
     def _on_request(self, source: str, message: ChainRequest) -> None:
-        if not self.place.is_head:
+        if not self.is_head:
             return  # the client sends it again once it knows the head
         if self.machine.fresh(message.client, message.born, message.sequence):
             self._number(
@@ -234,6 +291,11 @@ class Replica:
             )
         else:
             self._replies.owe((message.client,))
+
+    def _on_row_loaded(self, source: str, message: RowLoaded) -> None:
+        """Make an answer of the storage a command."""
+        tables = next(iter(self.machine.components))
+        self._number("", 0.0, 0, 0, encode_frames([Frame(source, tables, [message])]))
 
     def _number(
         self,
@@ -244,9 +306,11 @@ class Replica:
         body: bytes,
         due_s: float = float("-inf"),
     ) -> None:
-        if not self.place.is_head:
+        """As the head, apply the next command; `due_s`: when the timer was due that it is for."""
+        if not self.is_head:
             return
-        now_s = self._clock.stamp_s(due_s)
+        # A timer's clock may be a hair behind what it was to wait for.
+        now_s = max(due_s, self.ctx.now() + self._shift_s)
         self._apply(Command(self.machine.index + 1, now_s, client, born, sequence, acked, body))
 
     def _apply(self, command: Command) -> None:
@@ -254,143 +318,110 @@ class Replica:
         self._new.append(command)
 
     def _on_commands(self, source: str, message: ChainCommands) -> None:
-        if message.epoch != self.place.epoch or (
-            self.place.state is State.JOINING and not self._restored
-        ):
+        if self.state is State.JOINING and not self._restored:
             return
         for command in message.commands:
             if command.index > self.machine.index:
                 self._apply(command)
-                self._clock.follow(command.time_s)
-        if not self._new and (self.place.state is State.JOINING or self.place.is_tail):
+                self._shift_s = command.time_s - self.ctx.now()
+        if not self._new and (self.state is State.JOINING or self.is_tail):
             self._acknowledge()
 
-    def _keep(self, new: list[Command]) -> None:
-        """Keep and pass on the commands of this turn."""
-        if self._log is not None:
-            self._log.append(new, self.machine)
-            if self.place.state is not State.JOINING and self._keeps:
-                self.kept += new
+    def _pass_on(self, new: list[Command]) -> None:
+        """Log the commands of this turn, or pass them on; the last replica acknowledges them."""
+        if self._storage:
+            self._log(new)
             return
-        if self.place.state is State.JOINING:
-            self._acknowledge()
-            return
-        if self.place.successor:
+        if self.state is State.SERVING and self._successor:
             self.kept += new
-            if self._transfer is None or self._transfer.over:
-                self.ctx.send(self.place.successor, ChainCommands(self.place.epoch, new))
-        if self.place.is_tail:
+            self.ctx.send(self._successor, ChainCommands(self.epoch, new))
+        if self.state is State.JOINING or self.is_tail:
             self._acknowledge()
-
-    @property
-    def _keeps(self) -> bool:
-        """Whether commands are kept for a successor: not before its snapshot is taken."""
-        return bool(self.place.successor) and (self._transfer is None or self._transfer.taken)
-
-    def _pass_on(self) -> None:
-        """Send the successor the logged commands that it was not sent."""
-        if self._transfer is not None and not self._transfer.over:
-            return
-        safe = self._safe
-        first = self._passed + 1 - self.kept[0].index if self.kept else 0
-        ahead = islice(self.kept, max(0, first), None)
-        due = list(takewhile(lambda command: command.index <= safe, ahead))
-        if due:
-            self._passed = due[-1].index
-            self.ctx.send(self.place.successor, ChainCommands(self.place.epoch, due))
 
     def _acknowledge(self) -> None:
         """Acknowledge commands to the predecessor; a joining replica to the tail."""
-        if self.place.state is State.JOINING:
-            if self._safe and self._restored:
-                self.ctx.send(self.place.members[-1], ChainAck(self.place.epoch, self._safe))
-        elif not self.place.is_head:
+        if self.state is State.JOINING:
+            self.ctx.send(self.members[-1], ChainAck(self.epoch, self.machine.index))
+        elif not self.is_head:
             # Rule 3: the tail confirms no command that the joining replica may lack.
-            self.ctx.send(self.place.predecessor, ChainAck(self.place.epoch, self._limit))
+            self.ctx.send(self._predecessor, ChainAck(self.epoch, self._limit))
 
     def _on_ack(self, source: str, message: ChainAck) -> None:
-        if message.epoch != self.place.epoch or self.place.state is not State.SERVING:
+        if self.state is not State.SERVING:
             return
-        if self._transfer is not None:
-            self._transfer.on_ack(message.index, self.machine.index)
+        if self.is_tail:
+            if self._joining_has < 0:
+                self._joined_at = self.machine.index
+            self._joining_has = message.index
+            if 0 <= self._joined_at <= message.index:
+                self._joined_at = -1
+                self.ctx.send(self.master, ReplicaJoined(self.epoch, self.joining))
             self._acknowledge()
         while self.kept and self.kept[0].index <= message.index:
             self.kept.popleft()
-        if not self.place.is_head and not self.place.is_tail:
-            self.ctx.send(self.place.predecessor, message)
+        if not self.is_head and not self.is_tail:
+            self.ctx.send(self._predecessor, message)
 
-    # -- clients ---------------------------------------------------------------
+    def _on_snapshot(self, source: str, message: Snapshot) -> None:
+        """Rule 3: become what the tail was when it took the snapshot."""
+        if self.state is State.JOINING:
+            self.machine = self._make()
+            self.machine.restore(message.data)
+            self._restored = True
+            self._acknowledge()
+
+    # -- clients -----------------------------------------------------------------
 
     def _on_attach(self, source: str, message: ChainAttach) -> None:
-        if not self.place.is_tail:
-            return
-        self._replies.attach(message)
-
-    @property
-    def _safe(self) -> int:
-        """The last command that is safe here: applied, and logged if there is a log."""
-        return self.machine.index if self._log is None else self._log.index
+        if self.is_tail:
+            self._replies.attach(message)
 
     @property
     def _limit(self) -> int:
         """The last command whose outputs may leave."""
-        if self._transfer is not None and self._transfer.acked >= 0:
-            return min(self._safe, self._transfer.acked)
-        return self._safe
+        if self._storage:
+            return self._logged
+        return self.machine.index if self._joining_has < 0 else self._joining_has
 
-    # -- a new replica ---------------------------------------------------------
+    # -- the log of a durable replica --------------------------------------------
 
-    def _on_taken(self, source: str, message: SnapshotTaken) -> None:
-        feed = self._transfer
-        if message.epoch == self.place.epoch and feed is not None and feed.on_taken(message.part):
-            self._send_kept()
-
-    def _on_part(self, source: str, message: SnapshotPart) -> None:
-        if message.epoch != self.place.epoch or self.place.state is not State.JOINING:
-            return
-        assert message.part == len(self._parts), "parts of a snapshot came out of order"
-        self._parts.append(message.data)
-        self.ctx.send(source, SnapshotTaken(self.place.epoch, message.part))
-        if len(self._parts) == message.parts:
-            self.machine = self._make()
-            self.machine.restore(b"".join(self._parts))
-            self._restored = True
-            if self._log is not None:
-                self._log.begin_with(self.machine.index, b"".join(self._parts))
-            self._parts = []
-            self._acknowledge()
-
-    # -- the log ---------------------------------------------------------------
+    def _log(self, commands: list[Command]) -> None:
+        """Rule 4: write commands, and a snapshot in their place where they are many."""
+        self.ctx.send(self._storage, LogCommands(commands))
+        self._log_bytes += sum(COMMAND_BYTES + len(command.body) for command in commands)
+        if self._log_bytes >= self._snapshot_bytes:
+            data = self.machine.snapshot()
+            self._log_bytes = 0
+            self._snapshot_bytes = max(LOG_BYTES, 4 * len(data))
+            self.ctx.send(self._storage, LogSnapshot(self.machine.index, data))
 
     def _on_logged(self, source: str, message: Logged) -> None:
-        assert self._log is not None
-        if self._log.rows_written():
-            self.ctx.send(self.place.members[-1], SnapshotTaken(self.place.epoch, ROWS))
-        if self.place.state is State.JOINING and not self._restored:
-            return  # of the replica's former state
-        self._log.index = message.index
-        if self.place.state is State.SERVING and self.place.successor:
-            self._pass_on()
-        if self.place.state is State.JOINING or self.place.is_tail:
-            self._acknowledge()
+        self._logged = message.index
 
-    def _on_rows(self, source: str, message: ColdRows) -> None:
-        if message.epoch == self.place.epoch and self.place.state is State.JOINING:
-            assert self._log is not None
-            self._log.write_rows(message.rows)
+    # -- time and failures -------------------------------------------------------
 
-    # -- time and failures -----------------------------------------------------
+    def _set_tick(self, due_s: float | None) -> None:
+        """Wait for the next timer of the machine, if there is one."""
+        if self._tick is not None:
+            if due_s == self._tick_s:
+                return
+            self._tick.cancel()
+            self._tick = None
+        if due_s is not None:
+            self._tick_s = due_s
+            left_s = due_s - self._shift_s - self.ctx.now()
+            self._tick = self.ctx.after(max(0.0, left_s), self._on_tick)
 
-    def _on_due(self) -> None:
+    def _on_tick(self) -> None:
+        self._tick = None
         due_s = self.machine.next_due_s()
-        if due_s is None:
-            return
-        self._number("", 0.0, 0, 0, b"", due_s)
+        if due_s is not None:
+            self._number("", 0.0, 0, 0, b"", due_s)
 
     def _on_lost(self, source: str, message: ReplicaLost) -> None:
         self.ctx.send(self.master, ReplicaSuspected(message.name, message.reason))
 
     def _beat(self) -> None:
-        if self.place.state is not State.FENCED:
-            self.ctx.send(self.master, ReplicaBeat(self.info.name, self.machine.index))
+        if self.state is not State.FENCED:
+            self.ctx.send(self.master, ReplicaBeat(self.info.name))
             self.ctx.after(self.config.heartbeat_s, self._beat)

@@ -42,7 +42,7 @@ from typing import Any
 
 import msgspec
 
-from raytwin.runtime.control.core.addresses import STORAGE, agent_of, is_relay
+from raytwin.runtime.control.core.addresses import RELAY, STORAGE, agent_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Component, Context
 from raytwin.runtime.control.messages import ClientGone, Command, Frame
@@ -52,7 +52,7 @@ encode_frames: Callable[[list[Frame]], bytes] = msgspec.msgpack.Encoder().encode
 decode_frames = msgspec.msgpack.Decoder(list[Frame]).decode
 
 RELAY_BORN = 0.0
-"""A relay has nothing of its own: whoever takes its place is the same client."""
+"""The relay's life, which a machine knows before the relay's first request."""
 ROUNDS_MAX = 10_000
 """Of messages between the components of one machine, within a command."""
 
@@ -164,7 +164,7 @@ class Machine:
         self.sessions: dict[str, Session] = {}
         self.touched: dict[str, None] = {}
         """Clients that a request or an output was of since `take_touched`."""
-        self._local: list[tuple[str, str, Any]] = []
+        self._local: list[tuple[str, Any]] = []
         self._started = False
         self._timers: list[tuple[float, int, MachineTimer]] = []
         self._timer_count = 0
@@ -251,8 +251,8 @@ class Machine:
                     if to in self.components:
                         inside.append(Frame(name, to, messages))
                     elif to.startswith("storage:"):
-                        self._local += [(name, to, message) for message in messages]
-                    elif (client := agent_of(to)) in self.sessions or is_relay(client):
+                        self._local += [(to, message) for message in messages]
+                    elif (client := agent_of(to)) in self.sessions or client == RELAY:
                         out.setdefault(client, []).append(Frame(name, to, messages))
             if not inside:
                 break
@@ -265,7 +265,7 @@ class Machine:
         for client, frames in out.items():
             session = self.sessions.get(client)
             if session is None:
-                # What machines say to one another waits for the relay's first word.
+                # Messages to other machines wait until the relay attaches.
                 session = self.sessions[client] = Session(RELAY_BORN)
             session.sent += 1
             session.outbox.append(Output(session.sent, self.index, encode_frames(frames)))
@@ -299,8 +299,8 @@ class Machine:
         touched, self.touched = self.touched, {}
         return list(touched)
 
-    def take_local(self) -> list[tuple[str, str, Any]]:
-        """Return (component, address, message) of what is for this replica's storage."""
+    def take_local(self) -> list[tuple[str, Any]]:
+        """Return (address, message) of the messages to this replica's storage."""
         local, self._local = self._local, []
         return local
 

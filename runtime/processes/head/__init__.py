@@ -8,23 +8,22 @@
   is a process of its own, which the zygote forks on request.
 
 State: connections of nodes and replicas; of a durable GCS, the file: commands, one snapshot,
-flushed rows, and the chain's epoch.
+flushed rows.
 
-In: what nodes send to the GCS and to the masters, and `StartReplica`, `StopReplica` from a master.
-Out: `NodeUnreachable` when a node's connection breaks, `ReplicaLost` when a replica has ended,
-`ReplicasFound` when a head has started, and `Logged` once a turn's commands are in the file.
+In: messages of nodes to the GCS and to the masters, and `StartReplica`, `StopReplica` from a
+master. Out: `NodeUnreachable` when a node's connection breaks, `ReplicaLost` when a replica has
+ended, and `Logged` once a turn's commands are in the file.
 
 Promises:
 
-- A write that was acknowledged survives the death of the head process, where the GCS is durable
-  or replicated: the file is written before the answer leaves.
-- A head that is killed is forked anew with the same listening socket; nodes and replicas connect
-  again within `HEAD_AWAY_S`.
+- A write that was acknowledged survives the death of the head process where the GCS is durable:
+  the file is written before the answer leaves. It survives the death of replicas but the last.
+- The head of a durable GCS that is killed is forked anew with the same listening socket; nodes
+  connect again within `HEAD_AWAY_S`. Without a file the cluster ends with its head.
 
 Modules, the lower first:
 
-- `cold_rows`: flushed rows, in batches that are only appended.
-- `gcs_storage`: a replica's file.
+- `gcs_storage`: the file of a durable GCS.
 - `chain_head`: the masters, and the launcher of replicas.
 - `durable_head`: the replica inside the head.
 - `replica_process`: the process of one replica.

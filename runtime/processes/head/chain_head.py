@@ -1,9 +1,7 @@
 """The head process of a GCS of one or several chains: the masters, and the launcher of replicas.
 
 Replicas and nodes connect to the head's listener. The GCS and the global
-scheduler are in the replicas, each a process of its own (`replica_process`). Replicas
-outlive the head: when it is killed the zygote forks a new one, with the same
-listening socket, and names the replicas that live; these and the nodes connect again.
+scheduler are in the replicas, each a process of its own (`replica_process`).
 """
 
 from __future__ import annotations
@@ -16,22 +14,21 @@ from typing import Any
 import msgspec
 
 from raytwin.runtime.control.core.addresses import (
+    RELAY,
     chain_of,
     is_node,
     is_replica,
     master_of,
     node_of,
-    relay_of,
 )
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.gcs.sharding.relay import make_relays
+from raytwin.runtime.control.gcs.sharding.relay import Relay
 from raytwin.runtime.control.messages import (
     Frame,
     NodeChanged,
     NodeInfo,
     NodeUnreachable,
     ReplicaLost,
-    ReplicasFound,
     ReplicaSuspected,
     StartReplica,
     StopReplica,
@@ -72,12 +69,9 @@ class ChainHead:
             chained.start()
             master.start()
         if len(chains) > 1:
-            addresses = [relay_of(chain) for chain in range(len(chains))]
-            relays = make_relays([self.process.context(address) for address in addresses])
-            for relay in relays:
-                self.process.add(relay.address, relay)
-            for relay in relays:
-                relay.start()
+            relay = Relay(self.process.context(RELAY), len(chains))
+            self.process.add(RELAY, relay)
+            relay.start()
 
     def _add_master(self, settings: HeadSettings, chain: int) -> ChainClient:
         address = master_of(chain)
@@ -161,10 +155,7 @@ def _notify_fenced(connection: Connection, node: str, info: NodeInfo) -> None:
 
 
 class Launcher:
-    """``launcher``: has the zygote fork and kill replicas, and reports their ends to the masters.
-
-    First it asks the zygote which replicas live, and passes the answer to the masters.
-    """
+    """``launcher``: has the zygote fork and kill replicas; reports their ends to the masters."""
 
     def __init__(
         self,
@@ -177,19 +168,11 @@ class Launcher:
         self._settings = settings
         self._head = head
         self._spawner = spawner
-        self._unneeded: set[str] = set()
-        """Replicas whose files are removed once they have ended."""
-        self._alive: set[str] = set()
         process.reactor.add(spawner.fileno(), READ, self._on_answer)
-        send_packet(spawner, ["mine"])
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, StopReplica):
             send_packet(self._spawner, ["kill", message.name, int(signal.SIGKILL)])
-            if message.name not in self._alive:
-                self._remove_file(message.name)
-            else:
-                self._unneeded.add(message.name)
             return
         if not isinstance(message, StartReplica):
             raise TypeError(f"the launcher was sent {type(message).__name__}")
@@ -200,27 +183,12 @@ class Launcher:
             self._head,
             self._head[0],
             self._settings.journal,
-            self._settings.storage,
         )
-        self._alive.add(message.name)
         packet = ["spawn", "replica", message.name, msgspec.msgpack.encode(settings)]
         send_packet(self._spawner, packet)
 
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""
-
-    def _kept(self, name: str) -> tuple[str, int, int, bool] | None:
-        if not self._settings.config.gcs_durable:
-            return None
-        from raytwin.runtime.processes.head.gcs_storage import look_at
-
-        return look_at(self._settings.storage, name)
-
-    def _remove_file(self, name: str) -> None:
-        if self._settings.config.gcs_durable:
-            from raytwin.runtime.processes.head.gcs_storage import remove
-
-            remove(self._settings.storage, name)
 
     def _on_answer(self, mask: int) -> None:
         packet = receive_packet(self._spawner)
@@ -228,29 +196,5 @@ class Launcher:
             self._process.stop("the zygote is gone")
             return
         what, name, detail = packet[0]
-        if what == "mine":
-            self._found(*detail)
-        elif what == "exited":
-            self._alive.discard(name)
-            if name in self._unneeded:
-                self._unneeded.discard(name)
-                self._remove_file(name)
-            lost = ReplicaLost(name, detail, self._kept(name))
-            self._process.deliver(LAUNCHER, master_of(chain_of(name)), lost)
-
-    def _found(self, alive: list[str], ended: list[str], before: int) -> None:
-        """Send every master the replicas of its chain: those that live, and those that ended."""
-        self._alive.update(alive)
-        kept = []
-        if self._settings.config.gcs_durable:
-            from raytwin.runtime.processes.head.gcs_storage import look
-
-            kept = [file for file in look(self._settings.storage) if file[0] not in self._alive]
-        for chain in range(self._settings.config.chains):
-            found = ReplicasFound(
-                [name for name in alive if chain_of(name) == chain],
-                [name for name in ended if chain_of(name) == chain],
-                before,
-                [file for file in kept if chain_of(file[0]) == chain],
-            )
-            self._process.deliver(LAUNCHER, master_of(chain), found)
+        if what == "exited":
+            self._process.deliver(LAUNCHER, master_of(chain_of(name)), ReplicaLost(name, detail))

@@ -14,9 +14,9 @@ from typing import Any
 from raytwin.runtime.control.assembly import make_machine
 from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.messages import ReplicaInfo, ReplicasFound, StartReplica
+from raytwin.runtime.control.messages import ReplicaInfo, StartReplica
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
-from raytwin.runtime.control.replication.replica import MASTER, Replica
+from raytwin.runtime.control.replication.replica import Replica
 from raytwin.runtime.processes.head.chain_head import ChainHead
 from raytwin.runtime.processes.head.gcs_storage import GcsStorage
 from raytwin.runtime.processes.net.process_settings import HeadSettings
@@ -30,9 +30,6 @@ class DurableHead(ChainHead):
     def make_master(self, settings: HeadSettings, ctx: Context, chain: int) -> Master:
         self.storage = GcsStorage(self.process.context(STORAGE), settings.storage)
         self.process.add(STORAGE, self.storage, journaled=False)
-        # No replica outlives the head: the only one was in its process.
-        found = ReplicasFound([], [], self.storage.life - 1)
-        self.process.deliver(LAUNCHER, MASTER, found)
         return Master(ctx, settings.config)
 
     def add_launcher(

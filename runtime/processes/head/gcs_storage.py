@@ -1,7 +1,4 @@
-"""``storage:gcs``: the GCS's log, snapshots and cold rows in one sqlite3 file.
-
-A GCS in the head's process has one file; replicas have one each, in one directory (see
-`path_of`).
+"""``storage:gcs``: the GCS's log, a snapshot and flushed rows in one sqlite3 file.
 
 The commands of one turn are one transaction. The replica receives `Logged` after the
 commit and answers its clients after that, so an acknowledged write survives the death of
@@ -13,16 +10,12 @@ table     row
 ========= ===========================================================
 log       first index, msgpack list of commands: one row a turn
 snapshot  one row: the index it was taken after, the state
-cold      flushed rows, see `cold_rows`
-life      one row: how many processes have opened this file
-epoch     one row: the chain's epoch and members, was the replica one
+cold      flushed rows: a batch a row, see `ColdRows`
 ========= ===========================================================
 """
 
 from __future__ import annotations
 
-import os
-import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -30,113 +23,91 @@ from typing import Any
 import msgspec
 
 from raytwin.runtime.api.options.init_options import check_directory
-from raytwin.runtime.control.core.addresses import STORAGE, chain_of
+from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.messages import (
     Command,
     LoadRow,
     LogCommands,
-    LogEpoch,
     Logged,
     LogSnapshot,
-    ReadRows,
     RowLoaded,
     StoreRows,
 )
-from raytwin.runtime.control.replication.log import Recovered
-from raytwin.runtime.control.replication.master_recovery import number_of
 from raytwin.runtime.control.replication.state_machine import Machine
-from raytwin.runtime.control.replication.state_transfer import read_rows
-from raytwin.runtime.processes.head import cold_rows
 from raytwin.runtime.processes.net.heap_trim import trim
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Command]).decode
-_names = msgspec.msgpack.Decoder(list[str]).decode
+_decode_commands = msgspec.msgpack.Decoder(list[Command]).decode
+_decode_rows = msgspec.msgpack.Decoder(list[bytes]).decode
 
-SCHEMA = (
-    """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS log (first INTEGER PRIMARY KEY, commands BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS snapshot (one INTEGER PRIMARY KEY, after INTEGER, state BLOB);
-CREATE TABLE IF NOT EXISTS life (one INTEGER PRIMARY KEY, begun INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS epoch (one INTEGER PRIMARY KEY, epoch INTEGER, members BLOB, serving);
+CREATE TABLE IF NOT EXISTS cold (id INTEGER PRIMARY KEY, keys BLOB NOT NULL, rows BLOB NOT NULL);
 """
-    + cold_rows.SCHEMA
-)
 TRIM_S = 0.1
 """Interval of trimming the heap while the file is written. Commands, rows and snapshots leave
 holes in it: without trimming, memory would be 15 % above the use and vary with snapshots."""
-_NAME = re.compile(r"chain([0-9]+)-([0-9]+)\.sqlite3")
 
 
-def path_of(directory: str, replica: str) -> Path:
-    """Return a replica's file."""
-    number = number_of(replica)
-    return Path(directory) / f"chain{chain_of(replica)}-{number}.sqlite3"
+def check_storage(path: Path) -> None:
+    """Check that a new cluster can keep its state in the file `path`.
 
-
-def remove(directory: str, replica: str) -> None:
-    """Remove a replica's file, if it has one."""
-    path = path_of(directory, replica)
-    for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
-        each.unlink(missing_ok=True)
-
-
-def check_storage(path: Path, alone: bool) -> None:
-    """Check that a new cluster can keep its state at `path`.
-
-    `alone`: in one file; else in a directory, which is made. Raises ValueError if the path is
-    of the other kind, cannot be written, or holds the state of another cluster, whose nodes
-    have ended.
+    Raises ValueError if it is no file, cannot be written, or holds the state of another cluster,
+    whose nodes have ended.
     """
-    if alone and path.exists() and not path.is_file():
+    if path.exists() and not path.is_file():
         kind = "a directory" if path.is_dir() else "a device"
         raise ValueError(f"gcs_storage={str(path)!r} is {kind}: give a file")
-    if not alone and path.exists() and not path.is_dir():
-        raise ValueError(
-            f"gcs_storage={str(path)!r} is a file: with replicas or shards give a directory,"
-            " in which each has a file"
-        )
-    if not alone:
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(
-                f"gcs_storage={str(path)!r} cannot be made: {error.strerror}"
-            ) from None
-    folder = path.resolve().parent if alone else path
-    check_directory(f"gcs_storage={str(path)!r}", folder)
-    if path.stat().st_size if alone and path.exists() else not alone and look(str(path)):
+    check_directory(f"gcs_storage={str(path)!r}", path.resolve().parent)
+    if path.exists() and path.stat().st_size:
         raise ValueError(
             f"gcs_storage={str(path)!r} has the state of a cluster that has ended: give another"
             " path, or remove it"
         )
 
 
-def look(directory: str) -> list[tuple[str, int, int, bool]]:
-    """Return (replica, epoch, last command, was it a member) of every file."""
-    matches = filter(None, map(_NAME.fullmatch, sorted(os.listdir(directory))))
-    return [kept for match in matches if (kept := look_at(directory, f"replica:0.{match[2]}"))]
+class ColdRows:
+    """The flushed rows in a database: appended in batches, found by a scan of their keys.
 
+    Flushed rows are hardly ever read, and their keys arrive in random order. A B-tree would
+    change a page for every row: at a million rows that wrote 14,000 rows a second, where appended
+    batches reach 500,000. The reader pays: it scans 12 bytes a row, in sqlite's own code, which
+    takes 20 ms per million rows.
 
-def look_at(directory: str, replica: str) -> tuple[str, int, int, bool] | None:
-    """Return the same of one replica that does not live; None if it has no file."""
-    path = path_of(directory, replica)
-    if not path.exists():
+    A batch has a number, its keys one behind the other, and a msgpack list of its rows in the
+    same order. A key may have several rows; the newest counts. The caller begins and commits
+    transactions.
+    """
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def append(self, rows: list[tuple[bytes, bytes]]) -> None:
+        """Write a batch, whose rows are newer than all before."""
+        assert all(len(key) == ARRAY_BYTES for key, _ in rows)
+        keys = b"".join(key for key, _ in rows)
+        packed = _encode([row for _, row in rows])
+        self._db.execute("INSERT INTO cold (keys, rows) VALUES (?, ?)", (keys, packed))
+
+    def find(self, key: bytes) -> bytes | None:
+        """Return the newest row of a key, if there is one."""
+        batches = self._db.execute(
+            "SELECT id, keys FROM cold WHERE instr(keys, ?) ORDER BY id DESC", (key,)
+        )
+        for number, keys in batches:
+            # `instr` also matches across the border of two keys.
+            for at in range(0, len(keys), ARRAY_BYTES):
+                if keys[at : at + ARRAY_BYTES] == key:
+                    found = self._db.execute("SELECT rows FROM cold WHERE id = ?", (number,))
+                    return _decode_rows(found.fetchone()[0])[at // ARRAY_BYTES]
         return None
-    db = sqlite3.connect(path, isolation_level=None)
-    db.executescript(SCHEMA)
-    epoch, serving = db.execute("SELECT epoch, serving FROM epoch").fetchone() or (0, False)
-    (index,) = db.execute("SELECT ifnull(max(after), 0) FROM snapshot").fetchone()
-    last = db.execute("SELECT commands FROM log ORDER BY first DESC LIMIT 1").fetchone()
-    if last is not None:
-        index = max(index, _decode(last[0])[-1].index)
-    db.close()
-    return replica, epoch, index, bool(serving)
 
 
 class GcsStorage:
-    """The file behind one durable replica."""
+    """The file behind a durable replica."""
 
     def __init__(self, ctx: Context, path: str | Path) -> None:
         self._ctx = ctx
@@ -144,12 +115,7 @@ class GcsStorage:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(SCHEMA)
-        self._cold = cold_rows.ColdRows(self._db)
-        self._db.execute(
-            "INSERT INTO life VALUES (0, 1) ON CONFLICT (one) DO UPDATE SET begun = begun + 1"
-        )
-        (self.life,) = self._db.execute("SELECT begun FROM life").fetchone()
-        """1 for the first process that opens the file."""
+        self._cold = ColdRows(self._db)
         self._replica = ""
         self._logged = 0
         self._open = False
@@ -161,26 +127,16 @@ class GcsStorage:
         if found is not None:
             machine.restore(found[0])
         for (commands,) in self._db.execute("SELECT commands FROM log ORDER BY first"):
-            for command in _decode(commands):
+            for command in _decode_commands(commands):
                 if command.index > machine.index:
                     machine.apply(command)
         self._logged = machine.index
         return machine
 
-    def recovered(self, machine: Machine) -> Recovered | None:
-        """Return the state of a replica that was a member of its chain; else None."""
-        found = self._db.execute("SELECT epoch, members, serving FROM epoch").fetchone()
-        if found is None or not found[2]:
-            return None
-        return Recovered(self.recover(machine), found[0], _names(found[1]))
-
     def handle(self, source: str, message: Any) -> None:
         """Take one message of the replica; raises TypeError for an unknown type."""
         if isinstance(message, LoadRow):
             self._ctx.send(source, RowLoaded(message.request, self._cold.find(message.key)))
-            return
-        if isinstance(message, ReadRows):
-            self._ctx.send(source, read_rows(self._cold, message))
             return
         if not self._open:
             self._open = True
@@ -196,21 +152,8 @@ class GcsStorage:
                 "INSERT OR REPLACE INTO snapshot VALUES (0, ?, ?)", (message.index, message.data)
             )
             self._db.execute("DELETE FROM log WHERE first <= ?", (message.index,))
-            self._replica = source
-            self._logged = max(self._logged, message.index)
             # After this turn, which still refers to the snapshot: it is as large as the state.
             self._ctx.after(0.0, trim)
-        elif isinstance(message, LogEpoch):
-            self._replica = source
-            if not message.serving:
-                # A replica that joins gets the state from another one; its own is obsolete.
-                self._logged = 0
-                for table in ("log", "snapshot", "cold"):
-                    self._db.execute(f"DELETE FROM {table}")
-            self._db.execute(
-                "INSERT OR REPLACE INTO epoch VALUES (0, ?, ?, ?)",
-                (message.epoch, _encode(message.members), message.serving),
-            )
         else:
             raise TypeError(f"{STORAGE} was sent {type(message).__name__}")
 

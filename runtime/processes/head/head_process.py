@@ -79,7 +79,7 @@ def main(payload: bytes, fds: list[int]) -> None:
     settings = _settings_of(payload)
     spawner, listener = (socket.socket(fileno=fd) for fd in fds)
     # Imported only if needed: sqlite3 alone would cost every cluster 1 MB.
-    if settings.config.head_has_gcs:
+    if settings.config.gcs_durable:
         from raytwin.runtime.processes.head.durable_head import DurableHead
 
         DurableHead(settings, listener, spawner).run()

@@ -1,10 +1,8 @@
 """The process of one replica of the GCS: a member of a chain (see `replication.replica`).
 
 The replica connects to the head, where the master is, and to its neighbours in the chain;
-clients connect to it. Its state is in memory only, unless the GCS is durable: then a file
-holds it too, from which a replica of the same name restores it. A new replica replaces one
-that has ended, and gets the state from the others. Without a head the replica continues to
-serve, and introduces itself to the next head.
+clients connect to it. Its state is in memory only. A new replica replaces one that has ended,
+and gets the state from the others. It ends with the head.
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ import socket
 import msgspec
 
 from raytwin.runtime.control.assembly import make_machine
-from raytwin.runtime.control.core.addresses import STORAGE, chain_of, is_node, is_replica, relay_of
+from raytwin.runtime.control.core.addresses import RELAY, chain_of, is_node, is_replica
 from raytwin.runtime.control.messages import Frame, ReplicaInfo, ReplicaLost
-from raytwin.runtime.control.replication.position import State
-from raytwin.runtime.control.replication.replica import Replica
+from raytwin.runtime.control.replication.replica import Replica, State
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import (
     AcceptedConnection,
@@ -48,33 +45,20 @@ class ReplicaProcess:
         host, port = sock.getsockname()[:2]
         Listener(reactor, sock, self._accept)
         chain = chain_of(self.name)
-        log, recovered = "", None
-        if config.gcs_durable:
-            from raytwin.runtime.processes.head.gcs_storage import GcsStorage, path_of
-
-            path = path_of(settings.storage, self.name)
-            storage = GcsStorage(self.process.context(STORAGE), path)
-            self.process.add(STORAGE, storage, journaled=False)
-            log, recovered = STORAGE, storage.recovered(make_machine(config, chain))
         self.replica = Replica(
             self.process.context(self.name),
             ReplicaInfo(self.name, host, port),
             config,
             lambda: make_machine(config, chain),
-            log,
-            recovered,
         )
         self.process.add(self.name, self.replica)
         self.process.find_route = self._dial
-        relays = map(relay_of, range(config.chains)) if config.chains > 1 else ()
-        # `report` introduces this replica to a new head.
         HeadLink(
             self.process,
             settings.head,
             self._token,
-            {self.replica.master, *relays},
+            {self.replica.master, RELAY},
             self.process.receive,
-            self.replica.report,
         )
         self.replica.start()
 
@@ -84,7 +68,7 @@ class ReplicaProcess:
         process.run_turns()
         while not process.stopped:
             process.step(None)
-            if self.replica.place.state is State.FENCED:
+            if self.replica.state is State.FENCED:
                 log.warning("leaving: the chain goes on without this replica")
                 process.stop("fenced")
 
@@ -120,7 +104,7 @@ class ReplicaProcess:
 
     def _dial(self, destination: str) -> Connection | None:
         """Return a new connection to another replica; None for other addresses."""
-        info = self.replica.place.infos.get(destination)
+        info = self.replica.infos.get(destination)
         if info is None:
             return None
         connection = DialedConnection(

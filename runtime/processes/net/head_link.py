@@ -1,4 +1,4 @@
-"""A node's or replica's connection with the head, and with its successor if it was killed."""
+"""A node's or replica's connection with the head, and a node's with the next head."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ class HeadLink:
         token: bytes,
         inside: Collection[str],
         on_frame: Callable[[Connection, Frame], None],
-        on_return: Callable[[], None],
-        returns: bool = True,
+        on_return: Callable[[], None] | None = None,
         mine: int = 1,
     ) -> None:
         """Connect with the head.
 
-        `inside`: the addresses of its components. `mine`: this node's incarnation. `returns`:
-        whether a killed head is started again; `on_return` is then called after each attempt
-        to connect, so that this process introduces itself to a new head.
+        `inside`: the addresses of its components. `mine`: this node's incarnation. `on_return`:
+        called after each attempt to connect with a head that was started again, so that this
+        process introduces itself; None: a killed head is not started again.
         """
         self._process = process
         self._head = head
@@ -37,7 +36,6 @@ class HeadLink:
         self._inside = inside
         self._on_frame = on_frame
         self._on_return = on_return
-        self._returns = returns
         self._mine = mine
         self._away_since_s = 0.0
         """Since when there is no connection; 0 if there is one."""
@@ -63,7 +61,7 @@ class HeadLink:
     def _on_lost(self, connection: Connection, reason: str) -> None:
         now_s = time.monotonic()
         self._away_since_s = self._away_since_s or now_s
-        if not self._returns or now_s - self._away_since_s > HEAD_AWAY_S:
+        if self._on_return is None or now_s - self._away_since_s > HEAD_AWAY_S:
             log.warning("the head is gone: %s", reason)
             self._process.stop("the head is gone")
             return
@@ -71,5 +69,6 @@ class HeadLink:
 
     def _return(self) -> None:
         """Try to connect with a new head."""
+        assert self._on_return is not None
         self._dial()
         self._on_return()

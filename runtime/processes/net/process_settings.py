@@ -11,7 +11,7 @@ import msgspec
 from raytwin.runtime.control.core.config import Config
 
 HEAD_AWAY_S = 30.0
-"""How long nodes and replicas wait for a new head after the head has ended."""
+"""How long nodes wait for a new head of a durable GCS after the head has ended."""
 HEAD_PAUSE_S = 0.05
 """The pause between two attempts to reach it."""
 
@@ -23,7 +23,7 @@ class HeadSettings(msgspec.Struct):
     token: bytes
     journal: str = ""
     storage: str = ""
-    """The GCS's file, where it is durable; with replicas or shards their directory."""
+    """The GCS's file, where it is durable."""
 
 
 class ReplicaSettings(msgspec.Struct):
@@ -35,8 +35,6 @@ class ReplicaSettings(msgspec.Struct):
     head: tuple[str, int]
     host: str = "127.0.0.1"
     journal: str = ""
-    storage: str = ""
-    """The directory of the replicas' files, if the GCS is durable."""
 
 
 class NodeSettings(msgspec.Struct):

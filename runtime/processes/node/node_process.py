@@ -7,12 +7,11 @@ import socket
 import msgspec
 
 from raytwin.runtime.control.assembly import make_node
-from raytwin.runtime.control.core.addresses import chain_of, is_node, master_of
+from raytwin.runtime.control.core.addresses import MASTER, chain_of, is_node, master_of
 from raytwin.runtime.control.core.context import Component, Context
 from raytwin.runtime.control.messages import Frame, NodeChanged, NodeInfo, ReplicaLost
 from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication.client import ChainClient
-from raytwin.runtime.control.replication.replica import MASTER
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import (
     AcceptedConnection,
@@ -73,15 +72,14 @@ class Node:
         self.process.add(f"links:{number}", _NodeLinks(self._links, self.store), journaled=False)
         self.process.find_route = self._dial
         listener = Listener(reactor, listen(settings.host), self._accept)
-        self._in_head = settings.config.head_has_gcs
+        self._in_head = settings.config.gcs_durable
         HeadLink(
             self.process,
             settings.head,
             self._token,
             ("gcs", "global", *map(master_of, range(settings.config.chains))),
             self.process.receive,
-            self._introduce,
-            returns=settings.config.chained,
+            self._introduce if settings.config.gcs_durable else None,
             mine=settings.incarnation,
         )
         self._first_driver = ""

@@ -66,7 +66,7 @@ def start(
     if gcs_storage is not None:
         from raytwin.runtime.processes.head import gcs_storage as storage  # loads sqlite3
 
-        storage.check_storage(Path(gcs_storage), config.head_has_gcs)
+        storage.check_storage(Path(gcs_storage))
     if journal is not None:
         check_directory("journal", journal, make=True)
     cluster = LocalCluster(

@@ -108,12 +108,16 @@ class LocalCluster:
             ClusterFile(self.address, self._door, self._token.hex(), os.getpid(), time.time())
         )
         paths = [p or os.getcwd() for p in sys.path]
-        kinds = ["head", "node", *(["replica"] if self.config.chained else [])]
+        kinds = [
+            "head",
+            "node",
+            *(["replica"] if self.config.chained and not self.config.gcs_durable else []),
+        ]
         given = [paths, str(self._file), kinds, preload.of_driver()]
         send_packet(self._control, ["start", *given])
         settings = HeadSettings(self.config, self._token, self._journal, self._storage)
-        # A killed head is forked anew if its state is in a file or in replicas.
-        self._spawn("head", "head", settings, (head.fileno(),), self.config.chained)
+        # A killed head is forked anew if its state is in a file.
+        self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)
         head.close()
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
@@ -200,7 +204,7 @@ class LocalCluster:
         members = [k for k in replicas if chain_of(k) == chain and k not in self.exited]
         if not members:
             raise ValueError(f"the GCS has no chain {chain} of replicas that could die alone")
-        if len(members) < 2 and not self.config.last_returns:
+        if len(members) < 2:
             raise ValueError(f"chain {chain} has one member, who alone has the state")
         self.kill_replica(members[which % len(members)])
 
@@ -278,7 +282,7 @@ class LocalCluster:
 
     def kill_head(self) -> None:
         """Send SIGKILL to the head; raises ValueError unless it is started again."""
-        if not self.config.chained:
+        if not self.config.gcs_durable:
             raise ValueError(NO_HEAD_AGAIN)
         self.poll()
         if "head" in self.exited:

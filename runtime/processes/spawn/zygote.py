@@ -18,20 +18,17 @@ these kinds follow at once, so the zygote loads their modules before it forks an
 list is the modules of workers. Requests (one packet each, descriptors attached)::
 
     ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
-    ["mine"]                          the requester's replicas, living and ended?
     ["kill", key, signal]
     ["signal", key, signal]           a node and all its workers
     ["signal worker", key, which, signal]   of that node: by the worker's key, or by number
                                       from the oldest, modulo their count
 
 With `again` the process is forked anew, with the same descriptors, when it is killed or
-fails; its own children live on and belong to its successor. It is not forked anew if it has
-ended `AGAIN_MAX` times within `AGAIN_S` of its start, or with exit code 0: then nodes and
-replicas, which would wait for it, are killed as well.
+fails. It is not forked anew if it has ended `AGAIN_MAX` times within `AGAIN_S` of its start, or
+with exit code 0: then nodes, which would wait for it, are killed as well.
 
-Answers: ``["spawned", key, pid]``, except for workers; ``["exited", key, reason]``;
-``["signaled", key, whether there was such a worker]``; and ``["mine", "", [living replicas,
-ended replicas, how often the requester was forked anew]]``.
+Answers: ``["spawned", key, pid]``, except for workers; ``["exited", key, reason]``; and
+``["signaled", key, whether there was such a worker]``.
 The requester of a process receives its end; when the requester ends, the zygote kills the
 processes that it has requested. The driver receives the answers for replicas too, and may
 kill any process by its key.
@@ -58,8 +55,6 @@ from raytwin.runtime.processes.spawn.zygote_children import Child, Children
 
 AGAIN_MAX = 5
 AGAIN_S = 1.0
-_OF_THE_NEXT = -2
-"""The owner of a process whose requester was killed and is about to be forked anew."""
 BATCH = 16
 """How many requests of one process the zygote takes before it serves the next one."""
 
@@ -79,10 +74,6 @@ class Zygote:
         """Workers to fork once the modules are loaded: (requester, request, descriptors)."""
         self._due: list[tuple[int, list[Any], list[int]]] = []
         """Workers to fork now."""
-        self._again = 0
-        """How often the head was forked anew."""
-        self._ended: list[str] = []
-        """Replicas that have ended: a master gives new ones other names."""
         self._driver_fd = os.pidfd_open(driver_pid)
         self._driver = select.poll()
         self._driver.register(self._driver_fd, select.POLLIN)
@@ -170,9 +161,6 @@ class Zygote:
             for child in self._children:
                 if child.key == request[1] and fd in (child.owner, self._control_fd):
                     signal.pidfd_send_signal(child.pidfd, request[2])
-        elif request[0] == "mine":
-            alive = [child.key for child in self._children if child.owner == fd]
-            self._answer(fd, ["mine", "", [alive, self._ended, self._again]])
         elif request[0] == "signal":
             self._children.signal(fd, request[1], request[2])
         elif request[0] == "signal worker":
@@ -186,11 +174,8 @@ class Zygote:
         del self._answers[fd]
         self._askers.pop(fd).close()
         # Forget the descriptor: its number may be used again.
-        asker = next((child for child in self._children if child.asks == fd), None)
         for child in self._children:
-            if child.owner == fd and asker is not None and asker.again is not None:
-                child.owner = _OF_THE_NEXT
-            elif child.owner == fd:
+            if child.owner == fd:
                 child.owner = -1
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
             elif child.asks == fd:
@@ -268,15 +253,13 @@ class Zygote:
         # Once for all of them: this reads the list of all child processes.
         self._children.end_orphans()
         for child, reason in zip(ended, reasons, strict=True):
-            if child.kind == "replica":
-                self._ended.append(child.key)
             if child.again is None:
                 self._tell(child, ["exited", child.key, reason])
             elif reason == "exit code 0" or not self._begin_again(child):
                 self._tell(child, ["exited", child.key, reason])
-                # Nodes and replicas would wait for a new head.
+                # Nodes would wait for a new head.
                 for other in self._children:
-                    if other.kind in ("node", "replica"):
+                    if other.kind == "node":
                         signal.pidfd_send_signal(other.pidfd, signal.SIGKILL)
 
     def _begin_again(self, child: Child) -> bool:
@@ -289,21 +272,9 @@ class Zygote:
                 return False
         else:
             self._short_lives = 0
-        orphans = [
-            other
-            for other in self._children
-            if other.owner == _OF_THE_NEXT or 0 <= other.owner == child.asks
-        ]
-        for other in orphans:
-            other.owner = _OF_THE_NEXT
         if child.asks >= 0:
-            # Its last requests, not served yet, are dropped: its successor makes its own.
             self._drop_asker(child.asks)
         self._spawn(child.owner, request, fds)
-        self._again += 1
-        successor = next(c for c in self._children if c.key == child.key)
-        for other in orphans:
-            other.owner = successor.asks
         return True
 
     def _tell(self, child: Child, packet: list[Any]) -> None:

@@ -60,7 +60,6 @@ from raytwin.runtime.control.messages import (
     QueryReply,
     Registered,
     ResultsMissing,
-    RowLoaded,
     TaskSpec,
     TasksPlaced,
     TaskUpdates,
@@ -108,7 +107,7 @@ class Shard:
         self.jobs = JobTable(ctx)
         self.functions = FunctionTable(ctx, self.pubsub, self.jobs.ended)
         self.kv = KvTable(ctx)
-        self.history = TaskHistory(ctx, -(-config.gcs_memory_max // config.gcs_shards))
+        self.history = TaskHistory(ctx)
         self._events = RemoteEventLog(ctx)
         self._actors = RemoteActors(ctx)
         self.lineage = ShardLineage(
@@ -146,7 +145,6 @@ class Shard:
             KvGet: self.kv.on_get,
             KvDelete: self.kv.on_delete,
             FindTask: self.history.on_find,
-            RowLoaded: self.history.on_loaded,
             Query: self._on_query,
         }
 
