@@ -60,10 +60,6 @@ class TaskPlacementGroupRemoved(RayError):
     """The placement group was removed that the task was to run in."""
 
 
-class PlacementGroupOfOtherJobError(RayError):
-    """The placement group belongs to another job and is not detached."""
-
-
 class RuntimeEnvSetupError(RayError):
     """What a task's ``runtime_env`` asks for could not be set up."""
 
@@ -77,10 +73,6 @@ class ObjectLostError(RayError):
     """Never known."""
     call_site: str = ""
     """Where its reference was made: never recorded."""
-
-
-class ObjectOfOtherJobError(ObjectLostError):
-    """The object belongs to another job, and jobs share none."""
 
 
 class ObjectFetchTimedOutError(ObjectLostError):
@@ -168,10 +160,6 @@ class ActorDiedError(RayActorError):
 
 class ActorUnavailableError(RayActorError):
     """The actor cannot be reached; the call may or may not have been served."""
-
-
-class ActorOfOtherJobError(RayActorError):
-    """The actor belongs to another job and has no name by which it may be called."""
 
 
 class ActorUnschedulableError(RayError):

@@ -11,15 +11,12 @@ from typing import Any
 
 from raytwin.runtime.api.exceptions import (
     ActorDiedError,
-    ActorOfOtherJobError,
     ActorPlacementGroupRemoved,
     ActorUnavailableError,
     ActorUnschedulableError,
     ObjectLostError,
-    ObjectOfOtherJobError,
     ObjectStoreFullError,
     OwnerDiedError,
-    PlacementGroupOfOtherJobError,
     RayActorError,
     RayError,
     RaySystemError,
@@ -195,30 +192,6 @@ def _full(failure: errors.StoreFull, oid: bytes) -> RayError:
     )
 
 
-def _others_object(failure: errors.ObjectOfOtherJob, oid: bytes) -> RayError:
-    error = ObjectOfOtherJobError(
-        f"object {failure.object.hex()} belongs to job {failure.owner}, and job {failure.job}"
-        " has no access to it: jobs share named actors, and no objects"
-    )
-    error.object_ref_hex = (oid or failure.object).hex()
-    return error
-
-
-def _others_actor(failure: errors.ActorOfOtherJob, oid: bytes) -> RayError:
-    text = (
-        f"{failure.name} belongs to job {failure.owner} and has no name:"
-        f" job {failure.job} has no access to it"
-    )
-    return _of_actor(ActorOfOtherJobError(text), failure.actor)
-
-
-def _others_group(failure: errors.GroupOfOtherJob, oid: bytes) -> RayError:
-    return PlacementGroupOfOtherJobError(
-        f"{failure.name} cannot be in placement group {failure.group}, which belongs to job"
-        f" {failure.owner} and is not detached"
-    )
-
-
 def _unsendable(failure: errors.Unsendable, oid: bytes) -> RayError:
     return RaySystemError(f"{failure.task} could not be sent: {failure.detail}")
 
@@ -232,8 +205,5 @@ _MAKERS: dict[type, Callable[[Any, bytes], RayError]] = {
     errors.Unschedulable: _unschedulable,
     errors.GroupRemoved: _removed,
     errors.StoreFull: _full,
-    errors.ObjectOfOtherJob: _others_object,
-    errors.ActorOfOtherJob: _others_actor,
-    errors.GroupOfOtherJob: _others_group,
     errors.Unsendable: _unsendable,
 }

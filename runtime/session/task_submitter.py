@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from raytwin.runtime.api.actors import ActorClass
 from raytwin.runtime.api.backend import Backend, ObjectRef, ObjectRefArray
-from raytwin.runtime.api.failures import exception_of
 from raytwin.runtime.api.options.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
@@ -22,12 +21,10 @@ from raytwin.runtime.api.options.scheduling_strategies import (
 from raytwin.runtime.api.options.task_options import TaskOptions
 from raytwin.runtime.api.remote_function import RemoteFunction
 from raytwin.runtime.api.streams import ObjectRefGenerator
-from raytwin.runtime.control.core.access import foreign_object
 from raytwin.runtime.control.core.group_resources import demand_in
-from raytwin.runtime.control.core.ids import ELEMENTS_MAX, function_id, object_id, same_job
+from raytwin.runtime.control.core.ids import ELEMENTS_MAX, function_id, object_id
 from raytwin.runtime.control.core.resources import UNIT, parse_demand
 from raytwin.runtime.control.messages import STREAM, TaskExtra, TaskSpec
-from raytwin.runtime.control.messages.errors import unpack
 from raytwin.runtime.control.scheduling.strategies import SPREAD, affinity
 from raytwin.runtime.serialization.pickling import Input
 from raytwin.runtime.session import job_setup
@@ -254,10 +251,6 @@ class TaskSubmitter:
         if type(value) is not ObjectRef:
             return value
         self._references.check_open([value])
-        if not same_job(value.binary(), self.client.submitter.job):
-            raise exception_of(
-                unpack(foreign_object(value.binary(), self.client.submitter.job).payload)
-            )
         deps.append(value.binary())
         return Input(len(deps) - 1)
 

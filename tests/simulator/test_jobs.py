@@ -9,7 +9,6 @@ import pytest
 
 import raytwin as ray
 from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
-from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.api.options.scheduling_strategies import PlacementGroupSchedulingStrategy
 from raytwin.runtime.control.core.ids import job_number
 
@@ -33,6 +32,9 @@ class Keeper:
     def keep(self, *values: Any) -> int:
         self.kept += values
         return len(self.kept)
+
+    def all(self) -> list[Any]:
+        return self.kept
 
     def make(self) -> Any:
         return ray.get([work.remote(3), ray.put(bytes(300_000))])[0]
@@ -112,81 +114,44 @@ def test_two_jobs_side_by_side_and_one_node_dies(seed: int) -> None:
     clean(session)
 
 
-def test_objects_and_unnamed_actors_of_another_job_are_refused() -> None:
-    session: Any = ray.init(backend="sim", nodes=2, cpus_per_node=4)
-    ref = ray.put("mine")
-    keeper = Keeper.remote()
-    named = Keeper.options(name="named", namespace="all").remote()
-    assert ray.get([keeper.keep.remote(1), named.keep.remote(1)]) == [1, 1]
-    copied, actor = ref.binary(), keeper.__reduce__()
-
-    def other() -> list[str]:
-        here: Any = ray.put(0)._holder
-        stolen = ObjectRef(copied, here)
-        said = []
-        for use in (
-            lambda: ray.get(stolen),
-            lambda: ray.get(work.remote(stolen)),
-            lambda: ray.get(actor[0](*actor[1]).keep.remote(2)),
-        ):
-            try:
-                said.append(str(use()))
-            except ray.exceptions.RayError as error:
-                said.append(type(error).__name__)
-        ray.cancel(stolen, force=True)
-        ray.kill(actor[0](*actor[1]))
-        said.append(str(ray.get(ray.get_actor("named", namespace="all").keep.remote(2))))
-        return said
-
-    driver = session.cluster.run_driver(other)
-    assert driver.wait() == [
-        "ObjectOfOtherJobError", "ObjectOfOtherJobError", "ActorOfOtherJobError", "2",
-    ]  # fmt: skip
-    assert ray.get([keeper.keep.remote(3), named.keep.remote(3)]) == [2, 3]
-    assert ray.get(ref) == "mine"
-    assert session.query("event_counts")["refused"] == 2
-
-
-@pytest.mark.parametrize("lifetime", [None, "detached"])
-def test_placement_groups_of_another_job_are_refused_unless_detached(lifetime: Any) -> None:
+def test_what_another_job_hands_over_can_be_used() -> None:
+    """As in Ray: a reference, an unnamed actor, a placement group."""
     session: Any = ray.init(backend="sim", nodes=3, cpus_per_node=2)
-    group = ray.util.placement_group([{"CPU": 2}] * 2, strategy="STRICT_SPREAD", lifetime=lifetime)
+    small, large = ray.put("mine"), ray.put(bytes(200_000))
+    keeper = Keeper.remote()
+    group = ray.util.placement_group([{"CPU": 1}])
     assert group.wait(30)
-    inside = PlacementGroupSchedulingStrategy(group, 0)
-    keeper = Keeper.options(num_cpus=1, scheduling_strategy=inside).remote()
-    assert ray.get(keeper.keep.remote(1)) == 1
-    copied, make = group.__reduce__()[1], type(group)
+    box = Keeper.options(name="box", namespace="all").remote()
+    ray.get(box.keep.remote([small, large, keeper, group]))
+    inside = PlacementGroupSchedulingStrategy(group)
 
-    def other() -> list[str]:
-        stolen = make(*copied)
-        strategies = [PlacementGroupSchedulingStrategy(stolen, index) for index in (-1, 0, 1)]
-        said = [str(len(ray.util.placement_group_table()))]
-        for strategy in strategies:
-            for use in (
-                work.options(scheduling_strategy=strategy).remote,
-                Keeper.options(scheduling_strategy=strategy, num_cpus=0).remote().keep.remote,
-            ):
-                try:
-                    said.append(str(ray.get(use(7), timeout=20)))
-                except ray.exceptions.PlacementGroupOfOtherJobError as error:
-                    assert "belongs to job 1" in str(error)
-                    said.append("refused")
-        ray.util.remove_placement_group(stolen)
-        ray.sleep(0.1)
-        return said
+    def other() -> list[Any]:
+        box = ray.get_actor("box", namespace="all")
+        [[small, large, keeper, group]] = ray.get(box.all.remote())
+        placed = work.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group))
+        refs = [small, work.remote(small), keeper.keep.remote(2), placed.remote(7)]
+        return [len(ray.get(large)), *ray.get(refs)]
 
-    said = session.cluster.run_driver(other).wait()
+    assert session.cluster.run_driver(other).wait() == [200_000, "mine", "mine", 1, 7]
+    assert ray.get([small, work.options(scheduling_strategy=inside).remote(8)]) == ["mine", 8]
+    assert ray.get(keeper.keep.remote(3)) == 2
+
+
+def test_what_ended_with_another_job_is_lost() -> None:
+    session: Any = ray.init(backend="sim", nodes=3, cpus_per_node=2)
+    box = Keeper.options(name="box", namespace="all").remote()
+
+    def other() -> None:
+        box = ray.get_actor("box", namespace="all")
+        refs = [ray.put("theirs"), ray.put(bytes(200_000)), work.remote(1)]
+        ray.wait(refs, num_returns=3)
+        ray.get(box.keep.remote(*[[ref] for ref in refs]))
+
+    session.cluster.run_driver(other).wait()
     ray.sleep(1.0)
-    if lifetime is None:
-        assert said == ["0", *["refused"] * 6]
-        assert ray.get(keeper.keep.remote(2)) == 2
-        assert ray.util.placement_group_table(group)["state"] == "CREATED"
-        assert session.query("event_counts")["refused"] == 1
-    else:
-        assert said == ["1", *["7", "1"] * 3]
-        with pytest.raises(ray.exceptions.RayActorError):
-            ray.get(keeper.keep.remote(2))
-        assert ray.util.placement_group_table(group)["state"] == "REMOVED"
+    for [ref] in ray.get(box.all.remote()):
+        with pytest.raises(ray.exceptions.ObjectLostError):
+            ray.get(ref, timeout=100)
 
 
 def test_a_group_ends_with_its_job_and_its_name_is_free() -> None:

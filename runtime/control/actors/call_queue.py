@@ -23,7 +23,7 @@ from raytwin.runtime.control.core.call_batches import arrays_of, is_run, singles
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.direct_calls import is_ahead
 from raytwin.runtime.control.core.failed_values import call_failed, cancelled_result, failed_value
-from raytwin.runtime.control.core.ids import job_number, job_of, same_job
+from raytwin.runtime.control.core.ids import job_of
 from raytwin.runtime.control.messages import (
     OK,
     SYSTEM_ERROR,
@@ -39,7 +39,6 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import (
     ActorDeath,
-    ActorOfOtherJob,
     ActorUnavailable,
     DeathCause,
     Loss,
@@ -105,9 +104,6 @@ class CallQueue:
         """Take a call; return whether it is to run."""
         if self._services.access.is_over(spec.array):
             return False
-        if not (actor.info.name or same_job(spec.array, actor.id)):
-            self._services.results.finish_call(self._refused(actor, spec), spec.owner)
-            return False
         if self._replies.repeat(actor, spec):
             return False
         if spec.array in actor.waiting:
@@ -116,18 +112,11 @@ class CallQueue:
         self.queue(actor, spec, spec.owner, ())
         return True
 
-    def _refused(self, actor: ActorRecord, spec: TaskSpec) -> RangeResult:
-        """Return the reply to a call of another job, by a handle of an actor without a name."""
-        owner, job = job_number(actor.id), job_number(spec.array)
-        refused = ActorOfOtherJob(actor.spec.name, actor.id, owner, job)
-        return call_failed(spec, refused, self._node)
-
     def _take_batch(self, actor: ActorRecord, batch: TaskSpec) -> bool:
         """Give the worker a batch of calls if none waits or came before; else do nothing."""
         calls = arrays_of(batch)
         if (
             self._services.access.is_over(batch.array)
-            or not (actor.info.name or same_job(batch.array, actor.id))
             or actor.callers.get(batch.owner)
             or not actor.running.keys().isdisjoint(calls)
             or not actor.waiting.keys().isdisjoint(calls)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raytwin.runtime.control.core.ids import ARRAY_BYTES, JOB_BYTES, NUMBER_BYTES
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, JOB_BYTES
 from raytwin.runtime.control.core.resources import UNIT, format_demand, parse_demand
 from raytwin.runtime.control.messages import TaskSpec
 
@@ -58,13 +58,3 @@ def group_of(spec: TaskSpec) -> str:
 def job_of(group: str) -> str:
     """Return the job that a group belongs to, in hexadecimal as its own ID."""
     return group[: 2 * JOB_BYTES]
-
-
-def is_of_job(group: str, some_id: bytes) -> bool:
-    """Whether a group belongs to the same job as something with an ID."""
-    return group.startswith(some_id[:NUMBER_BYTES].hex())
-
-
-def owner_of(group: str) -> int:
-    """Return the number of the job that a group belongs to."""
-    return int(group[: 2 * NUMBER_BYTES], 16)

@@ -18,8 +18,7 @@ function   16    job + digest of its serialized form
 ========== ===== ==========================================================
 
 So an ID says whose it is, and two jobs never share one. What a **detached actor**
-makes is its own and outlives its job: it counts as a branch of that job. Within
-a job, all branches may read each other's objects (`same_job`).
+makes is its own and outlives its job: it counts as a branch of that job.
 
 An actor's call that is replayed or sent again submits the same children, too. What no task or
 call makes, but a thread that one has started, comes in an order of its own: its parent stands for
@@ -75,11 +74,6 @@ def job_of(some_id: bytes) -> bytes:
 def job_number(some_id: bytes) -> int:
     """Return the number of the job that anything with an ID belongs to."""
     return int.from_bytes(some_id[:NUMBER_BYTES], "big")
-
-
-def same_job(one: bytes, other: bytes) -> bool:
-    """Whether two IDs belong to one job, its detached actors included."""
-    return one[:NUMBER_BYTES] == other[:NUMBER_BYTES]
 
 
 def adopted(task: bytes, job: bytes) -> bytes:

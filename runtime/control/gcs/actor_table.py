@@ -38,7 +38,7 @@ from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.batching import cut, record_bytes
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.ids import job_id, job_number, job_of, same_job
+from raytwin.runtime.control.core.ids import job_id, job_number, job_of
 from raytwin.runtime.control.gcs.actor_reply_history import ActorReplyHistory
 from raytwin.runtime.control.gcs.event_log import Log
 from raytwin.runtime.control.gcs.job_table import JobTable
@@ -276,17 +276,11 @@ class ActorTable:
         return {row.spec.function for row in self.rows.values() if row.info.detached}
 
     def on_kill(self, source: str, message: KillActor) -> None:
-        """Kill an actor, if the asking job may."""
+        """Kill an actor."""
         row = self.rows.get(message.actor)
         if row is None:
             return
         if message.owner and (row.info.detached or row.spec.owner != message.owner):
-            return
-        if message.job and not (row.info.name or same_job(message.actor, message.job)):
-            whose = f"the actor belongs to job {job_number(message.actor)} and has no name"
-            self._log("refused", f"job {job_number(message.job)}", whose)
-            # Its node holds back calls until it hears what has become of the actor.
-            self.ctx.send(source, self._change(row))
             return
         self._stop(row, message.restart and row.restarts_left != 0, message.graceful)
         self._fail(row, message.reason, not message.restart)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_value
-from raytwin.runtime.control.core.group_resources import group_of, group_resources, is_of_job
+from raytwin.runtime.control.core.group_resources import group_of, group_resources
 from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.resources import ResourcePool, format_demand, parse_demand
 from raytwin.runtime.control.core.worker_record import Worker
@@ -85,14 +85,10 @@ class Bundles:
         """Return those that are here, prepared or committed."""
         return self._bundles.values()
 
-    def on_remove(self, group: str, job: bytes) -> None:
-        """A client of this node removes a group: what it submits from now on is not kept.
-
-        One of another job's may be refused; of that nothing is kept in any case.
-        """
-        if is_of_job(group, job):
-            for bundle in self._of(group):
-                bundle.removed = True
+    def on_remove(self, group: str) -> None:
+        """A client of this node removes a group: what it submits from now on is not kept."""
+        for bundle in self._of(group):
+            bundle.removed = True
 
     def is_removed(self, group: str) -> bool:
         """Whether a client of this node has removed a group of which a bundle is here."""

@@ -63,18 +63,15 @@ class Canceller:
         pool: WorkerPool,
         inputs: TaskInputs,
         objects: ObjectDirectory,
-        may_cancel: Callable[[str, CancelTask], bool],
         cancel_call: Callable[[bytes], bool],
     ) -> None:
-        """`may_cancel` says whether the sender may; `cancel_call` whether an ID is a call's, which
-        it then cancels."""
+        """`cancel_call` returns whether an ID is a call's, which it then cancels."""
         self._ctx = ctx
         self._node = node
         self._ready = ready
         self._pool = pool
         self._inputs = inputs
         self._objects = objects
-        self._may_cancel = may_cancel
         self._cancel_call = cancel_call
 
     def handlers(self) -> Handlers:
@@ -82,8 +79,6 @@ class Canceller:
 
     def on_cancel(self, source: str, message: CancelTask) -> None:
         """Cancel the elements that are here; pass a client's request on to where others are."""
-        if not self._may_cancel(source, message):
-            return
         if self._cancel_call(message.array):
             return
         self.cancel_waiting(message)

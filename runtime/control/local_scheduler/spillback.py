@@ -3,7 +3,6 @@
 ::
 
     a range ──with a strategy──> `strategies`: the node keeps all of it or none
-            ──in another job's placement group──> none: the global scheduler may refuse it
             ──in a group that a client here has removed──> none: the global scheduler ends it
             ──else──> the policy decides by a view of this node (`LocalView`)
 
@@ -13,7 +12,7 @@ reuses the view of the task before until `forget`.
 
 from __future__ import annotations
 
-from raytwin.runtime.control.core.group_resources import group_of, is_of_job
+from raytwin.runtime.control.core.group_resources import group_of
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.local_scheduler.bundles import Bundles
@@ -59,7 +58,7 @@ class Spillback:
         feasible = self._pool.feasible(spec.demand)
         if spec.extra is not None:
             group = group_of(spec)
-            if group and (not is_of_job(group, spec.array) or self._bundles.is_removed(group)):
+            if group and self._bundles.is_removed(group):
                 return 0
             strategy = spec.extra.strategy
             if strategy:

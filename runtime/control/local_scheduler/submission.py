@@ -3,7 +3,6 @@
 The way of a range in `SubmitTasks`::
 
     a run of calls ────────────────────────────> `CallSubmitter`
-    an input of another job ───────────────────> refused: ends with an error
     submitted before, as its parent runs again ─> told what it has led to so far; a call that
                                                   has no result is sent once more
     a call, an actor ──────────────────────────> `CallSubmitter`, the GCS
@@ -31,18 +30,14 @@ from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import STREAM_BASE
 from raytwin.runtime.control.core.task_ranges import attempt_of, needs_of, part_of
 from raytwin.runtime.control.core.worker_record import Worker
-from raytwin.runtime.control.gcs.actor_table import DEAD
 from raytwin.runtime.control.gcs.array_store import LOST_S
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.spillback import Spillback
 from raytwin.runtime.control.messages import (
     OK,
-    ActorChanged,
-    ActorFound,
     ClaimTasks,
     CreateActors,
     FindActor,
-    ObjectValue,
     PlaceTasks,
     RangeResult,
     SubmitTasks,
@@ -50,7 +45,6 @@ from raytwin.runtime.control.messages import (
     TasksClaimed,
     TaskSpec,
 )
-from raytwin.runtime.control.messages.errors import unpack
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owned_objects import OwnedObjects
@@ -117,10 +111,6 @@ class Submission:
                 # The next part of an array, or again: its parent runs a second time.
                 new = max(new, self._owned.ends.get(array, 1))
             self._objects.owners.own(array, source)
-            refused = self._access.refusal(source, spec) if spec.deps else None
-            if refused is not None:
-                self._refuse(spec, refused)
-                continue
             if new > spec.start:
                 self._tell_made(spec, source)
                 if spec.extra is not None and spec.extra.call:
@@ -247,24 +237,6 @@ class Submission:
         """A client looks for an actor by its name, or makes it if there is none."""
         message.job = self._access.of(source)
         if message.create is not None:
-            refused = self._access.refusal(source, message.create)
-            if refused is not None:
-                self._objects.owners.own(message.create.array, source)
-                self._refuse(message.create, refused)
-                found = ActorFound(message.key, source, message.create.array, b"", created=True)
-                self._ctx.send(source, found)
-                return
             self._objects.owners.own(message.create.array, source)
             self._own_actor(message.create)
         self._ctx.send("gcs", message)
-
-    # -- what a client may not submit --------------------------------------------
-
-    def _refuse(self, spec: TaskSpec, error: ObjectValue) -> None:
-        """End what a client may not submit; an actor was dead before it was alive."""
-        if spec.extra is not None and spec.extra.actor is not None:
-            self._submitter.watch(spec.array)
-            reason = unpack(error.payload)
-            self._submitter.on_changed(ActorChanged(spec.array, DEAD, -1, 0, reason))
-        else:
-            self._inputs.fail(spec, error)

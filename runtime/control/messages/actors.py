@@ -113,8 +113,6 @@ class KillActor(Struct, array_like=True, tag=78):
     """Start again if it has restarts left."""
     owner: str = ""
     """Not empty: only if this is still the actor's owner, and it is not detached."""
-    job: bytes = b""
-    """Whose client wants it, as its node knows; empty: the system does."""
     graceful: bool = False
     """Nobody can call it any more: it may leave in good order."""
 

@@ -190,31 +190,6 @@ class StoreFull(Struct, array_like=True, frozen=True, tag=8, gc=False):
     detail: str = ""
 
 
-class ObjectOfOtherJob(Struct, array_like=True, frozen=True, tag=9, gc=False):
-    """Job number ``job`` has come by a reference to an object of job number ``owner``."""
-
-    object: bytes
-    owner: int
-    job: int
-
-
-class ActorOfOtherJob(Struct, array_like=True, frozen=True, tag=10, gc=False):
-    """Job number ``job`` has come by a handle of an actor without a name, of ``owner``."""
-
-    name: str
-    actor: bytes
-    owner: int
-    job: int
-
-
-class GroupOfOtherJob(Struct, array_like=True, frozen=True, tag=11, gc=False):
-    """What another job submits is to be in a placement group of job ``owner``, not detached."""
-
-    name: str
-    group: str
-    owner: int
-
-
 class Unsendable(Struct, array_like=True, frozen=True, tag=12, gc=False):
     """A client's task is too long for a message."""
 
@@ -231,9 +206,6 @@ Failure = (
     | Unschedulable
     | GroupRemoved
     | StoreFull
-    | ObjectOfOtherJob
-    | ActorOfOtherJob
-    | GroupOfOtherJob
     | Unsendable
 )
 

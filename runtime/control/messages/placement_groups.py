@@ -35,8 +35,6 @@ class GroupCreated(Struct, array_like=True, tag=125):
 
 class RemoveGroup(Struct, array_like=True, tag=28):
     group: str
-    job: bytes = b""
-    """Of who asks, as its node says; empty: the system itself."""
 
 
 class PrepareBundle(Struct, array_like=True, tag=121):

@@ -16,7 +16,7 @@ actor's tasks count as a job of their own). Jobs share resources, the key-value 
 detached placement groups, and named actors; an actor whose driver chose no namespace has
 its name in a namespace of its job's.
 
-`core.access` says what one job may do to another. `JobEnded` names the job alone: each
+What one job hands to another can be used there, as in Ray. `JobEnded` names the job alone: each
 receiver drops everything whose ID begins with the job's, and ignores what arrives later.
 """
 

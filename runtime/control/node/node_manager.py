@@ -110,7 +110,7 @@ class NodeManager:
         self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
         self.members = Membership(node, incarnation)
         self.owned = OwnedObjects(node, self.objects, self.log)
-        self.access = JobAccess(ctx, self._worker_at)
+        self.access = JobAccess(self._worker_at)
         self.actors = ActorManager(ctx, node, self)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.inputs = TaskInputs(ctx, self.objects, self.timeline, self._push)
@@ -149,7 +149,7 @@ class NodeManager:
             self.actors,
         )  # fmt: skip
         self.canceller = Canceller(
-            ctx, node, self.ready, self.workers, self.inputs, self.objects, self.access.may_cancel,
+            ctx, node, self.ready, self.workers, self.inputs, self.objects,
             self.submitter.cancel,
         )  # fmt: skip
         self.dispatcher = Dispatcher(
@@ -182,7 +182,7 @@ class NodeManager:
         )  # fmt: skip
         self.object_manager = ObjectManager(
             ctx, node, self.objects, self.unsealed, self.owned, self.log, self.contained_references,
-            self.access.may_read, self._lives,
+            self._lives,
         )  # fmt: skip
         self.jobs = NodeJobs(
             ctx, node, self.access, self.dispatcher, self.inputs, self.actors, self.objects,
@@ -333,8 +333,7 @@ class NodeManager:
         self.ctx.send("global", message)
 
     def _on_remove_group(self, source: str, message: RemoveGroup) -> None:
-        message.job = self.access.of(source)
-        self.bundles.on_remove(message.group, message.job)
+        self.bundles.on_remove(message.group)
         self.ctx.send("global", message)
 
     def _on_table(self, source: str, message: Any) -> None:
@@ -347,5 +346,4 @@ class NodeManager:
 
     def _on_kill_actor(self, source: str, message: KillActor) -> None:
         self.submitter.killed(message.actor)
-        message.job = self.access.of(source)
         self.ctx.send("gcs", message)

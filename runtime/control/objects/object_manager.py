@@ -55,11 +55,9 @@ class ObjectManager:
         owned: OwnedObjects,
         log: GcsWriteLog,
         contained_references: ContainedReferences,
-        may_read: Callable[[str, bytes], ObjectValue | None],
         lives: Callable[[str], bool],
     ) -> None:
-        """`may_read` returns the error that an object of another job is to a client, else None;
-        `lives` returns whether a client of this node lives."""
+        """`lives` returns whether a client of this node lives."""
         self._ctx = ctx
         self._node = node
         self._objects = objects
@@ -67,7 +65,6 @@ class ObjectManager:
         self._owned = owned
         self._log = log
         self._contained_references = contained_references
-        self._may_read = may_read
         self._lives = lives
 
     def handlers(self) -> Handlers:
@@ -105,11 +102,7 @@ class ObjectManager:
                 self._ctx.send(source, ObjectsReady([value]))
 
         for oid in message.objects:
-            refused = self._may_read(source, oid)
-            if refused is None:
-                self._objects.pulls.want(oid, arrived)
-            else:
-                self._ctx.send(source, ObjectsReady([refused]))
+            self._objects.pulls.want(oid, arrived)
 
     def on_unpin(self, source: str, message: Unpin) -> None:
         """A client ends its pins of objects."""

@@ -18,10 +18,8 @@ no node can run.
 handle of a group, nor can submit anything in it, before it is here; and what comes for a group
 that the table does not know comes for one that is gone: removed, or ended with its job.
 
-A group is its job's: other jobs can neither run anything in it nor remove it, unless it is
-detached. Which it is the table knows alone, so a node keeps nothing of what another job has
-in a group (`Spillback`), and the global scheduler refuses it. Nor does it keep what a client
-submits that has just removed the group.
+A group ends with its job unless it is detached. A node keeps nothing of what a client submits
+that has just removed the group (`Spillback`).
 
 A name is one group's at a time, among those that a job may see: its own and all detached
 ones. Who comes first is decided here; the other one is not created, and its creator told.
@@ -40,22 +38,19 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.group_resources import (
     group_of,
     group_resources,
-    is_of_job,
     job_of,
-    owner_of,
 )
-from raytwin.runtime.control.core.ids import NUMBER_BYTES, job_number
+from raytwin.runtime.control.core.ids import NUMBER_BYTES
 from raytwin.runtime.control.messages import (
     BundlePrepared,
     CommitBundle,
     CreateGroup,
-    Event,
     PrepareBundle,
     RemoveGroup,
     ReturnBundle,
     TaskSpec,
 )
-from raytwin.runtime.control.messages.errors import GroupOfOtherJob, GroupRemoved
+from raytwin.runtime.control.messages.errors import GroupRemoved
 from raytwin.runtime.control.scheduling.bundle_packing import Free, place
 
 RETRY_S = 0.1
@@ -162,16 +157,11 @@ class GroupTable:
         return group.id
 
     def remove(self, message: RemoveGroup) -> None:
-        """Give everything back, unless the group is none of theirs who ask."""
+        """Give everything back that a group has reserved."""
         group = self.groups.get(message.group)
-        if group is None:
-            return
-        if message.job and not self._is_open(group.id, message.job):
-            reason = f"placement group {group.id} belongs to job {owner_of(group.id)}"
-            self._ctx.send("gcs", Event("refused", f"job {job_number(message.job)}", reason))
-            return
-        self._remove(group)
-        self._removed[group.id] = group.row
+        if group is not None:
+            self._remove(group)
+            self._removed[group.id] = group.row
 
     def _remove(self, group: Group) -> None:
         group.state = "REMOVED"
@@ -194,26 +184,13 @@ class GroupTable:
             if job_of(key) == ended and not row[-1]:
                 del self._removed[key]
 
-    def refusal(self, spec: TaskSpec) -> GroupOfOtherJob | GroupRemoved | None:
+    def refusal(self, spec: TaskSpec) -> GroupRemoved | None:
         """Return why a task or an actor may not run in its group, None if it may."""
         group = group_of(spec)
-        if not group:
-            return None
-        if not self._is_open(group, spec.array):
-            return GroupOfOtherJob(spec.name, group, owner_of(group))
-        if group in self.groups:
+        if not group or group in self.groups:
             return None
         is_actor = spec.extra is not None and spec.extra.actor is not None
         return GroupRemoved(spec.name, group, is_actor)
-
-    def _is_open(self, group: str, some_id: bytes) -> bool:
-        """Whether the job that something belongs to may use a group; one nobody knows is open."""
-        if is_of_job(group, some_id):
-            return True
-        there = self.groups.get(group)
-        if there is not None:
-            return there.detached
-        return group not in self._removed or bool(self._removed[group][-1])
 
     def on_prepared(self, message: BundlePrepared) -> None:
         """A node has answered."""
