@@ -23,11 +23,13 @@ If ``__ray_save__`` raises, or what it returns cannot be pickled or is longer th
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from functools import update_wrapper
 from sys import maxsize
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from raytwin.runtime.api.arguments import positional_of
 from raytwin.runtime.api.backend import ObjectRef, current
@@ -145,13 +147,13 @@ class ActorClass:
         _check_arguments(self.cls, self.class_name, args, kwargs)
         actor, ref, found = current().create_actor(self, args, kwargs, self.actor_options)
         if found:
-            return _described(found, actor, ref)
-        return ActorHandle(actor, ref, *self.description(), self.cls)
+            return ActorHandle(actor, ref, pickle.loads(found))
+        return ActorHandle(actor, ref, self.description(), self.cls)
 
-    def description(self) -> tuple[str, dict[str, dict[str, Any]], int, bool, int]:
-        """Return what a handle is made of, apart from which actor it is."""
+    def description(self) -> HandleDescription:
+        """Return the parts of a handle that are the same for all actors of this class."""
         options = self.actor_options
-        return (
+        return HandleDescription(
             self.class_name, self.methods, options.max_task_retries, options.max_restarts != 0,
             max(0, options.max_pending_calls),
         )  # fmt: skip
@@ -243,49 +245,36 @@ class ActorMethod:
 
     def options(self, **given: Any) -> ActorMethod:
         """Return the same method with other options."""
-        given = checked(given)
-        call = self._call
-        if given.get("num_returns") == STREAMING and call.num_returns == 1:
-            raise ValueError(NO_GENERATOR.format(call.name))
-        changed = ActorCall(
-            call.actor,
-            call.hold,
-            call.method,
-            given.get("name") or call.name,
-            given.get("num_returns", call.num_returns),
-            given.get("max_task_retries", call.retries),
-            call.rebuilt,
-            given.get("retry_exceptions", call.retry_exceptions),
-            call.pending_max,
-        )
-        return ActorMethod(self._ref, changed, self._signature)
+        call = replace(self._call, **checked(given))
+        if call.num_returns == STREAMING and self._call.num_returns == 1:
+            raise ValueError(NO_GENERATOR.format(self._call.name))
+        return ActorMethod(self._ref, call, self._signature)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"an actor's method is not called directly: use {self._call.name}.remote()")
+
+
+class HandleDescription(NamedTuple):
+    """The parts of a handle that are the same for all actors of a class."""
+
+    class_name: str
+    methods: dict[str, dict[str, Any]]
+    """The options of each method."""
+    max_task_retries: int
+    rebuilt: bool
+    pending_max: int
 
 
 class ActorHandle:
     """An actor, as its callers see it; may be sent to tasks and other actors."""
 
     def __init__(
-        self,
-        actor: bytes,
-        ref: ObjectRef,
-        class_name: str,
-        methods: dict[str, dict[str, Any]],
-        retries: int,
-        rebuilt: bool,
-        pending_max: int,
-        cls: type | None = None,
+        self, actor: bytes, ref: ObjectRef, description: HandleDescription, cls: type | None = None
     ) -> None:
         self._actor = actor
         self._ref = ref
         """Keeps the actor alive."""
-        self._class_name = class_name
-        self._methods = methods
-        self._retries = retries
-        self._rebuilt = rebuilt
-        self._pending_max = pending_max
+        self._description = description
         self._cls = cls
 
     @property
@@ -297,24 +286,22 @@ class ActorHandle:
         return self._actor_id
 
     def __dir__(self) -> list[str]:
-        return [*object.__dir__(self), *self._methods]
+        return [*object.__dir__(self), *self._description.methods]
 
     def __getattr__(self, name: str) -> ActorMethod:
-        methods = self.__dict__.get("_methods")
-        if methods is None or (name not in methods and name not in _BUILT_IN):
-            raise AttributeError(f"{self.__dict__.get('_class_name')!r} has no method {name!r}")
-        options = methods.get(name, {})
+        found = self.__dict__.get("_description")
+        if found is None or (name not in found.methods and name not in _BUILT_IN):
+            kind = None if found is None else found.class_name
+            raise AttributeError(f"{kind!r} has no method {name!r}")
+        options = {
+            "name": f"{found.class_name}.{name}",
+            "max_task_retries": found.max_task_retries,
+            **found.methods.get(name, {}),
+        }
         call = ActorCall(
-            self._actor,
-            self._ref.binary(),
-            name,
-            options.get("name") or f"{self._class_name}.{name}",
-            options.get("num_returns", 1),
-            options.get("max_task_retries", self._retries),
-            self._rebuilt,
-            options.get("retry_exceptions", False),
-            self._pending_max,
-        )
+            self._actor, self._ref.binary(), name, rebuilt=found.rebuilt,
+            pending_max=found.pending_max, **options,
+        )  # fmt: skip
         made = ActorMethod(self._ref, call, self._signature(name))
         # Found without this method the next time.
         self.__dict__[name] = made
@@ -332,10 +319,7 @@ class ActorHandle:
             return None
 
     def __reduce__(self) -> Any:
-        return _restore_handle, (
-            self._actor, self._ref, self._class_name, self._methods, self._retries, self._rebuilt,
-            self._pending_max,
-        )  # fmt: skip
+        return ActorHandle, (self._actor, self._ref, self._description)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ActorHandle) and other._actor == self._actor
@@ -344,25 +328,7 @@ class ActorHandle:
         return hash(self._actor)
 
     def __repr__(self) -> str:
-        return f"Actor({self._class_name}, {self._actor.hex()})"
-
-
-def _restore_handle(
-    actor: bytes,
-    ref: ObjectRef,
-    class_name: str,
-    methods: dict[str, dict[str, Any]],
-    retries: int,
-    rebuilt: bool,
-    pending_max: int,
-) -> ActorHandle:
-    return ActorHandle(actor, ref, class_name, methods, retries, rebuilt, pending_max)
-
-
-def _described(description: bytes, actor: bytes, ref: ObjectRef) -> ActorHandle:
-    import pickle
-
-    return ActorHandle(actor, ref, *pickle.loads(description))
+        return f"Actor({self._description.class_name}, {self._actor.hex()})"
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
@@ -378,7 +344,7 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     if found is None:
         raise ValueError(f"there is no actor named {name!r}")
     actor, ref, description = found
-    return _described(description, actor, ref)
+    return ActorHandle(actor, ref, pickle.loads(description))
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:

@@ -94,7 +94,7 @@ class RuntimeContext:
         ref, cls = current().own_actor()
         restarts = actor[1].max_restarts if actor[1] is not None else 0
         description = ActorClass(cls, ActorOptions(max_restarts=restarts)).description()
-        return ActorHandle(actor[0], ref, *description, cls)
+        return ActorHandle(actor[0], ref, description, cls)
 
     @property
     def runtime_env(self) -> dict[str, Any]:
@@ -103,11 +103,6 @@ class RuntimeContext:
 
         found: dict[str, Any] = json.loads(self.get_runtime_env_string())
         return found
-
-    @property
-    def current_placement_group_id(self) -> str | None:
-        """The ID of the placement group that the running task or actor is in."""
-        return self.get_placement_group_id()
 
     def get_actor_name(self) -> str | None:
         """Return the actor's name, an empty string if it has none; None for a task."""

@@ -123,13 +123,13 @@ class SessionActors:
             keeper = call.actor if call.rebuilt else b""
             if returns == 1 and not (deps or held or call.extra.stream or call.extra.inside):
                 entry = self.client.submitter.call(
-                    array, call.extra, call.name, call.retries, payload, call.hold, keeper
+                    array, call.extra, call.name, call.max_task_retries, payload, call.hold, keeper
                 )
                 entry.refs += 1
                 return [counted_ref(array + FIRST, self._references)]
             spec = TaskSpec(
-                array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
-                -1, call.name, call.extra,
+                array, 0, 1, b"", payload, self.client.address, "", deps, returns,
+                call.max_task_retries, -1, call.name, call.extra,
             )  # fmt: skip
             holds: tuple[bytes, ...] = (call.hold,)
             if held:

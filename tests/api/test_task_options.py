@@ -10,8 +10,6 @@ import pytest
 
 import raytwin as ray
 from raytwin.runtime.api.exceptions import TaskUnschedulableError
-from raytwin.runtime.api.options import method_options
-from raytwin.runtime.api.options.actor_options import NOT_HERE
 from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raytwin.runtime.api.options.task_options import ONLY_RAYS
 
@@ -162,11 +160,10 @@ def test_what_asks_for_nothing_is_no_option() -> None:
     defaults = {"enable_task_events": True, "max_calls": 0, "placement_group": "default"}
     given = {**dict.fromkeys(ONLY_RAYS), **defaults, "placement_group_bundle_index": -1}
     assert ray.get(nap.options(**given).remote(0.0)) is None
-    given = {n: given.get(n) for n in NOT_HERE}
     actor = Actor.options(**given).remote()
-    method = actor.f.options(**{n: given.get(n) for n in method_options.ONLY_RAYS})
+    method = actor.f.options(**given)
     assert ray.get(method.remote(), timeout=LIMIT_S) == 1
-    for name in NOT_HERE:
+    for name in ONLY_RAYS:
         with pytest.raises(ValueError, match=f"Ray's actor option '{name}'"):
             Actor.options(**{name: 1})
     for name in defaults:

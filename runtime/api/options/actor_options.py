@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raytwin.runtime.api.options.checks import INTEGER_MAX, integer, namespace, text
-from raytwin.runtime.api.options.task_options import EVER, ONLY_RAYS, TaskOptions, asks_nothing
+from raytwin.runtime.api.options.task_options import EVER, TaskOptions, options_given
 
 _OF_TASKS = (
     "num_cpus", "num_gpus", "resources", "scheduling_strategy", "runtime_env", "accelerator_type",
@@ -16,18 +16,6 @@ NAMES = (
     *_OF_TASKS, "name", "namespace", "get_if_exists", "lifetime", "max_restarts",
     "max_task_retries", "max_concurrency", "max_pending_calls", "checkpoint_interval",
 )  # fmt: skip
-NOT_HERE = {
-    "concurrency_groups": "a class has one max_concurrency for all of its methods",
-    "allow_out_of_order_execution": "with max_concurrency above 1 calls overtake one another",
-    "enable_tensor_transport": "values go through the object store",
-    "_actor_generator_backpressure_num_objects": "a stream is not held back",
-    **{name: ONLY_RAYS[name] for name in (
-        "memory", "object_store_memory", "placement_group", "placement_group_bundle_index",
-        "placement_group_capture_child_tasks", "label_selector", "fallback_strategy", "_labels",
-        "enable_task_events",
-    )},
-}  # fmt: skip
-"""Options of Ray that raytwin does not have, and what to know instead."""
 CONCURRENCY_MAX = 10_000
 _LEAST = {
     "max_restarts": -1, "max_task_retries": -1, "max_pending_calls": -1, "max_concurrency": 0,
@@ -66,23 +54,8 @@ class ActorOptions:
         Raises ValueError for an unknown name or an impossible value, TypeError
         for a value of the wrong type.
         """
-        given = {n: v for n, v in given.items() if n not in NOT_HERE or not asks_nothing(n, v)}
-        for name in given:
-            if name in NOT_HERE:
-                raise ValueError(
-                    f"raytwin does not have Ray's actor option {name!r}: {NOT_HERE[name]}"
-                    " (docs/api.md, Options of an actor)"
-                )
-            if name not in NAMES:
-                import difflib
-
-                near = difflib.get_close_matches(name, NAMES, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
-                raise ValueError(f"raytwin has no actor option {name!r}: {hint}")
-        own = {name: value for name, value in given.items() if name in NAMES}
-        changes = {n: v for n, v in own.items() if n not in _OF_TASKS and v is not None}
-        rest = {name: value for name, value in given.items() if name not in changes}
-        task = self.task.changed({n: v for n, v in rest.items() if v is not None})
+        changes = options_given("actor ", NAMES, given)
+        task = self.task.changed({n: changes.pop(n) for n in _OF_TASKS if n in changes})
         for name in changes:
             if name in _LEAST:
                 most = CONCURRENCY_MAX if name == "max_concurrency" else INTEGER_MAX

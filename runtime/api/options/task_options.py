@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,9 +35,15 @@ ONLY_RAYS = {
     "_labels": "tasks have no labels",
     "enable_task_events": "there are no task events to turn off",
     "_generator_backpressure_num_objects": "a stream is not held back",
+    "_actor_generator_backpressure_num_objects": "a stream is not held back",
     "_num_objects_per_yield": "a yield makes one object",
+    "concurrency_groups": "a class has one max_concurrency for all of its methods",
+    "concurrency_group": "a class has one max_concurrency for all of its methods",
+    "allow_out_of_order_execution": "with max_concurrency above 1 calls overtake one another",
+    "enable_tensor_transport": "values go through the object store",
+    "tensor_transport": "values go through the object store",
 }
-"""Options of Ray that raytwin does not have, and what to know instead."""
+"""Options of tasks, actors and methods in Ray that raytwin does not have, and why."""
 
 _DEFAULTS: dict[str, Any] = {
     "enable_task_events": True,
@@ -83,19 +90,7 @@ class TaskOptions:
         Raises ValueError for an unknown name or an impossible value, TypeError
         for a value of the wrong type.
         """
-        for name, value in given.items():
-            if name in ONLY_RAYS:
-                if asks_nothing(name, value):
-                    continue
-                raise ValueError(f"raytwin does not have Ray's option {name!r}: {ONLY_RAYS[name]}")
-            if name not in NAMES:
-                import difflib
-
-                near = difflib.get_close_matches(name, NAMES, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
-                raise ValueError(f"raytwin has no option {name!r}: {hint}")
-        # None means: the default.
-        changes = {n: v for n, v in given.items() if n in NAMES and v is not None}
+        changes = options_given("", NAMES, given)
         if "resources" in changes:
             changes["resources"] = _resources(changes["resources"])
         if "num_returns" in changes:
@@ -126,10 +121,27 @@ class TaskOptions:
         return replace(options, demand=format_demand(demand), plain=plain)
 
 
-def asks_nothing(name: str, value: Any) -> bool:
-    """Whether an option that only Ray has is as it is there by itself."""
-    default = _DEFAULTS.get(name)
-    return type(value) is type(default) and value == default
+def options_given(kind: str, names: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with a value; None means the default.
+
+    Raises ValueError for unknown ones, and for those of Ray's that raytwin does not have,
+    unless they are as they are in Ray by themselves.
+    """
+    found = {}
+    for name, value in given.items():
+        if name in names:
+            if value is not None:
+                found[name] = value
+        elif name not in ONLY_RAYS:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+            raise ValueError(f"raytwin has no {kind}option {name!r}: {hint}")
+        elif type(value) is not type(_DEFAULTS.get(name)) or value != _DEFAULTS.get(name):
+            raise ValueError(
+                f"raytwin does not have Ray's {kind}option {name!r}: {ONLY_RAYS[name]}"
+                " (docs/api.md)"
+            )
+    return found
 
 
 def _resources(resources: Any) -> tuple[tuple[str, float], ...]:
