@@ -219,8 +219,8 @@ def _size_of_updates(message: TaskUpdates) -> Size:
         elements += count
     nbytes += 30 * len(message.puts)
     ranges = len(message.added) + len(message.done) + len(message.copies) + len(message.puts)
-    gone = len(message.released) + len(message.bereaved) + len(message.handed)
-    nbytes += 12 * len(message.holding) + sum(
+    gone = len(message.released) + len(message.owner_died) + len(message.claimed)
+    nbytes += 12 * len(message.with_references) + sum(
         12 + len(pack(why)) for _, why in message.unreconstructable
     )
     return ranges + len(message.released), elements, nbytes + 12 * gone

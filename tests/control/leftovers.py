@@ -68,8 +68,8 @@ def leftovers(world: World) -> dict[str, Any]:
             "_spilling", "on_disk", "requests", "stored_bytes", "_idle_bytes", "spilled_bytes",
         )  # fmt: skip
         look(
-            at, scheduler.log, "_added", "_done", "_large", "_copies", "_released", "_known",
-            "_exposed", "_puts", "_deps", "_uses", "_kept",
+            at, scheduler.log, "_rows", "_inputs", "_released", "_owner_died", "_claimed", "_known",
+            "_exposed",
         )  # fmt: skip
         look(f"store:{number}", world.stores[number], "places", "disk")
     for address, shell in world.shells.items():

@@ -129,7 +129,7 @@ def test_what_the_gcs_never_heard_of_is_no_news_for_the_history() -> None:
     """It would take it for a release that came early, and free what is made later."""
     ctx = Alone()
     log = GcsWriteLog(ctx, 0, Config(task_history=True))
-    log.release(array(1))
+    log.release([array(1)])
     ctx.pass_time(1.0)
     assert ctx.take(TaskUpdates) == []
 
@@ -140,7 +140,7 @@ def test_a_node_leaves_no_task_out_of_the_history() -> None:
         log = GcsWriteLog(ctx, 0, Config(task_history=keeps))
         log.accept(spec(1))
         log.finish(result(1))
-        log.release(array(1))
+        log.release([array(1)])
         ctx.pass_time(1.0)
         updates = ctx.take(TaskUpdates)
         if not keeps:

@@ -30,7 +30,7 @@ def test_a_task_that_lives_within_a_batch_leaves_no_trace() -> None:
     ctx, log = made()
     log.accept(spec())
     log.finish(result())
-    log.release(array(1))
+    log.release([array(1)])
     assert later(ctx, log) == []
     assert is_empty(log)
 
@@ -47,8 +47,8 @@ def test_what_is_not_over_goes_out_when_the_linger_is() -> None:
     assert update.done == [(array(2), 0, 1, ())]
     # Now the GCS knows of them, so it must hear that they are released.
     log.finish(result(1))
-    log.release(array(1))
-    log.release(array(2))
+    log.release([array(1)])
+    log.release([array(2)])
     [update] = later(ctx, log)
     assert (update.added, update.done) == ([], [])
     assert update.released == [array(1), array(2)]
@@ -65,7 +65,7 @@ def test_a_burst_leaves_no_trace_whenever_it_begins() -> None:
         log.accept(spec(2))
         log.finish(result(2))
         ctx.pass_time(0.9 * linger_s)
-        log.release(array(2))
+        log.release([array(2)])
     ctx.pass_time(3 * linger_s)
     updates = ctx.take(TaskUpdates, "gcs")
     assert [s.array for update in updates for s in update.added] == [array(1)]
@@ -121,7 +121,7 @@ def test_exposed_arrays_do_not_wait() -> None:
 def test_a_spilled_array_is_released_at_the_gcs() -> None:
     ctx, log = made()
     log.spilled(spec(1), {})
-    log.release(array(1))
+    log.release([array(1)])
     [update] = later(ctx, log)
     assert update.released == [array(1)]
     assert is_empty(log)
@@ -131,7 +131,7 @@ def test_a_release_and_a_new_life_are_not_in_one_batch() -> None:
     ctx, log = made()
     for begin in (log.accept, lambda again: log.spilled(again, {})):
         log.spilled(spec(1), {})
-        log.release(array(1))
+        log.release([array(1)])
         begin(spec(1))
         log.flush()
         released, *rest = ctx.take(TaskUpdates)
@@ -160,8 +160,8 @@ def test_a_chain_that_lives_within_a_batch_leaves_no_trace() -> None:
     for number in range(2, 2000):
         log.accept(depends(number, number - 1))
         log.finish(result(number))
-        log.release(array(number - 1))
-    log.release(array(1999))
+        log.release([array(number - 1)])
+    log.release([array(1999)])
     assert later(ctx, log) == []
     assert is_empty(log)
 
@@ -174,16 +174,16 @@ def test_what_a_survivor_descends_from_is_logged_and_released() -> None:
     log.accept(spec(4))
     for number in (1, 2, 4):
         log.finish(result(number))
-        log.release(array(number))
+        log.release([array(number)])
     [update] = later(ctx, log)
     assert sorted(s.array for s in update.added) == [array(1), array(2), array(3)]
     assert update.done == [] and sorted(update.released) == [array(1), array(2)]
     # What the GCS knows by now is kept there.
     log.accept(depends(5, 3))
-    log.release(array(3))
+    log.release([array(3)])
     [update] = later(ctx, log)
     assert [s.array for s in update.added] == [array(5)] and update.released == [array(3)]
-    log.release(array(5))
+    log.release([array(5)])
     [update] = later(ctx, log)
     assert update.released == [array(5)] and is_empty(log)
 
@@ -192,7 +192,7 @@ def test_what_was_kept_may_begin_again() -> None:
     ctx, log = made()
     log.accept(spec(1))
     log.accept(depends(2, 1))
-    log.release(array(1))
+    log.release([array(1)])
     log.accept(spec(1))
     first, second = later(ctx, log)
     assert first.released == [array(1)] and not second.released
@@ -204,6 +204,6 @@ def test_puts_are_told_apart() -> None:
     log.put(array(1), 0)
     log.put(array(2), 500)
     log.put(array(3), 0)
-    log.release(array(3))
+    log.release([array(3)])
     [update] = later(ctx, log)
     assert update.puts == [(array(1), 0), (array(2), 500)] and not update.done

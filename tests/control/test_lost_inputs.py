@@ -325,7 +325,7 @@ def nested(holding: bool) -> Table:
     """Return a table in which 3, which is lost, was made of 2, which was lent 1."""
     table = Table()
     table.made(spec(1), 1)
-    kept = {"holding": [array(2)]} if holding else {}
+    kept = {"with_references": [array(2)]} if holding else {}
     table.made(lends(2, 1), 1, **kept)
     table.made(spec(3, deps=(oid(2),)), 1)
     table.news(0, released=[array(2), array(1)])
@@ -360,7 +360,7 @@ def test_what_a_value_does_not_refer_to_is_freed_when_it_is_made() -> None:
 def test_what_is_let_go_of_while_a_value_that_refers_to_it_is_needed_stays() -> None:
     table = Table()
     table.made(spec(1), 2)
-    table.made(lends(2, 1), 2, holding=[array(2)])
+    table.made(lends(2, 1), 2, with_references=[array(2)])
     table.made(spec(3, deps=(oid(2),)), 1)
     table.kill(1)
     table.ask(oid(3))

@@ -39,8 +39,8 @@ def news(node: Node) -> list[TaskUpdates]:
 def lost(node: Node) -> set[bytes]:
     """Return which arrays the GCS is told are lost with their owner."""
     told = news(node)
-    assert all(set(update.bereaved) <= set(update.released) for update in told)
-    return {each for update in told for each in update.bereaved}
+    assert all(set(update.owner_died) <= set(update.released) for update in told)
+    return {each for update in told for each in update.owner_died}
 
 
 def after(retries: int) -> Node:
@@ -112,7 +112,7 @@ def test_what_a_client_of_another_node_has_claimed_is_handed_over() -> None:
     node.ctx.take(TaskUpdates)
     node.ctx.pass_time(ORPHANED_S)
     told = news(node)
-    assert [update.handed for update in told if update.handed] == [[array(11)]]
+    assert [update.claimed for update in told if update.claimed] == [[array(11)]]
     assert not any(update.released for update in told)
     assert array(11) not in node.scheduler.objects.owners
     assert node.scheduler.objects.has_array(array(11))

@@ -86,8 +86,8 @@ def test_every_row_of_an_update_goes_to_its_shard_once(rows: Any, shards: int) -
         released=[array(n) for n, _ in rows],
         puts=[(array(n), 0) for n, _ in rows],
         calls=[(array(n), "driver:0.0", b"") for n, _ in rows],
-        bereaved=[array(n) for n, _ in rows],
-        holding=[array(n) for n, _ in rows],
+        owner_died=[array(n) for n, _ in rows],
+        with_references=[array(n) for n, _ in rows],
         unreconstructable=[(array(n), Loss(LossCause.RELEASED)) for n, _ in rows],
     )
     Router(ctx, shards).send("gcs", whole)
@@ -319,7 +319,9 @@ def test_what_a_needed_value_refers_to_in_another_shard_is_needed_too() -> None:
     lends = spec(value)
     lends.extra = TaskExtra(inside=(array(inner),))
     shard.turn("node:0", updates(0, added=[lends]))
-    shard.turn("node:0", updates(0, done=[(array(value), 0, 1, ())], holding=[array(value)]))
+    shard.turn(
+        "node:0", updates(0, done=[(array(value), 0, 1, ())], with_references=[array(value)])
+    )
     shard.turn("gcs.2", LineageChanges([(USED, array(user), (array(value),))]))
     shard.turn("global", placed(user, value, 1, (2,)))
     shard.changes()

@@ -110,9 +110,9 @@ def without_ended(message: TaskUpdates, ended: Iterable[bytes]) -> TaskUpdates:
         [row for row in message.puts if job_of(row[0]) not in ended],
         message.incarnation,
         [row for row in message.calls if job_of(row[0]) not in ended],
-        message.bereaved,
-        message.handed,
-        message.holding,
+        message.owner_died,
+        message.claimed,
+        message.with_references,
         message.unreconstructable,
         message.left,
     )

@@ -122,13 +122,13 @@ class TaskObjectTable:
         for array, why in message.unreconstructable:
             if array in store.rows:
                 store.rows[array].unreconstructable = why
-        self._add_done(node, message.done, frozenset(message.holding), late)
+        self._add_done(node, message.done, frozenset(message.with_references), late)
         for oid, size in message.copies:
             self._add_copy(node, oid, size)
-        bereaved = frozenset(message.bereaved)
+        owner_died = frozenset(message.owner_died)
         for array in message.released:
-            self.owners.release(array, node, array in bereaved)
-        for array in message.handed:
+            self.owners.release(array, node, array in owner_died)
+        for array in message.claimed:
             self.owners.hand_over(array, node)
         for array in store.lineage.overweight():
             self.owners.drop(array, -1)
@@ -150,9 +150,9 @@ class TaskObjectTable:
         return late
 
     def _add_done(
-        self, node: int, done: list[Ended], holding: frozenset[bytes], late: set[bytes]
+        self, node: int, done: list[Ended], with_references: frozenset[bytes], late: set[bytes]
     ) -> None:
-        """Enter ranges that have ended; values in `holding` contain references."""
+        """Enter ranges that have ended; values in `with_references` contain references."""
         store = self.store
         for array, start, count, sizes in _items_first(done):
             if array in late:
@@ -168,7 +168,7 @@ class TaskObjectTable:
                 self._ctx.after(ORPHANED_S, partial(self.owners.drop_orphans, [array]))
             row = store.row(array)
             row.finish(Done(start, count, node, sizes))
-            if array in holding:
+            if array in with_references:
                 row.inner = inside_of(row)
             self.reconstruction.on_made(array, row, start, count)
 

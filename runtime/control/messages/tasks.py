@@ -136,10 +136,10 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     ``puts``: (array, size) of what clients here have put, size 0 for a small value.
     ``incarnation``: the one of the node that is meant; 0: whichever it is.
     ``calls``: (array, owner, actor) of results in ``done`` that an actor made; an
-    empty ID where the actor is not known or did not make it. ``bereaved``: those of
-    ``released`` whose owner has died. ``handed``: arrays whose owner here has died, and
-    which somebody on another node has claimed. ``holding``: arrays in ``done`` whose values
-    have references inside. ``unreconstructable``: (array, error) of what cannot be made, as an
+    empty ID where the actor is not known or did not make it. ``owner_died``: those of
+    ``released`` whose owner has died. ``claimed``: arrays whose owner here has died, and
+    which a client of another node has claimed. ``with_references``: arrays in ``done`` whose
+    values have references inside. ``unreconstructable``: (array, error) of what cannot be made, as an
     input of it is lost; the error says which and why.
     """
 
@@ -151,9 +151,9 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     puts: list[tuple[bytes, int]] = []
     incarnation: int = 0
     calls: list[tuple[bytes, str, bytes]] = []
-    bereaved: list[bytes] = []
-    handed: list[bytes] = []
-    holding: list[bytes] = []
+    owner_died: list[bytes] = []
+    claimed: list[bytes] = []
+    with_references: list[bytes] = []
     unreconstructable: list[tuple[bytes, Failure]] = []
     left: int = -1
     """From the global scheduler: the node that had accepted all of ``added`` until now."""

@@ -1,9 +1,9 @@
 """The node's write-behind log of the GCS's task and object tables.
 
-The node buffers what happens to tasks and objects here, and sends the rows to the GCS in
-batches. A task that is accepted, ends and is released within one batch leaves no row: no client
-can ask for it any more. That makes a short task cheap, so the rules for when rows may wait are
-the heart of it:
+The node buffers what happens to tasks and objects here, one row for each array, and sends the rows
+to the GCS in batches. A task that is accepted, ends and is released within one batch leaves no row:
+no client can ask for it any more. That makes a short task cheap, so the rules for when rows may
+wait are the heart of it:
 
 * rows of tasks that a client of this node submitted, and that stay on this node, wait for
   ``log_linger_s``, and at most twice as long: a burst that is over by then leaves no rows even
@@ -21,17 +21,42 @@ unreleased array of this node descends, and can reconstruct a lost value from th
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Any
+
+from msgspec import Struct
 
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.core.task_ranges import needs_of, without
-from raytwin.runtime.control.messages import OK, RangeResult, TaskSpec, TaskUpdates
+from raytwin.runtime.control.messages import RangeResult, TaskSpec, TaskUpdates
 from raytwin.runtime.control.messages.errors import Failure
 
 ADDED_MAX = 256
 """Ranges in one message; each may carry arguments of up to ``inline_bytes_max``."""
+
+
+class _Row(Struct, gc=False):
+    """What has happened to one array since the last batch."""
+
+    added: list[TaskSpec] = []
+    """Ranges that this node has accepted."""
+    done: list[tuple[int, int]] = []
+    """Ranges that ended here with small values, in the order of their ends."""
+    large: list[tuple[int, int, tuple[int, ...]]] = []
+    """Ranges that ended here with large values, and these values' sizes."""
+    copies: list[tuple[bytes, int]] = []
+    put: int = -1
+    """The size of the value that a client put, 0 for a small one."""
+    call: tuple[str, bytes] | None = None
+    """The owner of an actor call's result, and the actor."""
+    contains: bool = False
+    """Whether the values contain references."""
+    failure: Failure | None = None
+    """Why a range cannot be made."""
+    released: bool = False
+    """Whether only `added` counts, and only for an array that depends on this one."""
+    waited: bool = False
+    """Whether the row was waiting at the last tick already."""
 
 
 class GcsWriteLog:
@@ -44,103 +69,81 @@ class GcsWriteLog:
         self._linger_s = config.log_linger_s
         self._history = config.task_history
         """The GCS keeps the history of every task: no row is dropped."""
-        self._added: dict[bytes, list[TaskSpec]] = {}
-        self._done: dict[bytes, Ranges | tuple[tuple[int, int]]] = {}
-        self._large: dict[bytes, list[tuple[int, int, tuple[int, ...]]]] = {}
-        self._copies: dict[bytes, list[tuple[bytes, int]]] = {}
+        self._rows: dict[bytes, _Row] = {}
+        self._inputs: set[bytes] = set()
+        """Arrays that are inputs of ranges accepted in this batch."""
         self._released: dict[bytes, None] = {}
-        self._bereaved: dict[bytes, None] = {}
-        """Arrays whose owner has died, and that are released for that."""
-        self._handed: dict[bytes, None] = {}
+        self._owner_died: dict[bytes, None] = {}
+        """Arrays that are released because their owner has died."""
+        self._claimed: dict[bytes, None] = {}
         """Arrays of dead owners that clients of other nodes have claimed."""
-        self._puts: dict[bytes, int] = {}
-        self._calls: dict[bytes, tuple[str, bytes]] = {}
-        self._holding: dict[bytes, None] = {}
-        self._barren: dict[bytes, Failure] = {}
-        self._deps: dict[bytes, tuple[bytes, ...]] = {}
-        """By array accepted in this batch: the arrays that are its inputs."""
-        self._uses: dict[bytes, int] = {}
-        """By array: how many of these have it as an input."""
-        self._kept: dict[bytes, list[TaskSpec]] = {}
-        """Accepted and released in this batch, and an input of others of it."""
         self._known: set[bytes] = set()
+        """Arrays that the GCS has heard of, or soon will."""
         self._exposed: set[bytes] = set()
-        self._old: set[bytes] = set()
-        """Arrays whose rows were waiting at the last tick already."""
         self._timer_set = False
         self._urgent = False
 
+    def _begin(self, array: bytes) -> _Row | None:
+        """Return the array's row, if it has one.
+
+        A parent that runs again may make an array that this batch releases: the batch goes first.
+        """
+        row = self._rows.get(array)
+        if array in self._released or (row is not None and row.released):
+            self.flush()
+            return None
+        return row
+
+    def _row(self, array: bytes) -> _Row:
+        """Return the array's row, a new one if it has none, and have it sent in time."""
+        row = self._begin(array)
+        if row is None:
+            row = self._rows[array] = _Row()
+        if array in self._exposed:
+            self._urgent = True
+        elif not self._timer_set:
+            self._start_timer()
+        return row
+
     def accept(self, spec: TaskSpec) -> None:
         """This node keeps a range that its own client submitted."""
-        self._begin_again(spec.array)
-        self._added.setdefault(spec.array, []).append(spec)
+        self._row(spec.array).added.append(spec)
         if spec.deps or spec.extra is not None:
-            self._use(spec, needs_of(spec))
-        self._touch(spec.array)
+            self._inputs.update(oid[: len(spec.array)] for oid in needs_of(spec))
 
     def finish(self, result: RangeResult) -> None:
         """A range has ended, and its values are here."""
-        array = result.array
-        self._begin_again(array)
+        row = self._row(result.array)
         if result.refs is not None and result.refs.contained:
-            self._holding[array] = None
+            row.contains = True
         if result.sizes:
-            sizes = self._large.setdefault(array, [])
-            sizes.append((result.start, result.count, result.sizes))
+            row.large.append((result.start, result.count, result.sizes))
         else:
-            done = self._done.get(array)
-            if isinstance(done, tuple):
-                (first,) = done
-                done = self._done[array] = Ranges()
-                done.add(*first)
-            if done is not None and done.overlaps(result.start, result.count):
-                self.flush()  # ran twice: each run counts
-                done = None
-            if done is None:
-                # Most arrays end in one piece: no set is made for these.
-                self._done[array] = ((result.start, result.count),)
-            else:
-                done.add(result.start, result.count)
-        self._touch(array)
+            row.done.append((result.start, result.count))
+
+    def finish_all(self, arrays: Sequence[bytes], call: tuple[str, bytes] | None = None) -> None:
+        """Single tasks have ended with small values, or calls of one owner (owner, actor)."""
+        for array in arrays:
+            row = self._row(array)
+            row.done.append((0, 1))
+            if call is not None:
+                row.call = call
 
     def unreconstructable(self, array: bytes, why: Failure) -> None:
         """A range cannot run here, since an input is lost."""
-        self._begin_again(array)
-        self._barren[array] = why
-        self._touch(array)
+        self._row(array).failure = why
 
     def put(self, array: bytes, size: int) -> None:
         """A client here has put a value; `size` is 0 for a small one."""
-        self._begin_again(array)
-        self._puts[array] = size
-        self._touch(array)
+        self._row(array).put = size
 
     def called(self, array: bytes, owner: str, actor: bytes) -> None:
         """The result that `finish` logs is that of an actor's call, with this owner."""
-        if self._calls.get(array, (owner, actor))[0] != owner:
+        row = self._row(array)
+        if row.call is not None and row.call[0] != owner:
             self.flush()  # its caller ran twice: both runs are owners
-        self._calls[array] = (owner, actor)
-        self._touch(array)
-
-    def finish_all(self, arrays: Sequence[bytes]) -> None:
-        """`finish` each of these, with small values."""
-        if (
-            self._done.keys().isdisjoint(arrays)
-            and (not self._released or self._released.keys().isdisjoint(arrays))
-            and (not self._kept or self._kept.keys().isdisjoint(arrays))
-        ):
-            self._done.update(dict.fromkeys(arrays, ((0, 1),)))
-            if self._exposed and not self._exposed.isdisjoint(arrays):
-                self._urgent = True
-            self._start_timer()
-            return
-        for array in arrays:
-            self.finish(RangeResult(array, 0, 1, OK, b"", self._node))
-
-    def called_all(self, arrays: Sequence[bytes], owner: str, actor: bytes) -> None:
-        """`called` and `finish` each of these, with small values."""
-        self._calls.update(dict.fromkeys(arrays, (owner, actor)))
-        self.finish_all(arrays)
+            row = self._row(array)
+        row.call = (owner, actor)
 
     def made_elsewhere(self, array: bytes) -> None:
         """Another node made and logs an array; its owner is here, and will release it."""
@@ -148,16 +151,14 @@ class GcsWriteLog:
 
     def copied(self, array: bytes, oid: bytes, size: int) -> None:
         """A copy of another node's object is here now."""
-        self._begin_again(array)
-        self._copies.setdefault(array, []).append((oid, size))
-        self._touch(array)
+        self._row(array).copies.append((oid, size))
 
     def spilled(self, spec: TaskSpec, own: Container[bytes]) -> None:
         """A range spills to the global scheduler, which logs it.
 
         Its inputs in `own`, the arrays of clients here, are exposed.
         """
-        self._begin_again(spec.array)
+        self._begin(spec.array)
         self._known.add(spec.array)
         for oid in needs_of(spec):
             if oid[: len(spec.array)] in own:
@@ -165,67 +166,46 @@ class GcsWriteLog:
 
     def moved(self, spec: TaskSpec, own: Container[bytes]) -> None:
         """A range that was accepted here moves to another node, which logs it."""
-        if spec.array in self._added:
-            left = [part for known in self._added.pop(spec.array) for part in without(known, spec)]
-            if left:
-                self._added[spec.array] = left
+        row = self._rows.get(spec.array)
+        if row is not None:
+            row.added = [part for known in row.added for part in without(known, spec)]
+            if not (row.added or row.done or row.large or row.copies):
+                del self._rows[spec.array]
         self.spilled(spec, own)
 
     def expose(self, array: bytes) -> None:
         """Another node may look for this array's objects from now on."""
         if array not in self._exposed:
             self._exposed.add(array)
-            if any(array in rows for rows in self._rows()):
+            if array in self._rows:
                 self._urgent = True
 
     def owner_died(self, array: bytes) -> None:
         """The array's owner has died, and the array is about to be released for that."""
         self.expose(array)
-        self._bereaved[array] = None
+        self._owner_died[array] = None
 
     def hand_over(self, array: bytes) -> None:
         """The array's owner here has died, and one on another node has claimed it."""
-        self._handed[array] = None
+        self._claimed[array] = None
         self._start_timer()
 
-    def release(self, array: bytes) -> None:
-        """The owner has released an array: drop its rows, or release it in the GCS, too."""
-        if self._history:
-            if self.knows(array) or any(array in rows for rows in self._rows()):
+    def release(self, arrays: Sequence[bytes]) -> None:
+        """The owners have released arrays: drop their rows, or release them in the GCS, too."""
+        rows = self._rows
+        for array in arrays:
+            row = rows.get(array)
+            if row is not None and not self._history:
+                if row.added and array in self._inputs:
+                    row.released = True
+                else:
+                    del rows[array]
+            if self.knows(array) or (self._history and row is not None):
                 self._released[array] = None
                 self._start_timer()
-            return
-        specs = self._added.pop(array, None)
-        if self._deps:
-            if specs is not None and array in self._uses:
-                self._kept[array] = specs
-            else:
-                self._unuse(array)
-        for rows in self._rows()[1:]:
-            if rows:
-                rows.pop(array, None)
-        exposed = array in self._exposed
-        self._exposed.discard(array)
-        if exposed or array in self._known:
-            self._known.discard(array)
-            self._released[array] = None
-            self._start_timer()
-
-    def release_all(self, arrays: Sequence[bytes]) -> None:
-        """`release` each of these."""
-        if (
-            self._history
-            or self._deps
-            or not self._exposed.isdisjoint(arrays)
-            or not self._known.isdisjoint(arrays)
-        ):
-            for array in arrays:
-                self.release(array)
-            return
-        for rows in self._rows():
-            if rows:
-                for array in arrays:
-                    rows.pop(array, None)
+                if not self._history:
+                    self._known.discard(array)
+                    self._exposed.discard(array)
 
     def disown(self, array: bytes) -> None:
         """Release in the GCS an array that another node made for an owner that is gone."""
@@ -234,41 +214,13 @@ class GcsWriteLog:
 
     def forget(self, array: bytes) -> None:
         """The GCS has freed the array: drop its rows."""
-        for rows in self._rows():
-            rows.pop(array, None)
+        self._rows.pop(array, None)
         self._exposed.discard(array)
         self._known.discard(array)
 
     def knows(self, array: bytes) -> bool:
         """Whether the GCS has heard of the array, or soon will."""
         return array in self._known or array in self._exposed
-
-    def _rows(self) -> tuple[dict[bytes, Any], ...]:
-        return (
-            self._added, self._done, self._large, self._copies, self._puts, self._calls,
-            self._holding, self._barren,
-        )  # fmt: skip
-
-    def _use(self, spec: TaskSpec, needs: tuple[bytes, ...]) -> None:
-        if not needs:
-            return
-        past = self._deps.get(spec.array, ())
-        arrays = dict.fromkeys(oid[: len(spec.array)] for oid in needs)
-        new = tuple(array for array in arrays if array not in past)
-        self._deps[spec.array] = past + new
-        for array in new:
-            self._uses[array] = self._uses.get(array, 0) + 1
-
-    def _unuse(self, array: bytes) -> None:
-        """Drop an array, and the rows that were kept as its inputs alone."""
-        pending = [array]
-        while pending:
-            for used in self._deps.pop(pending.pop(), ()):
-                self._uses[used] -= 1
-                if not self._uses[used]:
-                    del self._uses[used]
-                    if self._kept.pop(used, None) is not None:
-                        pending.append(used)
 
     def end_turn(self) -> None:
         """Send the rows if any must not wait."""
@@ -278,58 +230,61 @@ class GcsWriteLog:
     def flush(self) -> None:
         """Send all rows."""
         self._urgent = False
-        if self._kept:
-            self._added.update(self._kept)
-            self._released.update(dict.fromkeys(self._kept))
-        if not (any(self._rows()) or self._released or self._handed):
+        rows, self._rows = self._rows, {}
+        if self._inputs:
+            self._inputs = set()
+            rows = self._outlived(rows)
+        if not (rows or self._released or self._claimed):
             return
-        done: list[tuple[bytes, int, int, tuple[int, ...]]] = [
-            (array, start, count, ())
-            for array, ranges in self._done.items()
-            for start, count in ranges
-        ]
-        done += [(array, *row) for array, rows in self._large.items() for row in rows]
-        for rows in self._rows():
-            self._known.update(rows)
-        self._known.difference_update(self._kept)
-        added = [spec for specs in self._added.values() for spec in specs]
-        copies = [row for rows in self._copies.values() for row in rows]
-        released = list(self._released)
-        # In pieces: the specs contain arguments, and a burst would outgrow a frame.
-        while len(added) > ADDED_MAX:
-            part = TaskUpdates(
-                self._node, added[:ADDED_MAX], [], [], [], incarnation=self._incarnation
-            )
-            self._ctx.send("gcs", part)
-            added = added[ADDED_MAX:]
-        puts = list(self._puts.items())
-        calls = [(array, owner, actor) for array, (owner, actor) in self._calls.items()]
         news = TaskUpdates(
-            self._node, added, done, copies, released, puts, self._incarnation, calls,
-            [array for array in self._bereaved if array in self._released],
-            list(self._handed), list(self._holding), list(self._barren.items()),
+            self._node, [], [], [], [], incarnation=self._incarnation,
+            owner_died=[array for array in self._owner_died if array in self._released],
+            claimed=list(self._claimed),
         )  # fmt: skip
+        for array, row in rows.items():
+            news.added += row.added
+            if row.released:
+                self._released[array] = None
+                continue
+            self._known.add(array)
+            news.done += [(array, start, count, ()) for start, count in _merged(row.done)]
+            news.done += [(array, *large) for large in row.large]
+            news.copies += row.copies
+            if row.put >= 0:
+                news.puts.append((array, row.put))
+            if row.call is not None:
+                news.calls.append((array, *row.call))
+            if row.contains:
+                news.with_references.append(array)
+            if row.failure is not None:
+                news.unreconstructable.append((array, row.failure))
+        news.released = list(self._released)
+        # In pieces: the specs contain arguments, and a burst would outgrow a frame.
+        while len(news.added) > ADDED_MAX:
+            part = news.added[:ADDED_MAX]
+            self._ctx.send(
+                "gcs", TaskUpdates(self._node, part, [], [], [], incarnation=self._incarnation)
+            )
+            del news.added[:ADDED_MAX]
         self._ctx.send("gcs", news)
         if self._history:
-            self._known.difference_update(released)
-            self._exposed.difference_update(released)
-        self._added, self._done, self._large, self._copies = {}, {}, {}, {}
-        self._puts, self._deps, self._uses, self._kept = {}, {}, {}, {}
-        self._released, self._calls, self._bereaved, self._handed = {}, {}, {}, {}
-        self._holding, self._barren = {}, {}
+            self._known.difference_update(self._released)
+            self._exposed.difference_update(self._released)
+        self._released, self._owner_died, self._claimed = {}, {}, {}
 
-    def _begin_again(self, array: bytes) -> None:
-        """Flush before a parent that runs again makes an array that this batch releases."""
-        if not self._released and not self._kept:
-            return
-        if array in self._released or array in self._kept:
-            self.flush()
-
-    def _touch(self, array: bytes) -> None:
-        if self._exposed and array in self._exposed:
-            self._urgent = True
-        elif not self._timer_set:
-            self._start_timer()
+    @staticmethod
+    def _outlived(rows: dict[bytes, _Row]) -> dict[bytes, _Row]:
+        """Return the rows without the released ones from which no other one descends."""
+        kept = {array for array, row in rows.items() if not row.released}
+        pending = list(kept)
+        while pending:
+            for spec in rows[pending.pop()].added:
+                for oid in needs_of(spec):
+                    array = oid[: len(spec.array)]
+                    if array in rows and array not in kept:
+                        kept.add(array)
+                        pending.append(array)
+        return {array: row for array, row in rows.items() if array in kept}
 
     def _start_timer(self) -> None:
         if not self._timer_set:
@@ -338,20 +293,27 @@ class GcsWriteLog:
 
     def _on_timer(self) -> None:
         self._timer_set = False
-        if self._history or self._deps or self._kept:
-            # Tasks go together with their inputs.
-            self.flush()
-            return
-        old, self._old = self._old, set()
-        young = [
-            {array: row for array, row in rows.items() if array not in old} for rows in self._rows()
-        ]
-        for rows, staying in zip(self._rows(), young, strict=True):
-            for array in staying:
-                del rows[array]
+        young: dict[bytes, _Row] = {}
+        if not (self._history or self._inputs):  # else tasks go together with their inputs
+            young = {array: row for array, row in self._rows.items() if not row.waited}
+            self._rows = {array: row for array, row in self._rows.items() if row.waited}
         self.flush()
-        self._added, self._done, self._large, self._copies, self._puts, self._calls = young[:6]
-        self._holding, self._barren = young[6:]
-        if any(young):
-            self._old.update(*young)
+        if young:
+            self._rows = young
+            for row in young.values():
+                row.waited = True
             self._start_timer()
+
+
+def _merged(pieces: list[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    """Return ranges with neighbours as one; a range that ran twice counts each time."""
+    if len(pieces) < 2:
+        return pieces
+    whole = Ranges()
+    again = []
+    for start, count in pieces:
+        if whole.overlaps(start, count):
+            again.append((start, count))
+        else:
+            whole.add(start, count)
+    return [*whole, *again]

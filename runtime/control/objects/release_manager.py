@@ -88,7 +88,7 @@ class ReleaseManager:
                 if owned.died.pop(array, None) is not None:
                     # Borrowers that had it from the dead owner ask the GCS.
                     self._log.owner_died(array)
-        self._log.release_all(arrays)
+        self._log.release(arrays)
         self._objects.release_all(arrays)
         if self._contained_references.contained:
             for array in arrays:

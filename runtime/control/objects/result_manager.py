@@ -555,7 +555,7 @@ class ResultManager:
         if not self._all_received(arrays):
             return False
         self._objects.results.add_batch(batch, arrays)
-        self._log.called_all(arrays, owner, actor)
+        self._log.finish_all(arrays, (owner, actor))
         self.delivery.batch_ended(batch, owner)
         return True
 

@@ -240,11 +240,11 @@ _ROWS: tuple[tuple[str, Callable[[Any], bytes]], ...] = (
     ("done", _first),
     ("copies", _array_of_copy),
     ("released", _itself),
-    ("bereaved", _itself),
-    ("handed", _itself),
+    ("owner_died", _itself),
+    ("claimed", _itself),
     ("puts", _first),
     ("calls", _first),
-    ("holding", _itself),
+    ("with_references", _itself),
     ("unreconstructable", _first),
 )
 
