@@ -24,7 +24,6 @@ from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.objects.local_objects import LocalObjects
-from raytwin.runtime.control.objects.owner_failure import OwnerFailure
 from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
@@ -210,7 +209,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
     ),
     "borrowers are not counted": (mutant_without(ReferenceCounter, "_on_update"), ("value ",)),
     "an owner's death is nobody's news": (
-        mutant_without(OwnerFailure, "on_died"),
+        mutant_without(ReleaseManager, "owner_died"),
         ("value ", "RaySystemError", "tables:", "stores:"),
     ),
     "what is inside of values is never let go": (

@@ -35,7 +35,7 @@ def leftovers(world: World) -> dict[str, Any]:
         if number in world.cut:
             continue
         at = f"node:{number}"
-        look(at, scheduler, "queue", "unsealed")
+        look(at, scheduler, "queue")
         look(at, scheduler.owned, "actors", "died", "ends")
         look(at, scheduler.inputs, "waiting", "awaiting", "failed", "_for_function", "_claims")
         look(at, scheduler.leases, "assigned")
@@ -56,16 +56,13 @@ def leftovers(world: World) -> dict[str, Any]:
         look(f"{at}.owners", objects.owners, "others", "_counts")
         look(f"{at}.results", objects.results, "_results", "_batches", "_failed", "_overlapping")
         look(
-            f"{at}.local", objects.local, "_stored", "_stored_of", "_pins", "_doomed", "_primary",
-            "_dropped",
+            f"{at}.local", objects.local, "_unsealed", "_stored", "_stored_of", "_pins", "_doomed",
+            "_lost", "_idle", "_claims", "_spilling", "on_disk", "requests", "stored_bytes",
+            "_idle_bytes", "spilled_bytes",
         )  # fmt: skip
         look(
             f"{at}.pulls", objects.pulls, "_wanted", "wanted_of", "_fetching", "_pulling",
             "_ranks", "_until_s",
-        )  # fmt: skip
-        look(
-            f"{at}.eviction", objects.eviction, "_sizes", "_idle", "_claims",
-            "_spilling", "on_disk", "requests", "stored_bytes", "_idle_bytes", "spilled_bytes",
         )  # fmt: skip
         look(
             at, scheduler.log, "_rows", "_inputs", "_released", "_owner_died", "_claimed", "_known",

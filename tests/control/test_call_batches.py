@@ -359,7 +359,7 @@ def test_tasks_that_are_reported_together_keep_their_times() -> None:
 
 
 def made_objects() -> ObjectDirectory:
-    return ObjectDirectory(Alone(), 0, lambda array, oid, size: None)
+    return ObjectDirectory(Alone(), 0, Config(), lambda array, oid, size: None, lambda client: True)
 
 
 def test_a_run_of_results_is_looked_up_and_released_call_by_call() -> None:

@@ -48,7 +48,7 @@ def bring(node: Node) -> None:
     """Another task here needs the value, and node 1 is asked for it."""
     node.turn(DRIVER, SubmitTasks([spec(2, deps=(CHILD,))]))
     assert CHILD in node.ctx.take(LocateObjects)[0].objects
-    node.turn("gcs", ObjectLocations([Location(CHILD, (1,), 0, primary=1)]))
+    node.turn("gcs", ObjectLocations([Location(CHILD, (1,), 0)]))
     assert len(node.ctx.take(PullObject, "node:1")) == 1
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raytwin.runtime.api.failures import words_of
+from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.gcs.array_row import ArrayRow, Done
 from raytwin.runtime.control.messages import (
@@ -24,11 +25,11 @@ from raytwin.runtime.control.messages import (
     ObjectValue,
     Spill,
     Spilled,
-    TaskUpdates,
 )
 from raytwin.runtime.control.messages.errors import FullCause, Loss, LossCause, StoreFull
-from raytwin.runtime.control.objects.eviction import CLIENT, Eviction, Request
+from raytwin.runtime.control.objects.local_objects import CLIENT, LocalObjects, Request
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.result_table import ResultTable
 from tests.control.alone import Alone, array, result
 from tests.control.bodies import run_program, sequential
 from tests.control.programs import random_program, random_world
@@ -39,61 +40,62 @@ STORE = "store:0"
 
 
 class Arena:
-    """An `Eviction` and the least store that goes with it: memory in one piece."""
+    """`LocalObjects` and the least store that goes with it: memory in one piece."""
 
     def __init__(self, capacity: int = 100) -> None:
         self.ctx = Alone()
         self.capacity = capacity
         self.sizes: dict[bytes, int] = {}
         self.pinned: set[bytes] = set()
-        self.copies: set[bytes] = set()
         self.disk: dict[bytes, int] = {}
         self.left: list[bytes] = []
+        """Objects that were evicted or released, in this order."""
         self.failed: list[StoreFull] = []
         self.asked = 0
-        self.eviction = Eviction(
-            self.ctx, 0, lambda oid: 7, self.leave, self.copies.__contains__,
-            self.pinned.__contains__, self.ask_back,
-        )  # fmt: skip
+        self.local = LocalObjects(
+            self.ctx, 0, Config(), ResultTable(0, ()), lambda client: True, self.ask_back
+        )
 
     @property
     def used(self) -> int:
         return sum(self.sizes.values())
 
-    def leave(self, oid: bytes) -> None:
-        assert oid not in self.pinned, "a pinned object left memory"
-        assert oid in self.eviction.on_disk or oid in self.copies, "the only copy left memory"
-        self.left.append(oid)
-        del self.sizes[oid]
-        self.eviction.gone(oid)
+    def free(self) -> None:
+        """Free the memory of objects that have left."""
+        for free in self.ctx.take(Free, STORE):
+            assert free.object not in self.pinned, "a pinned object left memory"
+            self.left.append(free.object)
+            del self.sizes[free.object]
 
     def put(self, oid: bytes, size: int, rank: int = CLIENT, wait_s: float = 0.0) -> None:
         """Put an object into memory, now or when there is room."""
+        self.free()
         if self.used + size <= self.capacity:
             self.sizes[oid] = size
-            self.eviction.kept(oid, size)
+            self.local.keep(oid, 7, size)
             return
         until_s = self.ctx.now() + wait_s
         request = Request(
             size, rank, until_s, lambda: self.put(oid, size, rank, wait_s), self.failed.append
         )
-        self.eviction.need(request, NoRoom(oid, size, self.capacity, self.capacity - self.used))
+        self.local.need(request, NoRoom(oid, size, self.capacity, self.capacity - self.used))
 
     def ask_back(self) -> None:
         self.asked += 1
 
     def pin(self, oid: bytes) -> None:
         self.pinned.add(oid)
-        self.eviction.busy(oid)
+        self.local.pin(oid, "driver:0.0")
 
     def unpin(self, oid: bytes) -> None:
         self.pinned.discard(oid)
-        self.eviction.idle(oid)
+        self.local.unpin(oid, "driver:0.0")
 
     def go_on(self) -> None:
         """Let turns and writes follow one another until nothing moves."""
         while True:
-            self.eviction.make_room()
+            self.local.make_room()
+            self.free()
             written = self.ctx.take(Spill, STORE)
             if not written:
                 return
@@ -105,7 +107,7 @@ class Arena:
         assert spill.size == self.sizes.get(spill.object, spill.size)
         self.disk[spill.object] = spill.size
         place = int.from_bytes(spill.object, "big")
-        self.eviction.on_spilled(Spilled(spill.object, spill.offset, spill.size, place))
+        self.local.on_spilled(Spilled(spill.object, spill.offset, spill.size, place))
 
 
 def test_the_least_recently_used_leaves_first() -> None:
@@ -114,7 +116,7 @@ def test_the_least_recently_used_leaves_first() -> None:
         arena.put(oid, 25)
     arena.pin(b"a")
     arena.unpin(b"a")
-    arena.eviction.used(b"b")
+    arena.local.used(b"b")
     arena.put(b"e", 40)
     arena.go_on()
     assert arena.left == [b"c", b"d"] and b"e" in arena.sizes
@@ -172,29 +174,23 @@ def test_what_waits_goes_on_when_a_pin_goes_and_ends_when_its_time_is_over() -> 
     assert len(arena.failed) == 1
 
 
-def test_a_copy_is_dropped_and_a_clean_object_is_not_written_again() -> None:
+def test_a_clean_object_is_not_written_again() -> None:
     arena = Arena()
-    arena.copies.add(b"a")
-    arena.put(b"a", 60)
-    arena.put(b"b", 60)
-    arena.go_on()
-    assert arena.left == [b"a"] and not arena.disk
+    for oid in (b"a", b"b", b"a"):
+        arena.put(oid, 60)
+        arena.go_on()
+    assert arena.disk == {b"a": 60, b"b": 60}
+    arena.disk.clear()
     arena.put(b"c", 60)
     arena.go_on()
-    assert arena.disk == {b"b": 60}
-    arena.put(b"b", 60)
-    arena.go_on()
-    arena.disk.clear()
-    arena.put(b"d", 60)
-    arena.go_on()
-    assert arena.left == [b"a", b"b", b"c", b"b"] and not arena.disk
+    assert arena.left == [b"a", b"b", b"a"] and not arena.disk
 
 
 def test_what_is_pinned_while_it_is_written_stays_and_is_clean() -> None:
     arena = Arena()
     arena.put(b"a", 60)
     arena.put(b"b", 60)
-    arena.eviction.make_room()
+    arena.local.make_room()
     (spill,) = arena.ctx.take(Spill, STORE)
     arena.pin(b"a")
     arena.write(spill)
@@ -210,20 +206,20 @@ def test_a_task_evicts_inputs_of_later_tasks_only() -> None:
     arena = Arena()
     for rank, oid in enumerate((b"a", b"b")):
         arena.put(oid, 50)
-        arena.eviction.claim(oid, rank)
+        arena.local.claim(oid, rank)
     arena.put(b"c", 50, rank=1, wait_s=10.0)
     arena.go_on()
     # Neither its own input, b, nor that of a task before it.
     assert arena.left == []
-    arena.eviction.claim(b"d", 0)
+    arena.local.claim(b"d", 0)
     arena.put(b"d", 50, rank=0, wait_s=10.0)
     arena.go_on()
     assert arena.left == [b"b"] and b"d" in arena.sizes
-    arena.eviction.unclaim(b"a", 0)
+    arena.local.unclaim(b"a", 0)
     arena.go_on()
     assert arena.left == [b"b", b"a"] and b"c" in arena.sizes
     # A client goes before all tasks.
-    arena.eviction.claim(b"c", 2)
+    arena.local.claim(b"c", 2)
     arena.put(b"e", 100)
     arena.go_on()
     assert b"e" in arena.sizes
@@ -233,10 +229,10 @@ def test_a_disk_that_cannot_be_written_is_an_error_and_costs_nothing() -> None:
     arena = Arena()
     arena.put(b"a", 60)
     arena.put(b"b", 60)
-    arena.eviction.make_room()
+    arena.local.make_room()
     (spill,) = arena.ctx.take(Spill, STORE)
     failed = Spilled(b"a", spill.offset, 60, -1, "No space left on device")
-    arena.eviction.on_spilled(failed)
+    arena.local.on_spilled(failed)
     arena.go_on()
     assert arena.failed[0].cause is FullCause.DISK_FAILED
     assert arena.failed[0].detail == "No space left on device"
@@ -249,21 +245,19 @@ def test_disk_space_is_given_back_once_whenever_it_is_released() -> None:
     arena = Arena()
     arena.put(b"a", 60)
     arena.put(b"b", 60)
-    arena.eviction.make_room()
+    arena.local.make_room()
     (spill,) = arena.ctx.take(Spill, STORE)
     # Released while it is written.
-    arena.eviction.release(b"a")
-    arena.sizes.pop(b"a")
-    arena.eviction.gone(b"a")
-    arena.eviction.on_spilled(Spilled(b"a", spill.offset, 60, 5))
+    arena.local.free(b"a")
+    arena.local.on_spilled(Spilled(b"a", spill.offset, 60, 5))
     assert arena.ctx.take(DropSpilled, STORE) == [DropSpilled(b"a", 5)]
     arena.go_on()
     arena.put(b"c", 60)
     arena.go_on()
-    arena.eviction.release(b"b")
-    arena.eviction.release(b"b")
+    arena.local.free(b"b")
+    arena.local.free(b"b")
     assert arena.ctx.take(DropSpilled, STORE) == [DropSpilled(b"b", ord("b"))]
-    assert arena.eviction.spilled_bytes == 0 and not arena.eviction.on_disk
+    assert arena.local.spilled_bytes == 0 and not arena.local.on_disk
 
 
 def test_what_was_released_while_it_was_written_and_pinned_leaves_nothing_on_disk() -> None:
@@ -273,7 +267,7 @@ def test_what_was_released_while_it_was_written_and_pinned_leaves_nothing_on_dis
     directory.make_room()
     directory.local.pin(OID, "driver:0.0")
     directory.release(array(1))
-    directory.eviction.on_spilled(Spilled(OID, 7, 500, 3))
+    directory.local.on_spilled(Spilled(OID, 7, 500, 3))
     directory.local.unpin(OID, "driver:0.0")
     assert directory.alone.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
     assert directory.is_empty()
@@ -284,10 +278,10 @@ def test_whatever_happens_pins_hold_and_the_books_are_right(
     steps: list[tuple[int, int, int]],
 ) -> None:
     arena = Arena()
-    eviction = arena.eviction
+    local = arena.local
     for what, number, size in steps:
         oid = bytes([number + 1])
-        asked = {entry[2].size for entry in eviction.requests}
+        asked = {entry[2].size for entry in local.requests}
         if what == 0 and oid not in arena.sizes and not asked:
             arena.put(oid, size, rank=number % 3, wait_s=5.0 if size % 2 else 0.0)
         elif what == 1 and oid in arena.sizes:
@@ -295,25 +289,24 @@ def test_whatever_happens_pins_hold_and_the_books_are_right(
         elif what == 2 and oid in arena.pinned:
             arena.unpin(oid)
         elif what == 3 and oid in arena.sizes and oid not in arena.pinned:
-            eviction.release(oid)
-            del arena.sizes[oid]
-            eviction.gone(oid)
+            local.free(oid)
         elif what == 4:
             arena.go_on()
         else:
             arena.ctx.pass_time(size / 10)
-            eviction.make_room()
+            local.make_room()
+        arena.free()
         assert arena.used <= arena.capacity
-        assert eviction.stored_bytes == arena.used
-        assert eviction.spilled_bytes == sum(size for _, size in eviction.on_disk.values())
-        assert set(eviction._idle).isdisjoint(arena.pinned)
-        assert set(eviction._idle) <= set(arena.sizes)
+        assert local.stored_bytes == arena.used
+        assert local.spilled_bytes == sum(size for _, size in local.on_disk.values())
+        assert set(local._idle).isdisjoint(arena.pinned)
+        assert set(local._idle) <= set(arena.sizes)
     for oid in list(arena.pinned):
         arena.unpin(oid)
     arena.ctx.pass_time(10.0)
     arena.go_on()
-    assert not eviction.requests, "a request was neither served nor refused"
-    assert set(eviction._idle) == set(arena.sizes)
+    assert not local.requests, "a request was neither served nor refused"
+    assert set(local._idle) == set(arena.sizes)
 
 
 # -- the directory -----------------------------------------------------------------
@@ -325,16 +318,19 @@ class Directory(ObjectDirectory):
     def __init__(self) -> None:
         self.alone = Alone()
         self.copies: list[tuple[bytes, int]] = []
-        super().__init__(self.alone, 0, lambda _, oid, size: self.copies.append((oid, size)))
+        super().__init__(
+            self.alone, 0, Config(), lambda _, oid, size: self.copies.append((oid, size)),
+            lambda client: True,
+        )  # fmt: skip
         self.told: list[ObjectValue] = []
 
     def make_room(self, size: int = 500, fail: Callable[[StoreFull], None] = print) -> None:
         request = Request(size, CLIENT, 0.0, lambda: None, fail)
-        self.eviction.need(request, NoRoom(b"", size, 500, 0))
-        self.eviction.make_room()
+        self.local.need(request, NoRoom(b"", size, 500, 0))
+        self.local.make_room()
 
     def is_empty(self) -> bool:
-        parts = (self, self.owners, self.results, self.local, self.eviction, self.pulls)
+        parts = (self, self.owners, self.results, self.local, self.pulls)
         tables = [self.owners, *(value for part in parts for value in vars(part).values())]
         return not any(value for value in tables if isinstance(value, dict | set))
 
@@ -350,7 +346,7 @@ def test_an_object_goes_to_disk_and_comes_back_for_who_wants_it() -> None:
     directory.make_room()
     assert ctx.take(Spill, STORE) == [Spill(OID, 7, 500)]
     assert directory.local.lookup(OID) is not None, "it is here until it is written"
-    directory.eviction.on_spilled(Spilled(OID, 7, 500, 3))
+    directory.local.on_spilled(Spilled(OID, 7, 500, 3))
     assert ctx.take(Free, STORE) == [Free(OID, 7)]
     assert directory.local.lookup(OID) is None and directory.local.evicted([OID])
     directory.pulls.want(OID, directory.told.append)
@@ -370,7 +366,7 @@ def test_what_the_disk_does_not_give_back_is_asked_for_and_may_be_made_again() -
     directory.owners.own(array(1), "driver:0.0")
     directory.add(result(1, size=500, offset=7))
     directory.make_room()
-    directory.eviction.on_spilled(Spilled(OID, 7, 500, 3))
+    directory.local.on_spilled(Spilled(OID, 7, 500, 3))
     directory.pulls.want(OID, directory.told.append)
     directory.pulls.on_fetched(Fetched(OID, -1, 500, 0.1, "Input/output error", 0))
     assert ctx.take(ObjectsMissing, "gcs") == [ObjectsMissing(0, [OID], "Input/output error")]
@@ -393,48 +389,28 @@ def test_the_gcs_says_why_a_disk_lost_what_cannot_be_made_again() -> None:
     assert row.holders() == {2}, "it may have notes of it, and must hear of the release"
 
 
-def fetched(directory: Directory, primary: int) -> None:
-    """Have the directory fetch a copy from node 2."""
-    directory.pulls.want(OID, directory.told.append)
-    directory.pulls.on_location(Location(OID, (2,), 500, primary=primary))
-    directory.alone.take(Fetch)
-    directory.pulls.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
-
-
-def test_a_copy_is_dropped_while_its_primary_lives_and_written_after() -> None:
-    for dies, written in ((False, False), (True, True)):
-        directory = Directory()
-        fetched(directory, primary=2)
-        if dies:
-            directory.on_node_changed(2, alive=False)
-        directory.make_room()
-        assert bool(directory.alone.take(Spill)) == written
-        assert (directory.local.lookup(OID) is None) != written
-        if not written:
-            assert directory.copies == [(OID, 500), (OID, DROPPED)]
-            assert directory.local.evicted([OID])
-            directory.release(array(1))
-            assert directory.is_empty()
-
-
-def test_a_copy_whose_primary_died_on_its_way_is_written() -> None:
+def test_a_copy_is_written_too_and_comes_back() -> None:
     directory = Directory()
     directory.pulls.want(OID, directory.told.append)
-    directory.pulls.on_location(Location(OID, (2, 3), 500, primary=3))
-    directory.on_node_changed(3, alive=False)
+    directory.pulls.on_location(Location(OID, (2,), 500))
+    directory.alone.take(Fetch)
     directory.pulls.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
     directory.make_room()
     assert len(directory.alone.take(Spill)) == 1
+    directory.local.on_spilled(Spilled(OID, 7, 500, 3))
+    assert directory.local.evicted([OID]) and directory.copies == [(OID, 500)]
+    directory.release(array(1))
+    assert directory.is_empty()
 
 
-def test_the_gcs_sends_nobody_to_a_copy_that_was_dropped() -> None:
+def test_the_gcs_names_no_copy_that_is_missing() -> None:
     row = ArrayRow()
     row.finish(Done(0, 1, 2, (500,)))
     row.copied(OID, 3, 500)
-    assert row.locate(OID, {2, 3}) == Location(OID, (3, 2), 500, primary=2)
+    assert row.locate(OID, {2, 3}) == Location(OID, (3, 2), 500)
     assert row.locate(OID, {3}) == Location(OID, (3,), 500)
     row.copied(OID, 3, DROPPED)
-    assert row.locate(OID, {2, 3}) == Location(OID, (2,), 500, primary=2)
+    assert row.locate(OID, {2, 3}) == Location(OID, (2,), 500)
     location = row.locate(OID, {3})
     assert location is not None and location.lost and location.size == 500
     # It is told when the array is released: it still keeps a note of it.
@@ -446,7 +422,7 @@ def test_the_gcs_sends_nobody_to_a_copy_that_was_dropped() -> None:
 
 def test_programs_larger_than_memory_end_as_they_should() -> None:
     """Random programs on stores that hold a few of their objects."""
-    spills = ended = dropped = 0
+    spills = ended = 0
     for seed in range(25):
         world, rng = random_world(
             seed, store_bytes=random.Random(seed).choice([60_000, 150_000, 300_000])
@@ -461,10 +437,4 @@ def test_programs_larger_than_memory_end_as_they_should() -> None:
             # All of the store is in use at once. The program stops where it is.
             assert "ObjectStoreFullError: no room for" in error.text, error.text
         spills += sum(store.spills for store in world.stores.values())
-        dropped += sum(
-            size == DROPPED
-            for _, _, _, message in world.trace
-            if isinstance(message, TaskUpdates)
-            for _, size in message.copies
-        )
-    assert ended > 15 and spills > 40 and dropped > 2, (ended, spills, dropped)
+    assert ended > 15 and spills > 40, (ended, spills)

@@ -6,6 +6,7 @@ import random
 
 from msgspec.structs import replace
 
+from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import STREAM_BASE, object_id
 from raytwin.runtime.control.messages import (
     OK,
@@ -47,7 +48,10 @@ class Directory(ObjectDirectory):
     def __init__(self) -> None:
         self.alone = Alone()
         self.copies: list[tuple[bytes, int]] = []
-        super().__init__(self.alone, 0, lambda _, oid, size: self.copies.append((oid, size)))
+        super().__init__(
+            self.alone, 0, Config(), lambda _, oid, size: self.copies.append((oid, size)),
+            lambda client: True,
+        )  # fmt: skip
         self.told: list[ObjectValue] = []
 
     def ask(self, oid: bytes = OID) -> None:
@@ -206,7 +210,7 @@ def test_what_the_store_can_never_hold_is_an_error_at_once() -> None:
     directory.ask()
     directory.pulls.on_location(Location(OID, (2,), 500))
     directory.pulls.on_no_room(NoRoom(OID, 500, 400, 400, node=2))
-    directory.eviction.make_room()
+    directory.local.make_room()
     assert unpack(directory.told[0].payload) == StoreFull(FullCause.TOO_LARGE, 500, 400)
 
 

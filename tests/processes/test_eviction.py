@@ -199,7 +199,7 @@ def test_another_node_gets_what_is_on_disk(start: Start) -> None:
     for _ in range(2):
         assert get([far.remote(ref) for ref in refs]) == [(i, i) for i in range(30)]
     rows = {node: nbytes for node, _, nbytes in current().query("disks")}
-    assert rows[0] > 0 and rows[1] == 0, "a copy was written instead of dropped"
+    assert rows[0] > 0 and 0 < rows[1] <= 30 * 9 * MB, "each copy is written once"
     del refs
     is_freed()
 

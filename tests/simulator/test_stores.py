@@ -103,8 +103,8 @@ def test_inputs_larger_than_memory_reach_their_tasks(free: str) -> None:
         refs = [task.remote(blobs[n], blobs[-n]) for n in range(20)]
         expected = [4_000_000 + n + (-n) % 20 for n in range(20)]
         assert ray.get(refs) == expected
-    # Copies are dropped, not written.
-    assert disk_of(session, 1)[1] == 0
+    # Copies are written, too, each of them once.
+    assert 0 < disk_of(session, 1)[1] <= 40_100_000
 
 
 class Adder:
@@ -133,4 +133,4 @@ def test_actors_get_inputs_that_had_to_make_room_while_they_waited(free: str) ->
     assert ray.get(refs) == expected
     for number in range(2):
         scheduler = session.cluster.processes[f"node:{number}"].components[f"node:{number}"]
-        assert not scheduler.inputs._claims and not scheduler.objects.eviction._claims
+        assert not scheduler.inputs._claims and not scheduler.objects.local._claims

@@ -239,14 +239,14 @@ def _store(node: int, objects: int, nbytes: int, places: int) -> list[str]:
 
 
 def _disk(scheduler: Any, used: int, kept: set[bytes]) -> list[str]:
-    eviction = scheduler.objects.eviction
-    left = [oid for oid in eviction.on_disk if oid[:ARRAY_BYTES] not in kept]
-    nowhere = used - eviction.spilled_bytes
-    if not (left or nowhere or eviction._claims):
+    local = scheduler.objects.local
+    left = [oid for oid in local.on_disk if oid[:ARRAY_BYTES] not in kept]
+    nowhere = used - local.spilled_bytes
+    if not (left or nowhere or local._claims):
         return []
     return [
         f"disks: {len(left)} objects are left on the disk of node {scheduler.node}, {nowhere:,}"
-        f" bytes more, and {len(eviction._claims)} objects are claimed"
+        f" bytes more, and {len(local._claims)} objects are claimed"
     ]
 
 

@@ -410,7 +410,7 @@ class ActorManager:
         else:
             self.replies.discard(actor)
         for result, _ in actor.unclaimed.values():
-            self._services.unsealed.free(result)
+            self._services.objects.local.discard(result)
             self._services.contained_references.drop(result)
         actor.unclaimed.clear()
         if actor in self.queued:

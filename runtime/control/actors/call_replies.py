@@ -57,7 +57,7 @@ class CallReplies:
             return
         small = tuple(value for value in assignment.values if not value.size)
         # Its large values have to outlive the worker: once the call is logged they exist.
-        self._services.unsealed.seal(reply)
+        self._services.objects.local.seal(reply)
         actor.records.append(CallRecord(spec, reply, small))
         actor.held[spec.array] = HeldReply(number, reply, spec.owner)
         self._dirty[actor.id] = actor
@@ -152,7 +152,7 @@ class CallReplies:
     def discard(self, actor: ActorRecord) -> None:
         """Free the replies that wait for the log: calls that are not logged never took effect."""
         for held in actor.held.values():
-            self._services.unsealed.free(held.reply)
+            self._services.objects.local.discard(held.reply)
             self._services.contained_references.drop(held.reply)
         actor.held.clear()
 

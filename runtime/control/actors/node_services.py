@@ -17,7 +17,6 @@ from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.messages import ObjectValue, TaskSpec
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.result_manager import ResultManager
-from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
@@ -59,7 +58,6 @@ class NodeServices(Protocol):
     config: Config
     pool: ResourcePool
     objects: ObjectDirectory
-    unsealed: UnsealedObjects
     results: ResultManager
     contained_references: ContainedReferences
     timeline: RangeLog

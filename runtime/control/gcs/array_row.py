@@ -258,13 +258,11 @@ class ArrayRow:
         size = max(0, max(copies.values(), default=0))
         made = False
         gone: Loss | None = None
-        primary = -1
         for done in self.ended(index):
             made = True
             size = max(size, done.sizes[ret] if done.sizes else 0)
             if done.node in alive and not done.lost:
                 nodes[done.node] = None
-                primary = done.node
             else:
                 gone = done.lost or Loss(LossCause.NODE_DIED, done.node)
         if made and size == 0 and (self.again is None or index not in self.again):
@@ -272,7 +270,7 @@ class ArrayRow:
             told = [n for n in self.owners if n in alive and copies.get(n) != DROPPED]
             nodes.update(dict.fromkeys(told))
         if nodes:
-            return Location(oid, tuple(nodes), size, primary=primary)
+            return Location(oid, tuple(nodes), size)
         return Location(oid, (), size, lost=gone) if made else None
 
     def ended(self, index: int) -> Iterator[Done]:

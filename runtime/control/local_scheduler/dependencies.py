@@ -178,11 +178,11 @@ class TaskInputs:
         return tuple(values)
 
     def claim(self, spec: TaskSpec) -> int:
-        """Claim a range's inputs until `unclaim`; return its rank: see `eviction`."""
+        """Claim a range's inputs until `unclaim`; return its rank: see `local_objects`."""
         self._ranks += 1
         self._claims.setdefault((spec.array, spec.start), []).append(self._ranks)
         for oid in spec.deps:
-            self._objects.eviction.claim(oid, self._ranks)
+            self._objects.local.claim(oid, self._ranks)
         return self._ranks
 
     def unclaim(self, spec: TaskSpec) -> None:
@@ -195,7 +195,7 @@ class TaskInputs:
         if not ranks:
             del self._claims[key]
         for oid in spec.deps:
-            self._objects.eviction.unclaim(oid, rank)
+            self._objects.local.unclaim(oid, rank)
 
     def fail(self, spec: TaskSpec, error: ObjectValue) -> None:
         """End a range with an error, at the end of the turn."""

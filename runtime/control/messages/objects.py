@@ -81,8 +81,6 @@ class Location(Struct, array_like=True, gc=False):
     """0: it is small and rides in messages."""
     lost: Union[Loss, None] = None
     """Why it is lost."""
-    primary: int = -1
-    """The node that made it, while it lives: all other copies may be dropped."""
     ended: int = -1
     """Of a lost item that its task has not yielded again: the node that knows how that ended."""
 

@@ -131,16 +131,15 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     ``added``: ranges this node has accepted. ``done``: (array, start, count,
     sizes) of ranges that ended here, whose values this node holds; ``sizes``
     is empty where every value is small. ``copies``: (object, size) of objects
-    brought here from elsewhere, `DROPPED` in place of the size if it was dropped
-    again, to make room. ``released``: arrays whose owner has let go.
+    brought here from elsewhere. ``released``: arrays that their owners have released.
     ``puts``: (array, size) of what clients here have put, size 0 for a small value.
     ``incarnation``: the one of the node that is meant; 0: whichever it is.
     ``calls``: (array, owner, actor) of results in ``done`` that an actor made; an
     empty ID where the actor is not known or did not make it. ``owner_died``: those of
     ``released`` whose owner has died. ``claimed``: arrays whose owner here has died, and
     which a client of another node has claimed. ``with_references``: arrays in ``done`` whose
-    values have references inside. ``unreconstructable``: (array, error) of what cannot be made, as an
-    input of it is lost; the error says which and why.
+    values have references inside. ``unreconstructable``: (array, error) of what cannot be made,
+    as an input of it is lost; the error says which and why.
     """
 
     node: int

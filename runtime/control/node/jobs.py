@@ -36,7 +36,6 @@ from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owned_objects import OwnedObjects
 from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.objects.result_manager import ResultManager
-from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
@@ -54,7 +53,6 @@ class NodeJobs:
         objects: ObjectDirectory,
         owned: OwnedObjects,
         results: ResultManager,
-        unsealed: UnsealedObjects,
         contained_references: ContainedReferences,
         log: GcsWriteLog,
         release: ReleaseManager,
@@ -69,7 +67,6 @@ class NodeJobs:
         self._objects = objects
         self._owned = owned
         self._results = results
-        self._unsealed = unsealed
         self._contained_references = contained_references
         self._log = log
         self._release = release
@@ -138,5 +135,4 @@ class NodeJobs:
         for array in self._objects.drop_client(client):
             if self._objects.owners.release(array, client):
                 self._release.release_all((array,))
-        self._unsealed.drop(client)
         self._contained_references.worker_gone(client)

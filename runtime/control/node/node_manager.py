@@ -79,10 +79,8 @@ from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.object_manager import ObjectManager
 from raytwin.runtime.control.objects.owned_objects import OwnedObjects
-from raytwin.runtime.control.objects.owner_failure import OwnerFailure
 from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.objects.result_manager import ResultManager
-from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.observability.queries import QueryDesk
 from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
@@ -107,7 +105,7 @@ class NodeManager:
         self.resources = dict(resources)
         self.pool = ResourcePool(resources)
         self.log = GcsWriteLog(ctx, node, config, incarnation)
-        self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
+        self.objects = ObjectDirectory(ctx, node, config, self.log.copied, self._lives)
         self.members = Membership(node, incarnation)
         self.owned = OwnedObjects(node, self.objects, self.log)
         self.access = JobAccess(self._worker_at)
@@ -117,14 +115,13 @@ class NodeManager:
         self.contained_references = ContainedReferences(
             ctx, node, incarnation, self.members, self.owned.lend, self._lives
         )
-        self.unsealed = UnsealedObjects(ctx, node, config, self.objects, self._lives)
         self.submitter = CallSubmitter(
             ctx, node, config, self.actors.on_calls,
             self._finish_call,
             self._on_actor_dead, self.actors.cancel,
         )  # fmt: skip
         self.results = ResultManager(
-            ctx, node, self.objects, self.log, self.unsealed, self.contained_references,
+            ctx, node, self.objects, self.log, self.contained_references,
             self.submitter.received, self.submitter.all_received, self.submitter.any_under_way,
             self.owned.actors, self.access.is_over,
         )  # fmt: skip
@@ -172,27 +169,22 @@ class NodeManager:
             ctx, self.objects, self.owned, self.results, self.submitter.forget_all, self.log,
             self.contained_references,
         )  # fmt: skip
-        self.owner_failure = OwnerFailure(
-            ctx, self.objects, self.owned, self.results, self.submitter.forget_all, self.log,
-            self.releases.release_all,
-        )  # fmt: skip
         self.worker_failure = WorkerFailure(
-            ctx, node, self.dispatcher, self.objects, self.unsealed, self.contained_references,
-            self.canceller, self.actors, self.owner_failure,
+            ctx, node, self.dispatcher, self.objects, self.contained_references,
+            self.canceller, self.actors, self.releases,
         )  # fmt: skip
         self.object_manager = ObjectManager(
-            ctx, node, self.objects, self.unsealed, self.owned, self.log, self.contained_references,
-            self._lives,
+            ctx, node, self.objects, self.owned, self.log, self.contained_references, self._lives
         )  # fmt: skip
         self.jobs = NodeJobs(
             ctx, node, self.access, self.dispatcher, self.inputs, self.actors, self.objects,
-            self.owned, self.results, self.unsealed, self.contained_references, self.log,
+            self.owned, self.results, self.contained_references, self.log,
             self.releases, self.worker_failure,
         )  # fmt: skip
         self.queries = QueryDesk(
-            ctx, node, self.members, self.object_manager.store_usage,
+            ctx, node, self.members, self.objects.local.memory_usage,
             lambda: (self.queue, self.resources, self.pool.available()),
-            self.object_manager.disk_usage,
+            self.objects.local.disk_usage,
         )  # fmt: skip
         self.queries.add("actors", self.actors.rows)
         self.queries.add("timeline", self.timeline.rows)
@@ -218,9 +210,8 @@ class NodeManager:
             self.results,
             self.releases,
             self.object_manager,
-            self.unsealed,
             self.objects.pulls,
-            self.objects.eviction,
+            self.objects.local,
             self.submitter,
             self.actors,
             self.queries,
@@ -267,8 +258,8 @@ class NodeManager:
         if self.bundles.returning:
             self.bundles.end_turn()
         self.leases.dispatch()
-        if self.objects.eviction.requests:
-            self.objects.eviction.make_room()
+        if self.objects.local.requests:
+            self.objects.local.make_room()
         while self.inputs.failed:
             while self.inputs.failed:
                 self.assignments.fail(*self.inputs.failed.popleft())

@@ -6,7 +6,7 @@
                                        ├──> its places in the arena are freed, owners strike it
     `end` ──KillWorker to its pool ────┘    off, what it had submitted is cancelled with it,
                                             what it owned is lost or kept for its next run
-                                            (`OwnerFailure`), what it ran runs again or fails
+                                            (`ReleaseManager`), what it ran runs again or fails
                                             (`Dispatcher.died`)
 
 From then on nothing is taken from it: its last words come after the news of its death. A
@@ -23,8 +23,7 @@ from raytwin.runtime.control.local_scheduler.cancellation import Canceller
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.messages import KillWorker, WorkerDied
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.owner_failure import OwnerFailure
-from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
+from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
@@ -37,21 +36,19 @@ class WorkerFailure:
         node: int,
         dispatcher: Dispatcher,
         objects: ObjectDirectory,
-        unsealed: UnsealedObjects,
         contained_references: ContainedReferences,
         canceller: Canceller,
         actors: ActorManager,
-        owner_failure: OwnerFailure,
+        releases: ReleaseManager,
     ) -> None:
         self._ctx = ctx
         self._pool = f"pool:{node}"
         self._dispatcher = dispatcher
         self._objects = objects
-        self._unsealed = unsealed
         self._contained_references = contained_references
         self._canceller = canceller
         self._actors = actors
-        self._owner_failure = owner_failure
+        self._releases = releases
 
     def handlers(self) -> Handlers:
         return {WorkerDied: self.on_died}
@@ -68,7 +65,6 @@ class WorkerFailure:
         owned = [
             a for a in self._objects.drop_client(client) if self._objects.owners.release(a, client)
         ]
-        self._unsealed.drop(client)
         self._contained_references.worker_gone(client)
         if worker is None:
             return
@@ -79,5 +75,5 @@ class WorkerFailure:
         if owned:
             retried = cause is None and running is not None and running.retries != 0
             runs_again = retried or self._actors.may_restart(worker)
-            self._owner_failure.on_died(client, owned, runs_again)
+            self._releases.owner_died(client, owned, runs_again)
         self._dispatcher.died(worker, message.reason)

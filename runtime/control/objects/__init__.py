@@ -10,8 +10,7 @@ State, in one node::
 
     ObjectDirectory ── owners     OwnerTable     the client that owns each array
                     ├─ results    ResultTable    results by array and element
-                    ├─ local      LocalObjects   large objects in the arena, and their pins
-                    ├─ eviction   Eviction       what leaves a full arena, for disk or for good
+                    ├─ local      LocalObjects   large objects in the arena and on disk, and pins
                     └─ pulls      PullManager    objects that are wanted, and their sources
 
 Messages::
@@ -21,7 +20,7 @@ Messages::
                                     ├──────LocateObjects─> GCS ──ObjectLocations──> pulls
                                     ├──────PullObject────> node ──ObjectPayload───> pulls
                                     └──────Fetch─────────> store ──Fetched────────> pulls
-    client ──AllocateObject─────> unsealed ──Allocate────> store ──Allocated──> client
+    client ──AllocateObject─────> local ─────Allocate────> store ──Allocated──> client
     client ──Release────────────> release ───TaskUpdates─> GCS ──FreeObjects──> other nodes
 
 Promises: an object is freed once its owner has released it and no client pins it (G8); an
@@ -30,14 +29,12 @@ a copy or reconstructed, and whoever wants it gets the value or the reason of it
 objects share the fate of their owner.
 
 - `object_directory`: the parts above as one object
-- `result_table`, `local_objects`, `eviction`, `pull_manager`: these parts
+- `result_table`, `local_objects`, `pull_manager`: these parts
 - `object_manager`: messages of clients, other nodes and the GCS about objects
-- `unsealed_objects`: objects that clients are writing
 - `result_manager`: keeps, logs and delivers results of tasks and calls
 - `replayed_results`: the result that a repeated call gets
 - `owned_objects`: arrays that clients here own, besides the owner table
-- `owner_failure`: objects whose owner died
-- `release_manager`: the release of arrays
+- `release_manager`: the release of arrays, by their owners or with them
 - `gcs_write_log`: rows for the GCS, written behind
 """
 

@@ -1,54 +1,164 @@
-"""The objects in a node's memory: small ones in results, large ones in the arena.
+"""The objects in a node's memory and on its disk, and eviction from a full arena.
 
-A client that was given the place of a large object **pins** it until it sends `Unpin` or dies.
-The memory is freed when the array is released and the last pin is gone. An object without a
-pin may be evicted when the arena is full, see `eviction`.
+Small objects are in results, large ones in the arena. A client first writes a large object::
+
+    AllocateObject ──> Allocate to the store ──> Allocated ──> UNSEALED: its client writes
+                            │ NoRoom                              │
+                            └──> eviction makes room              ├─ sealed: a result or a put
+                                 and retries, or fails            │  names it
+                                 with ObjectStoreFullError        └─ freed: abandoned, its client
+                                                                     died, its result is not kept
+
+A client that was given the place of a sealed object **pins** it until it sends `Unpin` or dies.
+The memory is freed when the array is released and the last pin is gone.
+
+The store (``store:<n>``) allocates. Where it has no room it replies `NoRoom`, and the
+allocation or fetch becomes a *request* here::
+
+    NoRoom ──> WAITING ──victims?──> Spill ──> Spilled ──> tried again
+                  ↑  │                                        │
+                  │  ├─ none: clients are asked for pins that │
+                  │  │  they do not need; any may go ─────────┤
+                  │  └─ none for too long: ObjectStoreFullError
+                  └───────────── NoRoom (it was in pieces) ───┘
+
+The least recently used objects go to disk first, as in the paper. A large object is in memory, on
+disk, or both (*clean*: it was brought back, or pinned while it was written). Objects never change,
+so a clean one leaves memory at no cost. The disk's copy lives until the object is released.
+
+Which objects a request may evict:
+
+* none that is pinned (a client maps it, a task on a worker has it as input);
+* an input of a task that waits or is ready is *claimed* with the task's rank. Clients (rank
+  `CLIENT`) may evict it; a task only if it came before the one that claims it. So the oldest
+  waiting task always gets all its inputs, however many tasks want more than the arena holds.
+
+Requests are served by rank, one at a time. Evicting a 32nd of the arena at once
+keeps the number of round trips to the disk low when small objects fill it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 
+from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.ids import ARRAY_BYTES, split_object_id
-from raytwin.runtime.control.messages import DROPPED, OK, Free, ObjectValue
-from raytwin.runtime.control.objects.eviction import Eviction
+from raytwin.runtime.control.core.handlers import Handlers
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id, split_object_id
+from raytwin.runtime.control.messages import (
+    OK,
+    AbandonObject,
+    Allocate,
+    Allocated,
+    AllocateObject,
+    DropSpilled,
+    Free,
+    NoRoom,
+    ObjectAllocated,
+    ObjectValue,
+    RangeResult,
+    Spill,
+    Spilled,
+)
+from raytwin.runtime.control.messages.errors import FullCause, StoreFull
 from raytwin.runtime.control.objects.result_table import ResultTable
+
+CLIENT = -1
+"""The rank of what a client asks for; tasks have ranks from 0 on, older ones first."""
+BATCH_SHARE = 32
+
+
+class Request:
+    """A fetch or an allocation that waits for room in the arena."""
+
+    __slots__ = (
+        "asked", "fail", "free", "rank", "retry", "seen", "size", "tries", "until_s",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        size: int,
+        rank: int,
+        until_s: float,
+        retry: Callable[[], None],
+        fail: Callable[[StoreFull], None],
+    ) -> None:
+        self.size = size
+        self.rank = rank
+        self.until_s = until_s
+        self.retry = retry
+        self.fail = fail
+        self.free = 0
+        """Bytes that were free, in pieces perhaps, when it did not fit."""
+        self.tries = 0
+        self.asked = False
+        self.seen = 0
+        """How often the node had freed memory when the store had no room."""
 
 
 class LocalObjects:
-    """The objects in one node's memory, and the clients that pin them."""
+    """The objects of one node, the clients that pin them, and the order in which they leave."""
 
     def __init__(
         self,
         ctx: Context,
         node: int,
+        config: Config,
         results: ResultTable,
-        copied: Callable[[bytes, bytes, int], None],
+        lives: Callable[[str], bool],
         ask_back: Callable[[], None],
     ) -> None:
-        """`results` has the small values; `copied` notifies the GCS that a copy came (array,
-        object, size) or went (size `DROPPED`); `ask_back` asks clients for their pins."""
+        """`results` has the small values; `lives` returns whether a client of this node lives;
+        `ask_back` asks clients for pins they do not need."""
         self._ctx = ctx
         self._store = f"store:{node}"
+        self._allocate_wait_s = config.allocate_wait_s
         self._results = results
-        self._copied = copied
+        self._lives = lives
+        self._ask_back = ask_back
+        self._unsealed: dict[bytes, tuple[str, int]] = {}
+        """By object: the client that writes it, and its place."""
         self._stored: dict[bytes, tuple[int, int]] = {}
         """Large objects: place in the arena and size."""
         self._stored_of: dict[bytes, set[bytes]] = {}
-        """By array."""
+        """By array, in memory or on disk."""
         self._pins: dict[bytes, dict[str, int]] = {}
         """By object: how many pins each client has."""
         self._doomed: set[bytes] = set()
         """Released objects that are pinned."""
-        self._primary: dict[bytes, int] = {}
-        """Of copies: the living node that has the primary."""
-        self._dropped: set[bytes] = set()
-        """Evicted copies, which can be fetched again."""
-        self.eviction = Eviction(
-            ctx, node, lambda oid: self._stored[oid][0], self._leave, self._primary.__contains__,
-            self._pins.__contains__, ask_back,
-        )  # fmt: skip
+        self._lost: set[bytes] = set()
+        """Objects that the disk does not return: they can be fetched, or made again."""
+        self._idle: dict[bytes, None] = {}
+        """Objects that are neither pinned nor being written, least recently used first."""
+        self._claims: dict[bytes, list[int]] = {}
+        """Ranks of the tasks that need an object, the smallest first."""
+        self._spilling: dict[bytes, int] = {}
+        """Objects that are being written to disk, and their places in the arena."""
+        self.on_disk: dict[bytes, tuple[int, int]] = {}
+        """Object -> (place on disk, size)."""
+        self.requests: list[tuple[int, int, Request]] = []
+        self._numbers = 0
+        self._changed = False
+        """Something may have become free or evictable since the last look."""
+        self._frees = 0
+        """How often memory was freed."""
+        self._watching = False
+        self.stored_bytes = 0
+        self._idle_bytes = 0
+        self.spilled_bytes = 0
+        """On disk now."""
+        self.capacity = 0
+        """As the store said when it was full."""
+        self._disk_error = ""
+
+    def handlers(self) -> Handlers:
+        return {
+            AllocateObject: self.on_allocate,
+            Allocated: self.on_allocated,
+            AbandonObject: self.on_abandon,
+            Spilled: lambda _, m: self.on_spilled(m),
+        }
 
     def __contains__(self, array: bytes) -> bool:
         """Whether large objects of an array are here."""
@@ -79,48 +189,90 @@ class LocalObjects:
         return [
             oid
             for oid in oids
-            if (oid in self.eviction.on_disk or oid in self._dropped) and self.lookup(oid) is None
+            if (oid in self.on_disk or oid in self._lost) and self.lookup(oid) is None
         ]
 
     def bytes_here(self, oid: bytes) -> int:
         """Return the size of an object in this node's arena, 0 if it is not there."""
         return self._stored.get(oid, (0, 0))[1]
 
-    def usage(self) -> tuple[int, int]:
-        """Return the number of large objects in memory, and their bytes."""
-        return len(self._stored), self.eviction.stored_bytes
+    def memory_usage(self) -> tuple[int, int, int]:
+        """Return (large objects in memory, their bytes, unsealed objects)."""
+        return len(self._stored), self.stored_bytes, len(self._unsealed)
+
+    def disk_usage(self) -> tuple[int, int]:
+        """Return (objects on disk, their bytes)."""
+        return len(self.on_disk), self.spilled_bytes
 
     def objects(self) -> list[bytes]:
         """Return the large objects in memory and on disk."""
-        return [*self._stored, *self.eviction.on_disk]
+        return [*self._stored, *self.on_disk]
 
-    # -- objects that come -------------------------------------------------------
+    # -- unsealed objects ----------------------------------------------------------
 
-    def keep(self, oid: bytes, offset: int, size: int, primary: int = -1) -> None:
-        """Take a large object into the books; `primary`: the living node of which it is a copy."""
-        array = oid[:ARRAY_BYTES]
-        if primary >= 0:
-            self._primary[oid] = primary
-        else:
-            self._primary.pop(oid, None)
+    def on_allocate(self, source: str, message: AllocateObject) -> None:
+        """A client wants to write an object."""
+        self._ctx.send(self._store, Allocate(message.object, message.size, source))
+
+    def on_allocated(self, source: str, message: Allocated) -> None:
+        """The store has room for it."""
+        client = message.client
+        if not self._lives(client):
+            self._ctx.send(self._store, Free(message.object, message.offset))
+            return
+        self._unsealed[message.object] = (client, message.offset)
+        self._ctx.send(client, ObjectAllocated(message.object, message.offset))
+
+    def on_no_room(self, message: NoRoom) -> None:
+        """The arena is full: make room for a client's object."""
+        oid, size, client = message.object, message.size, message.client
+
+        def retry() -> None:
+            self._ctx.send(self._store, Allocate(oid, size, client))
+
+        def fail(full: StoreFull) -> None:
+            self._ctx.send(client, ObjectAllocated(oid, -1, full))
+
+        until_s = self._ctx.now() + self._allocate_wait_s
+        self.need(Request(size, CLIENT, until_s, retry, fail), message)
+
+    def on_abandon(self, source: str, message: AbandonObject) -> None:
+        """A client gives up an object before it has written it."""
+        place = self._unsealed.pop(message.object, None)
+        if place is not None:
+            self._ctx.send(self._store, Free(message.object, place[1]))
+
+    def seal(self, result: RangeResult) -> None:
+        """Seal the large values of a result or a put: they outlive the client that wrote them."""
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                self._unsealed.pop(object_id(result.array, result.start, ret), None)
+
+    def discard(self, result: RangeResult) -> None:
+        """Free the large values of a result that is not kept."""
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                oid = object_id(result.array, result.start, ret)
+                self._ctx.send(self._store, Free(oid, offset))
+
+    # -- sealed objects ------------------------------------------------------------
+
+    def keep(self, oid: bytes, offset: int, size: int) -> None:
+        """Take a large object into the books, without a pin."""
         if oid in self._doomed:
             # Released, still pinned, and made again: the pinned memory stays.
             self._doomed.discard(oid)
-            self._stored_of.setdefault(array, set()).add(oid)
+            self._stored_of.setdefault(oid[:ARRAY_BYTES], set()).add(oid)
         if oid in self._stored:
             # A task that ran again made the same object: one copy is enough.
             if self._stored[oid][0] != offset:
                 self._ctx.send(self._store, Free(oid, offset))
             return
         self._stored[oid] = (offset, size)
-        self._stored_of.setdefault(array, set()).add(oid)
-        self._dropped.discard(oid)
-        self.eviction.kept(oid, size)
-
-    def disk_failed(self, oid: bytes) -> None:
-        """The disk does not return an object: another node may have it, or make it again."""
-        self.eviction.drop_from_disk(oid)
-        self._dropped.add(oid)
+        self._stored_of.setdefault(oid[:ARRAY_BYTES], set()).add(oid)
+        self._lost.discard(oid)
+        self.stored_bytes += size
+        self._make_idle(oid)
 
     # -- pins --------------------------------------------------------------------
 
@@ -128,7 +280,7 @@ class LocalObjects:
         """A client was given the place of a large object."""
         pins = self._pins.setdefault(oid, {})
         pins[client] = pins.get(client, 0) + 1
-        self.eviction.busy(oid)
+        self._make_busy(oid)
 
     def unpin(self, oid: bytes, client: str) -> None:
         """A client has no view of the object any more."""
@@ -143,10 +295,13 @@ class LocalObjects:
             if oid in self._doomed:
                 self._free(oid)
             else:
-                self.eviction.idle(oid)
+                self._make_idle(oid)
 
-    def unpin_all(self, client: str) -> None:
-        """End all pins of a client that died."""
+    def drop_client(self, client: str) -> None:
+        """A client died: end its pins, and free its unsealed objects."""
+        for oid in [o for o, (c, _) in self._unsealed.items() if c == client]:
+            _, offset = self._unsealed.pop(oid)
+            self._ctx.send(self._store, Free(oid, offset))
         for oid in [o for o, pins in self._pins.items() if client in pins]:
             self._pins[oid][client] = 1
             self.unpin(oid, client)
@@ -155,14 +310,49 @@ class LocalObjects:
         """Return the clients that pin objects."""
         return {client for pins in self._pins.values() for client in pins}
 
+    def used(self, oid: bytes) -> None:
+        """A client read an object: it is the last to be evicted."""
+        if oid in self._idle:
+            del self._idle[oid]
+            self._idle[oid] = None
+
+    def claim(self, oid: bytes, rank: int) -> None:
+        """A task that waits has an object as input."""
+        claims = self._claims.setdefault(oid, [])
+        claims.append(rank)
+        claims.sort()
+
+    def unclaim(self, oid: bytes, rank: int) -> None:
+        """The task has its inputs pinned, or never runs; does nothing without the claim."""
+        claims = self._claims.get(oid)
+        if claims is not None and rank in claims:
+            claims.remove(rank)
+            self._changed = True
+            if not claims:
+                del self._claims[oid]
+
+    def _make_idle(self, oid: bytes) -> None:
+        if oid in self._stored and oid not in self._idle and oid not in self._spilling:
+            self._idle[oid] = None
+            self._idle_bytes += self._stored[oid][1]
+            self._changed = True
+
+    def _make_busy(self, oid: bytes) -> None:
+        if oid in self._idle:
+            del self._idle[oid]
+            self._idle_bytes -= self._stored[oid][1]
+
     # -- objects that leave ------------------------------------------------------
 
     def free(self, array: bytes) -> None:
         """Free every object of an array, pinned ones when their pins are gone."""
         for oid in self._stored_of.pop(array, ()):
-            self._primary.pop(oid, None)
-            self._dropped.discard(oid)
-            self.eviction.release(oid)
+            self._lost.discard(oid)
+            self._claims.pop(oid, None)
+            # An object that is being written is dropped from disk once it is there.
+            self._spilling.pop(oid, None)
+            self._changed = True
+            self._drop_from_disk(oid)
             if oid in self._pins:
                 self._doomed.add(oid)
             elif oid in self._stored:
@@ -170,19 +360,140 @@ class LocalObjects:
 
     def _free(self, oid: bytes) -> None:
         self._doomed.discard(oid)
-        offset, _ = self._stored.pop(oid)
-        self.eviction.gone(oid)
+        self._make_busy(oid)
+        self._spilling.pop(oid, None)
+        offset, size = self._stored.pop(oid)
+        self.stored_bytes -= size
+        self._frees += 1
+        self._changed = True
         self._ctx.send(self._store, Free(oid, offset))
 
-    def _leave(self, oid: bytes) -> None:
-        """Give up an evicted object's memory: it is on disk, or its primary elsewhere."""
-        if oid not in self.eviction.on_disk:
-            del self._primary[oid]
-            self._dropped.add(oid)
-            self._copied(oid[:ARRAY_BYTES], oid, DROPPED)
-        self._free(oid)
+    def disk_failed(self, oid: bytes) -> None:
+        """The disk does not return an object: another node may have it, or make it again."""
+        self._drop_from_disk(oid)
+        self._lost.add(oid)
 
-    def node_died(self, node: int) -> None:
-        """Copies whose primary is lost with a node are not dropped at eviction any more."""
-        for oid in [oid for oid, primary in self._primary.items() if primary == node]:
-            del self._primary[oid]
+    def _drop_from_disk(self, oid: bytes) -> None:
+        place = self.on_disk.pop(oid, None)
+        if place is not None:
+            self.spilled_bytes -= place[1]
+            self._ctx.send(self._store, DropSpilled(oid, place[0]))
+
+    # -- making room -------------------------------------------------------------
+
+    def need(self, request: Request, full: NoRoom) -> None:
+        """The store has no room for a request; `make_room` serves it."""
+        self.capacity = full.capacity
+        request.free = full.free
+        request.seen = self._frees
+        self._numbers += 1
+        self._changed = True
+        heappush(self.requests, (request.rank, self._numbers, request))
+
+    def make_room(self) -> None:
+        """Serve the requests, as far as possible; call it at the end of each turn."""
+        while self.requests and not self._spilling:
+            request = self.requests[0][2]
+            if self._frees != request.seen:
+                heappop(self.requests)
+                request.tries += 1
+                request.retry()
+                continue
+            reason = self._hopeless(request)
+            if reason is None and self._changed:
+                victims = self._choose(request)
+                for oid in victims:
+                    self._evict(oid)
+                if victims:
+                    continue
+                if not request.asked:
+                    # Clients may pin objects that they do not read any more.
+                    request.asked = True
+                    self._ask_back()
+            if reason is None and self._ctx.now() < request.until_s:
+                self._changed = False
+                self._watch(request.until_s)
+                return
+            heappop(self.requests)
+            self._changed = True
+            request.fail(reason or self._in_use(request))
+
+    def on_spilled(self, message: Spilled) -> None:
+        """The store has written an object to disk, or could not."""
+        oid = message.object
+        if self._spilling.get(oid) != message.offset:
+            # Released meanwhile.
+            if message.place >= 0:
+                self._ctx.send(self._store, DropSpilled(oid, message.place))
+            return
+        del self._spilling[oid]
+        self._changed = True
+        if message.place < 0:
+            self._disk_error = message.reason
+        else:
+            self.on_disk[oid] = (message.place, message.size)
+            self.spilled_bytes += message.size
+        if oid not in self._pins:
+            if message.place < 0:
+                self._make_idle(oid)
+            else:
+                self._free(oid)
+
+    def _evict(self, oid: bytes) -> None:
+        if oid in self.on_disk:
+            self._free(oid)
+        else:
+            self._make_busy(oid)
+            offset, size = self._stored[oid]
+            self._spilling[oid] = offset
+            self._ctx.send(self._store, Spill(oid, offset, size))
+
+    def _hopeless(self, request: Request) -> StoreFull | None:
+        """Return why a request cannot be served whatever happens."""
+        if request.size > self.capacity:
+            return StoreFull(FullCause.TOO_LARGE, request.size, self.capacity)
+        if self._disk_error:
+            error, self._disk_error = self._disk_error, ""
+            return StoreFull(FullCause.DISK_FAILED, request.size, self.capacity, detail=error)
+        return None
+
+    def _in_use(self, request: Request) -> StoreFull:
+        pinned = self.stored_bytes - self._idle_bytes
+        return StoreFull(FullCause.IN_USE, request.size, self.capacity, pinned, self.spilled_bytes)
+
+    def _watch(self, until_s: float) -> None:
+        """Run a turn when a request has waited for too long."""
+        if self._watching:
+            return
+        self._watching = True
+
+        def look() -> None:
+            self._watching = False
+
+        self._ctx.after(max(0.0, until_s - self._ctx.now()), look)
+
+    def _choose(self, request: Request) -> list[bytes]:
+        """Return objects to evict for a request: enough for it, or none."""
+        free = self.capacity - self.stored_bytes
+        if free + self._idle_bytes < request.size:
+            return []
+        missing = request.size - request.free
+        if request.tries or missing <= 0:
+            # A retry failed, or the free memory is in pieces.
+            missing = request.size
+        least = max(missing, self.capacity // BATCH_SHARE)
+        victims: list[bytes] = []
+        found = 0
+        for oid in self._idle:
+            if oid not in self._claims:
+                victims.append(oid)
+                found += self._stored[oid][1]
+                if found >= least:
+                    return victims
+        for oid in self._idle:
+            if found >= missing:
+                break
+            if self._claims.get(oid, [request.rank])[0] > request.rank:
+                victims.append(oid)
+                found += self._stored[oid][1]
+        return victims if found + free >= request.size else []

@@ -3,8 +3,7 @@
 ============ ==================================================================
 `owners`     the client that owns each array
 `results`    the results that the node knows: small values, places of large ones
-`local`      the large objects in the arena, and their pins
-`eviction`   the order in which these leave a full arena
+`local`      the large objects in the arena and on disk, their pins, and eviction
 `pulls`      the objects that are wanted here, and their sources
 ============ ==================================================================
 
@@ -36,20 +35,27 @@ class ObjectDirectory:
         self,
         ctx: Context,
         node: int,
+        config: Config,
         copied: Callable[[bytes, bytes, int], None],
-        wait_s: float = Config().store_wait_s,
+        lives: Callable[[str], bool],
     ) -> None:
-        """`copied` notifies the GCS that a copy came (array, object, size) or was dropped; a
-        client's object waits for room in the arena for at most `wait_s`."""
+        """`copied` notifies the GCS that a copy came (array, object, size); `lives` returns
+        whether a client of this node lives."""
         self._ctx = ctx
         self._node = node
         self._dead: set[int] = set()
         self.owners = OwnerTable()
         self.results = ResultTable(node, self._dead)
-        self.local = LocalObjects(ctx, node, self.results, copied, self._ask_back)
-        self.eviction = self.local.eviction
+        self.local = LocalObjects(ctx, node, config, self.results, lives, self._ask_back)
         self.pulls = PullManager(
-            ctx, node, self.owners, self.results, self.local, self._dead, copied, wait_s
+            ctx,
+            node,
+            self.owners,
+            self.results,
+            self.local,
+            self._dead,
+            copied,
+            config.store_wait_s,
         )
 
     def add(self, result: RangeResult) -> None:
@@ -131,7 +137,7 @@ class ObjectDirectory:
 
     def drop_client(self, client: str) -> list[bytes]:
         """End the pins of a client that is gone; return the arrays that it owned."""
-        self.local.unpin_all(client)
+        self.local.drop_client(client)
         return self.owners.arrays_of(client)
 
     def of_job(self, job: bytes) -> list[bytes]:
@@ -149,7 +155,6 @@ class ObjectDirectory:
         self._dead.add(node)
         self.results.node_died(node)
         self.pulls.node_died(node)
-        self.local.node_died(node)
 
     def _ask_back(self) -> None:
         for client in sorted(self.local.clients().union(self.owners.clients())):

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.handlers import Handlers
-from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.messages import (
     ObjectLocations,
     ObjectPayload,
@@ -38,7 +37,6 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owned_objects import OwnedObjects
-from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.ownership.borrowers import ENTER, ENTER_AND_SAY_SO
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
@@ -51,7 +49,6 @@ class ObjectManager:
         ctx: Context,
         node: int,
         objects: ObjectDirectory,
-        unsealed: UnsealedObjects,
         owned: OwnedObjects,
         log: GcsWriteLog,
         contained_references: ContainedReferences,
@@ -61,7 +58,6 @@ class ObjectManager:
         self._ctx = ctx
         self._node = node
         self._objects = objects
-        self._unsealed = unsealed
         self._owned = owned
         self._log = log
         self._contained_references = contained_references
@@ -85,7 +81,7 @@ class ObjectManager:
         """A client puts values."""
         for result in message.results:
             self._objects.owners.own(result.array, source)
-            self._unsealed.sealed(object_id(result.array, 0, 0))
+            self._objects.local.seal(result)
             if result.refs is not None:
                 self._contained_references.reported(source, result)
                 self._contained_references.keep(result)
@@ -173,14 +169,3 @@ class ObjectManager:
             for array, _, _ in kept:
                 self._log.made_elsewhere(array)  # the GCS makes a row of it now
             self._ctx.send("gcs", OwnersFound(self._node, owned, others, released, gone, kept))
-
-    # -- what there is -------------------------------------------------------------
-
-    def store_usage(self) -> tuple[int, int, int]:
-        """Return (large objects, their bytes, unsealed objects)."""
-        return (*self._objects.local.usage(), len(self._unsealed))
-
-    def disk_usage(self) -> tuple[int, int]:
-        """Return (objects on disk, their bytes)."""
-        eviction = self._objects.eviction
-        return len(eviction.on_disk), eviction.spilled_bytes

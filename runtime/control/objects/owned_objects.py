@@ -1,7 +1,7 @@
 """The arrays that clients of a node own, besides the owner table.
 
 An array has entries here from its submission or put until its owner releases it, or it is lost
-with its owner (`owner_failure`)::
+with its owner (`release_manager`)::
 
     SubmitTasks ──> `ends`: up to which element the array was submitted, in order
                 ──> `actors`: the array is an actor that ends with its owner

@@ -41,8 +41,7 @@ from raytwin.runtime.control.messages import (
     RangeResult,
 )
 from raytwin.runtime.control.messages.errors import Loss, LossCause, StoreFull, unpack
-from raytwin.runtime.control.objects.eviction import CLIENT, Request
-from raytwin.runtime.control.objects.local_objects import LocalObjects
+from raytwin.runtime.control.objects.local_objects import CLIENT, LocalObjects, Request
 from raytwin.runtime.control.objects.result_table import ResultTable
 from raytwin.runtime.control.observability.timeline import TransferLog
 from raytwin.runtime.control.ownership.owner_table import OwnerTable
@@ -75,7 +74,6 @@ class PullManager:
         self._owners = owners
         self._results = results
         self._local = local
-        self._eviction = local.eviction
         self._dead = dead
         self._copied = copied
         self._wait_s = wait_s
@@ -83,11 +81,11 @@ class PullManager:
         self.wanted_of: dict[bytes, set[bytes]] = {}
         """Wanted objects by array."""
         self._ranks: dict[bytes, int] = {}
-        """The smallest rank of a task that wants the object; see `eviction`."""
+        """The smallest rank of a task that wants the object; see `local_objects`."""
         self._until_s: dict[bytes, float] = {}
         """Until when an object that a client wants waits for room, once it had to."""
-        self._fetching: dict[bytes, tuple[Fetch, int]] = {}
-        """Requests to the store, and the node that has the primary (-1: unknown)."""
+        self._fetching: dict[bytes, Fetch] = {}
+        """Requests to the store."""
         self._pulling: dict[bytes, int] = {}
         """Small objects, and the node that was asked for them."""
         self._lost_items: dict[bytes, Loss] = {}
@@ -99,7 +97,7 @@ class PullManager:
         """Exponential average of the bandwidth of transfers to this node, bytes/s."""
 
     def handlers(self) -> Handlers:
-        return {Fetched: lambda _, m: self.on_fetched(m)}
+        return {Fetched: lambda _, m: self.on_fetched(m), NoRoom: lambda _, m: self.on_no_room(m)}
 
     def wants_any(self, arrays: Sequence[bytes]) -> bool:
         """Whether an object of any of these arrays is wanted."""
@@ -114,7 +112,7 @@ class PullManager:
         value = self._local.lookup(oid)
         if value is not None:
             if value.size:
-                self._eviction.used(oid)
+                self._local.used(oid)
             ready(value)
             return
         self._ranks[oid] = min(rank, self._ranks.get(oid, rank))
@@ -126,11 +124,11 @@ class PullManager:
         array, index, ret = split_object_id(oid)
         self.wanted_of.setdefault(array, set()).add(oid)
         result = self._results.find(array, index)
-        place = self._eviction.on_disk.get(oid)
+        place = self._local.on_disk.get(oid)
         if place is not None:
             self._fetch(oid, place[1], self._node)
         elif result is not None and not self._results.is_lost(result):
-            self._fetch(oid, result.sizes[ret], result.node, result.node)
+            self._fetch(oid, result.sizes[ret], result.node)
         elif result is not None or array not in self._owners:
             self.asking.append(oid)
 
@@ -172,7 +170,7 @@ class PullManager:
                 return
             node = nodes[self._ctx.rng.randrange(len(nodes))]
             if location.size:
-                self._fetch(oid, location.size, node, location.primary)
+                self._fetch(oid, location.size, node)
             else:
                 self._pulling[oid] = node
                 self._ctx.send(f"node:{node}", PullObject(oid))
@@ -192,12 +190,10 @@ class PullManager:
             del self._pulling[oid]
             self._lost_items.pop(oid, None)
             self.asking.append(oid)
-        for oid, (fetch, primary) in list(self._fetching.items()):
+        for oid, fetch in list(self._fetching.items()):
             if fetch.node == node:
                 del self._fetching[oid]
                 self.asking.append(oid)
-            elif primary == node:
-                self._fetching[oid] = (fetch, -1)
 
     def _missing(self, oid: bytes, node: int, reason: str = "") -> None:
         self._ctx.send("gcs", ObjectsMissing(node, [oid], reason))
@@ -229,22 +225,25 @@ class PullManager:
         self._copied(message.result.array, oid, 0)
         return True
 
-    def _fetch(self, oid: bytes, size: int, node: int, primary: int = -1) -> None:
+    def _fetch(self, oid: bytes, size: int, node: int) -> None:
         if oid in self._fetching:
             return  # released, and wanted again before the fetch has ended
-        if node in self._dead or (node == self._node and oid not in self._eviction.on_disk):
+        if node in self._dead or (node == self._node and oid not in self._local.on_disk):
             if node in self._dead:
                 self._missing(oid, node, "it died")
             self.asking.append(oid)
             return
         fetch = Fetch(oid, size, node)
-        self._fetching[oid] = (fetch, primary)
+        self._fetching[oid] = fetch
         self._ctx.send(self._store, fetch)
 
     def on_no_room(self, message: NoRoom) -> None:
-        """A fetch found the arena full: request room for it."""
+        """The arena is full: request room for a fetch, or for a client's object."""
+        if message.client:
+            self._local.on_no_room(message)
+            return
         oid = message.object
-        fetch, _ = self._fetching.get(oid, (None, -1))
+        fetch = self._fetching.get(oid)
         if fetch is None or fetch.node != message.node:
             return  # that source has died since, and another one is asked
         if oid not in self._wanted:
@@ -252,7 +251,7 @@ class PullManager:
             return
 
         def outdated() -> bool:
-            return self._fetching.get(oid, (None, -1))[0] is not fetch
+            return self._fetching.get(oid) is not fetch
 
         def retry() -> None:
             if outdated():
@@ -276,20 +275,17 @@ class PullManager:
             # The limit holds for all waits of a client together. Tasks wait as long as there
             # is progress: the pins of tasks before them end when these have run.
             until_s = self._until_s.setdefault(oid, until_s)
-        self._eviction.need(Request(message.size, rank, until_s, retry, fail), message)
+        self._local.need(Request(message.size, rank, until_s, retry, fail), message)
 
     def on_fetched(self, message: Fetched) -> None:
         """The store has copied a large object into the arena, or failed to."""
         oid = message.object
         far = message.node != self._node
-        fetch, primary = self._fetching.get(oid, (None, -1))
+        fetch = self._fetching.get(oid)
         if fetch is not None and fetch.node == message.node:
             del self._fetching[oid]
-        else:
-            # A source that died has answered after another one was asked: its copy will do.
-            primary = -1
-            if message.offset < 0:
-                return
+        elif message.offset < 0:
+            return  # a source that died has answered after another one was asked
         if message.offset >= 0:
             self.transfers.arrived(message.node, message.elapsed_s, message.size, oid)
             if message.elapsed_s > 0 and far:
@@ -299,13 +295,12 @@ class PullManager:
                 # Released before the fetch ended.
                 self._ctx.send(self._store, Free(oid, message.offset))
                 return
-            is_copy = far and primary != self._node and primary not in self._dead
-            self._local.keep(oid, message.offset, message.size, primary if is_copy else -1)
+            self._local.keep(oid, message.offset, message.size)
             if far:
                 self._copied(oid[:ARRAY_BYTES], oid, message.size)
             self.resolve(oid[:ARRAY_BYTES])
         elif oid in self._wanted:
-            if not far and oid in self._eviction.on_disk:
+            if not far and oid in self._local.on_disk:
                 self._local.disk_failed(oid)
                 self._missing(oid, self._node, message.reason)
             elif far and message.gone and message.node not in self._dead:
@@ -326,7 +321,7 @@ class PullManager:
                 if self._results.is_lost(result):
                     self.asking.append(oid)
                 else:
-                    self._fetch(oid, result.sizes[ret], result.node, result.node)
+                    self._fetch(oid, result.sizes[ret], result.node)
 
     def _arrived(self, value: ObjectValue) -> None:
         oid = value.object

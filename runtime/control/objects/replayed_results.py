@@ -43,7 +43,7 @@ def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeR
         value = objects.local.lookup(oid)
         if value is not None and value.size:
             offsets[ret] = value.offset
-        elif oid not in objects.eviction.on_disk:
+        elif oid not in objects.local.on_disk:
             return result if result.node != node else lost(result, oid, node)
     return replace(result, node=node, offsets=tuple(offsets))
 

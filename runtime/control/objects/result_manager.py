@@ -36,7 +36,6 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.replayed_results import as_it_is
-from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.owner_table import NOBODY
 
@@ -138,7 +137,6 @@ class ResultManager:
         node: int,
         objects: ObjectDirectory,
         log: GcsWriteLog,
-        unsealed: UnsealedObjects,
         contained_references: ContainedReferences,
         received: Callable[[bytes], bool],
         all_received: Callable[[Sequence[bytes]], bool],
@@ -154,7 +152,6 @@ class ResultManager:
         self._node = node
         self._objects = objects
         self._log = log
-        self._unsealed = unsealed
         self._contained_references = contained_references
         self._received = received
         self._all_received = all_received
@@ -197,7 +194,7 @@ class ResultManager:
     def finish(self, result: RangeResult, owner: str) -> None:
         """A range ended on this node: keep its values, and deliver the result."""
         if result.offsets:
-            self._unsealed.seal(result)
+            self._objects.local.seal(result)
         if result.refs is not None:
             self._take_refs(result, owner)
         if node_of(owner) != self._node:
@@ -213,7 +210,7 @@ class ResultManager:
             self._log.finish(result)
         else:
             # The owner died: no client can ask for the values.
-            self._unsealed.free(result)
+            self._objects.local.discard(result)
         if self._claims:
             claimants = self._claims.get(result.array, ())
             for claimant in claimants:
@@ -372,8 +369,8 @@ class ResultManager:
             # An actor of another job has run the call; the caller is gone.
             self._received(result.array)
             if fresh:
-                self._unsealed.seal(result)
-                self._unsealed.free(result)
+                self._objects.local.seal(result)
+                self._objects.local.discard(result)
                 self._contained_references.drop(result)
             return
         if not fresh:
@@ -401,7 +398,7 @@ class ResultManager:
                 elif awaited:
                     self.delivery.deliver([result])
             return
-        self._unsealed.seal(result)
+        self._objects.local.seal(result)
         self._contained_references.pass_on(result, owner)
         if any(result.sizes) and here:
             self.remade(result, owner, actor)
@@ -461,9 +458,9 @@ class ResultManager:
                 self.delivery.deliver([result])
                 return
             result = self._contained_references.again(result)
-        self._unsealed.seal(result)
+        self._objects.local.seal(result)
         if self._is_over(result.array):
-            self._unsealed.free(result)
+            self._objects.local.discard(result)
             self._contained_references.drop(result)
         elif node_of(owner) == self._node:
             if result.array in self._objects.owners:
@@ -489,8 +486,8 @@ class ResultManager:
         # An owner of an earlier incarnation of this node is dead; its task may run again.
         is_mine = self._contained_references.is_of_here(owner)
         if here or (is_mine and result.array not in self._objects.owners):
-            self._unsealed.seal(result)
-            self._unsealed.free(result)
+            self._objects.local.seal(result)
+            self._objects.local.discard(result)
             self._contained_references.drop(result)
             return False
         if node_of(owner) != self._node:
@@ -502,7 +499,7 @@ class ResultManager:
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """Keep and log large values that a call made here for an owner on another node."""
-        self._unsealed.seal(result)
+        self._objects.local.seal(result)
         self._log.expose(result.array)
         self._contained_references.keep(result)
         self._objects.add(result)

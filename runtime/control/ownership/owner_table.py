@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 NOBODY = ""
-"""Owns the arrays of a dead worker that its task or actor may claim, see `owner_failure`."""
+"""Owns the arrays of a dead worker that its task or actor may claim, see `release_manager`."""
 
 
 class OwnerTable(dict[bytes, str]):

@@ -24,7 +24,7 @@ not: additions leave at once and returns after `LINGER_S`, in order on one link.
 
 When a worker dies, its node tells the owners that know of it (`GONE`); when a node dies, every
 other node tells its own owners (`BorrowersGone`). They strike the dead borrowers off and ignore
-later additions. An object whose owner dies is lost (`owner_failure`); a borrower learns so when
+later additions. An object whose owner dies is lost (`release_manager`); a borrower learns so when
 it asks for the value. A task whose submitter has died may find that references inside of its
 arguments are lost; nobody waits for its result.
 """
