@@ -4,7 +4,7 @@ An arena is an anonymous file in memory (``memfd_create``). It has **no name in
 any filesystem**: it exists as long as a process has its descriptor or a mapping
 of it, and the kernel frees it when the last of these is gone, however those
 processes ended. So there is nothing to clean up, and nothing that a SIGKILL
-could leave behind. It also means that only a process that was handed the
+could leave behind. It also means that only a process that has the
 descriptor can reach it: no other user, no other job.
 
 The file is sparse: capacity is address space, and only touched pages take
@@ -24,7 +24,6 @@ import fcntl
 import mmap
 import os
 
-_SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
 
@@ -33,12 +32,12 @@ class Arena:
 
     def __init__(self, fd: int, capacity: int) -> None:
         """Map `capacity` bytes of `fd`, which this object owns from here on."""
-        # Bound before `_fd`, so that nothing is owned if the second one fails.
         writable = mmap.mmap(fd, capacity, mmap.MAP_SHARED, _READ_WRITE)
         readonly = mmap.mmap(fd, capacity, mmap.MAP_SHARED, mmap.PROT_READ)
         self._writable: memoryview | None = memoryview(writable)
         self._readonly: memoryview | None = memoryview(readonly)
-        self._capacity = capacity
+        self.capacity = capacity
+        """Size in bytes; known after `close` too."""
         self._fd = fd
 
     @classmethod
@@ -53,7 +52,8 @@ class Arena:
         fd = os.memfd_create("raytwin-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, capacity_bytes)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_SEALS | fcntl.F_SEAL_SEAL)
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
             return cls(fd, capacity_bytes)
         except BaseException:
             os.close(fd)
@@ -64,29 +64,16 @@ class Arena:
         """Return the arena behind `fd`, a descriptor of another process's `fd`.
 
         The new object owns `fd` and closes it in `close`; pass ``os.dup(fd)`` to
-        keep yours. Raises ValueError, and does not take `fd`, if it is not a
-        file in memory of fixed size; OSError if it is not open.
+        keep yours. Raises OSError if it is not open.
         """
-        try:
-            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-        except OSError as error:
-            os.fstat(fd)  # not open at all: that is an OSError of its own
-            raise ValueError(f"descriptor {fd} is not a file in memory") from error
-        if seals & _SIZE_SEALS != _SIZE_SEALS:
-            raise ValueError(f"descriptor {fd} is not sealed against resizing")
         return cls(fd, os.fstat(fd).st_size)
 
     @property
     def fd(self) -> int:
-        """The descriptor to hand to another process. Raises ValueError when closed."""
+        """The descriptor, for another process. Raises ValueError when closed."""
         if self._fd < 0:
             raise ValueError("the arena is closed")
         return self._fd
-
-    @property
-    def capacity(self) -> int:
-        """Size in bytes; known after `close` too."""
-        return self._capacity
 
     def writable(self, offset: int, size: int) -> memoryview:
         """Return `size` bytes at `offset` to write to (format ``B``).
@@ -104,7 +91,7 @@ class Arena:
         return self._slice(self._readonly, offset, size)
 
     def close(self) -> None:
-        """Let go of the descriptor and the mappings; closing twice is fine.
+        """Close the descriptor and the mappings; closing twice is fine.
 
         Views that are still alive, and arrays made of them, stay valid: a
         mapping is undone when its last view is gone, which is at once if there
@@ -123,10 +110,6 @@ class Arena:
         if whole is None:
             raise ValueError("the arena is closed")
         # Slicing would clip silently and count negative offsets from the end.
-        if offset < 0 or size < 0 or offset + size > self._capacity:
-            raise ValueError(f"{size} bytes at {offset} are outside of {self._capacity}")
+        if offset < 0 or size < 0 or offset + size > self.capacity:
+            raise ValueError(f"{size} bytes at {offset} are outside of {self.capacity}")
         return whole[offset : offset + size]
-
-    def __repr__(self) -> str:
-        state = f"fd={self._fd}" if self._fd >= 0 else "closed"
-        return f"<Arena {self._capacity} bytes, {state}>"

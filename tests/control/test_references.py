@@ -9,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
-from raytwin.runtime.control.ownership.borrowers import ENTER, STRIKE, Borrowers
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
-from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
+from raytwin.runtime.control.ownership.reference_counter import (
+    ENTER,
+    STRIKE,
+    Borrowers,
+    ReferenceCounter,
+)
 from tests.control.owners_net import Net, run
 
 # -- the borrowers of one array -------------------------------------------------------

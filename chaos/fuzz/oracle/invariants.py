@@ -34,8 +34,8 @@ from raytwin.runtime.control.actors.actor_record import ActorState
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.core.resources import UNIT, is_cpu, parse_demand
-from raytwin.runtime.control.ownership.borrowers import PINNED
 from raytwin.runtime.control.ownership.owner_table import NOBODY
+from raytwin.runtime.control.ownership.reference_counter import PINNED
 
 SETTLE_S = 2.0 + Config().store_wait_s
 """Longer than the timers that move something on, on every backend."""

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.messages import OK, RangeResult
-from raytwin.runtime.control.ownership.borrowers import Borrowers
+from raytwin.runtime.control.ownership.reference_counter import Borrowers
 
 by_start = attrgetter("start")
 

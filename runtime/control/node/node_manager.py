@@ -182,13 +182,16 @@ class NodeManager:
             self.releases, self.worker_failure,
         )  # fmt: skip
         self.queries = QueryDesk(
-            ctx, node, self.members, self.objects.local.memory_usage,
-            lambda: (self.queue, self.resources, self.pool.available()),
-            self.objects.local.disk_usage,
+            ctx, node, self.members, {
+                "actors": self.actors.rows,
+                "timeline": lambda: list(self.timeline.rows),
+                "transfers": lambda: list(self.objects.pulls.transfers),
+                "stores": lambda: [[node, *self.objects.local.memory_usage()]],
+                "disks": lambda: [[node, *self.objects.local.disk_usage()]],
+                "loads": lambda: [[node, self.queue, self.resources, self.pool.available()]],
+                "available": lambda: [[node, self.pool.available()]],
+            },
         )  # fmt: skip
-        self.queries.add("actors", self.actors.rows)
-        self.queries.add("timeline", self.timeline.rows)
-        self.queries.add("transfers", self.objects.pulls.transfers.rows)
         self.membership_changes = MembershipChanges(
             ctx, node, self.members, self.objects, self.owned, self.submitter, self.queries,
             self.log,

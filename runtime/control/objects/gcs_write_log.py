@@ -294,6 +294,10 @@ class GcsWriteLog:
     def _on_timer(self) -> None:
         self._timer_set = False
         young: dict[bytes, _Row] = {}
+        if self._inputs:
+            self._rows = self._outlived(self._rows)
+            if not any(needs_of(spec) for row in self._rows.values() for spec in row.added):
+                self._inputs = set()
         if not (self._history or self._inputs):  # else tasks go together with their inputs
             young = {array: row for array, row in self._rows.items() if not row.waited}
             self._rows = {array: row for array, row in self._rows.items() if row.waited}

@@ -37,8 +37,8 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owned_objects import OwnedObjects
-from raytwin.runtime.control.ownership.borrowers import ENTER, ENTER_AND_SAY_SO
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
+from raytwin.runtime.control.ownership.reference_counter import ENTER, ENTER_AND_CONFIRM
 
 
 class ObjectManager:
@@ -109,7 +109,7 @@ class ObjectManager:
         """Borrowers have taken or returned references."""
         if node_of(message.owner) == self._node:
             for array, _, _, what in message.updates:
-                if what in (ENTER, ENTER_AND_SAY_SO):
+                if what in (ENTER, ENTER_AND_CONFIRM):
                     self._owned.lend(array)
         self._contained_references.on_updates(source, message)
 

@@ -18,7 +18,9 @@ not have the object is reported (`ObjectsMissing`), or the GCS would name it aga
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -43,9 +45,9 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import Loss, LossCause, StoreFull, unpack
 from raytwin.runtime.control.objects.local_objects import CLIENT, LocalObjects, Request
 from raytwin.runtime.control.objects.result_table import ResultTable
-from raytwin.runtime.control.observability.timeline import TransferLog
 from raytwin.runtime.control.ownership.owner_table import OwnerTable
 
+TRANSFERS_MAX = 10_000
 RETRY_S = 0.1
 """Pause before the node asks again where an object is whose source failed."""
 
@@ -92,7 +94,8 @@ class PullManager:
         """Lost items of streams whose node is asked how the task ended."""
         self.asking: list[bytes] = []
         """Objects to ask the GCS for at the end of the turn, in one message."""
-        self.transfers = TransferLog(ctx, node)
+        self.transfers: deque[tuple[Any, ...]] = deque(maxlen=TRANSFERS_MAX)
+        """The rows of ``transfers`` for `queries`; the source is this node if it was its disk."""
         self.bandwidth = 0.0
         """Exponential average of the bandwidth of transfers to this node, bytes/s."""
 
@@ -287,7 +290,9 @@ class PullManager:
         elif message.offset < 0:
             return  # a source that died has answered after another one was asked
         if message.offset >= 0:
-            self.transfers.arrived(message.node, message.elapsed_s, message.size, oid)
+            elapsed_s = message.elapsed_s
+            start_s = self._ctx.now() - elapsed_s
+            self.transfers.append((self._node, message.node, start_s, elapsed_s, message.size, oid))
             if message.elapsed_s > 0 and far:
                 rate = message.size / message.elapsed_s
                 self.bandwidth = 0.8 * self.bandwidth + 0.2 * rate if self.bandwidth else rate

@@ -6,8 +6,8 @@ for a task, so the timeline costs one tuple per executed range.
 
 State
 -----
-* node: the last ``timeline_ranges_max`` ranges (`RangeLog`), the last transfers (`TransferLog`);
-* global scheduler: its last placements (`PlacementLog`);
+* node: the last ``timeline_ranges_max`` ranges (`RangeLog`), the last transfers (`PullManager`);
+* global scheduler: its last placements;
 * GCS: the event log, jobs, names of actors (`gcs`).
 
 Messages
@@ -22,6 +22,6 @@ Promises
 
 Modules
 -------
-timeline   the rows that a node and the global scheduler keep
+timeline   the rows that a node keeps of what ran on it
 queries    the kinds of query and their columns; how a node gathers the rows
 """

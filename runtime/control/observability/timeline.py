@@ -1,9 +1,7 @@
-"""What a node and the global scheduler remember for the timeline: flat rows, bounded.
+"""The ranges that a node remembers for the timeline: flat rows, bounded.
 
-`RangeLog`, of the ranges that ran on a node; `TransferLog`, of large objects that came
-to it; `PlacementLog`, of what the global scheduler gave to which node. The columns are
-in `queries`. A row holds IDs and numbers alone, no arguments and no values; rows are
-made when the work they tell of is over, and cost one tuple each.
+The columns are in `queries`. A row holds IDs and numbers alone, no arguments and no values; the
+node makes it when the range has run, and it costs one tuple.
 
 A range's inputs count like ranges, since a range may have any number of them: together
 the last ``timeline_ranges_max`` are kept. The rows of a node that dies are gone with it; what
@@ -23,7 +21,6 @@ TASK, ACTOR, CALL, REPLAY = "task", "actor", "call", "replay"
 """What a range was: an actor's creation is ``ACTOR``, a call repeated to rebuild it
 ``REPLAY``."""
 UNKNOWN_S = -1.0
-TRANSFERS_MAX = 10_000
 AGAIN_MAX = 10_000
 
 
@@ -34,7 +31,8 @@ class RangeLog:
         self._ctx = ctx
         self._node = node
         self._max = ranges_max
-        self._rows: deque[tuple[Any, ...]] = deque()
+        self.rows: deque[tuple[Any, ...]] = deque()
+        """The rows of ``timeline``, oldest first."""
         self._size = 0
         """Rows and their inputs."""
         self._accepted: BoundedMap[bytes, float] = BoundedMap(2 * ranges_max)
@@ -72,45 +70,7 @@ class RangeLog:
             timing.name, self._node, worker, timing.start_s, timing.elapsed_s, timing.count,
             array, start, attempt, kind, result.status, since_s, deps,
         )  # fmt: skip
-        self._rows.append(row)
+        self.rows.append(row)
         self._size += 1 + len(deps)
         while self._size > self._max:
-            self._size -= 1 + len(self._rows.popleft()[-1])
-
-    def rows(self) -> list[list[Any]]:
-        """Return the rows of ``timeline``, oldest first."""
-        return [list(row) for row in self._rows]
-
-
-class TransferLog:
-    """The large objects that were copied to one node's memory."""
-
-    def __init__(self, ctx: Context, node: int) -> None:
-        self._ctx = ctx
-        self._node = node
-        self._rows: deque[tuple[Any, ...]] = deque(maxlen=TRANSFERS_MAX)
-
-    def arrived(self, source: int, elapsed_s: float, size: int, oid: bytes) -> None:
-        """An object is here; `source` is this node if it came from its disk."""
-        self._rows.append((self._node, source, self._ctx.now() - elapsed_s, elapsed_s, size, oid))
-
-    def rows(self) -> list[list[Any]]:
-        """Return the rows of ``transfers``, oldest first."""
-        return [list(row) for row in self._rows]
-
-
-class PlacementLog:
-    """What the global scheduler has placed."""
-
-    def __init__(self, ctx: Context, ranges_max: int) -> None:
-        self._ctx = ctx
-        self._rows: deque[tuple[float, str, bytes, int, int, int, str]] = deque(maxlen=ranges_max)
-
-    def placed(self, spec: TaskSpec, node: int) -> None:
-        """A range, or an actor's creation, goes to a node."""
-        now_s = self._ctx.now()
-        self._rows.append((now_s, spec.name, spec.array, spec.start, spec.count, node, spec.owner))
-
-    def rows(self) -> list[list[Any]]:
-        """Return the rows of ``placements``, oldest first."""
-        return [list(row) for row in self._rows]
+            self._size -= 1 + len(self.rows.popleft()[-1])

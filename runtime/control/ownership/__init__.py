@@ -17,7 +17,7 @@ order, and the count is right when all have come.
 
 Messages
 --------
-RefUpdates      borrower, or the node of a value, -> owner: ENTER, ENTER_AND_SAY_SO, STRIKE, GONE
+RefUpdates      borrower, or the node of a value, -> owner: ENTER, ENTER_AND_CONFIRM, STRIKE, GONE
 RefUpdates      owner -> borrower: ENTERED
 BorrowersGone   node -> its clients: a node has died, and its borrowers with it
 ResultRefs      inside results: what a task has kept, what its value contains
@@ -32,7 +32,6 @@ Promises
 Modules
 -------
 owner_table           which client of a node owns which array
-borrowers             the owner's book of one array, and the names in it
-reference_counter     a client's side: what it has lent and borrowed
+reference_counter     a client's side: what it has lent and borrowed, and the borrowers of an array
 contained_references  a node's side: references inside of values that it keeps
 """

@@ -23,16 +23,16 @@ from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE, incarnation
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import RangeResult, RefUpdates, ResultRefs
-from raytwin.runtime.control.ownership.borrowers import (
+from raytwin.runtime.control.ownership.reference_counter import (
     ENTER,
     GONE,
     PINNED,
     STRIKE,
+    Returns,
     Update,
     keeper_of,
     on_its_way,
 )
-from raytwin.runtime.control.ownership.reference_counter import Returns
 
 
 class ContainedReferences:

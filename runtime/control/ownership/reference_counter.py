@@ -19,7 +19,7 @@ own pickle     the owner pins the array for good: the bytes may be anywhere
 
 A reference out of a *borrowed* value needs more care: its owner may hear of this client later
 than the owner of the value hears that the client has let go. So the client holds the value
-until the reference's owner has answered (`ENTER_AND_SAY_SO`). Out of its own values it need
+until the reference's owner has answered (`ENTER_AND_CONFIRM`). Out of its own values it need
 not: additions leave at once and returns after `LINGER_S`, in order on one link.
 
 When a worker dies, its node tells the owners that know of it (`GONE`); when a node dies, every
@@ -27,34 +27,105 @@ other node tells its own owners (`BorrowersGone`). They strike the dead borrower
 later additions. An object whose owner dies is lost (`release_manager`); a borrower learns so when
 it asks for the value. A task whose submitter has died may find that references inside of its
 arguments are lost; nobody waits for its result.
+
+A **client** is entered in `Borrowers` under its epoch: each time that it begins to borrow an array
+it takes a new, higher one. An addition names (client, epoch) and may come twice, late, or from
+several processes; a return says "all up to this epoch" and is remembered, so that it may
+overtake the addition that it belongs to.
+
+A **node** that keeps values with references inside is entered once per value. Its count may be
+below zero for a moment, when a removal has overtaken an addition: not being zero, it still keeps
+the array. So does a value **on its way** from one node to another.
+
+Names of nodes contain the incarnation, as clients' addresses do: the owner strikes off a former
+incarnation without touching the next one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
-from raytwin.runtime.control.core.addresses import incarnation_of, node_of
+from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE, incarnation_of, node_of
 from raytwin.runtime.control.core.context import Context, Timer
 from raytwin.runtime.control.messages import BorrowersGone, RefUpdates, ResultRefs
-from raytwin.runtime.control.ownership.borrowers import (
-    ENTER,
-    ENTER_AND_SAY_SO,
-    ENTERED,
-    GONE,
-    PINNED,
-    STRIKE,
-    Borrowers,
-    Update,
-    ends_of,
-    keeper_of,
-)
 
 LINGER_S = 0.1
 RETURN_BATCH_MAX = 1024
 ON_ITS_WAY_S = 5.0
 """Seconds that a value may be on its way after its sender has died: more than any link takes."""
+
+
+PINNED = ""
+"""The borrower of an array whose reference was pickled: the bytes may be anywhere."""
+_WAY = ">"
+
+Update = tuple[bytes, str, int, int]
+"""(array, borrower, epoch or 0 for a node, what to do: `ENTER` or another)."""
+ENTER = 1
+STRIKE = -1
+ENTER_AND_CONFIRM = 2
+"""Only for clients: the owner answers with `ENTERED`."""
+ENTERED = 0
+GONE = 3
+"""Of a client and no array: it has died, and has returned everything."""
+
+
+@lru_cache(maxsize=4096)
+def keeper_of(client: str) -> str:
+    """Return the name under which a client's node borrows, in its incarnation.
+
+    >>> keeper_of("worker:3.7"), keeper_of("worker:3.1000007")
+    ('node:3.0', 'node:3.1000000')
+    """
+    return f"node:{node_of(client)}.{(incarnation_of(client) - 1) * WORKERS_PER_LIFE}"
+
+
+def on_its_way(giver: str, receiver: str) -> str:
+    """Return the name of a value that one node sends to another.
+
+    >>> ends_of(on_its_way("node:3.0", "node:0.0"))
+    ['node:3.0', 'node:0.0']
+    """
+    return giver + _WAY + receiver
+
+
+def ends_of(borrower: str) -> list[str]:
+    """Return the processes of a borrower: itself, or giver and receiver; none for `PINNED`."""
+    return borrower.split(_WAY) if borrower else []
+
+
+class Borrowers:
+    """The borrowers of one array; false if there are none."""
+
+    __slots__ = ("has", "returned")
+
+    def __init__(self) -> None:
+        self.has: dict[str, int] = {}
+        """Clients by their epoch, nodes by how many of their values contain a reference."""
+        self.returned: dict[str, int] = {}
+        """Clients by the epoch up to which they have returned the array."""
+
+    def __bool__(self) -> bool:
+        return bool(self.has)
+
+    def enter(self, borrower: str, epoch: int, delta: int) -> None:
+        """Add or strike off a borrower."""
+        has = self.has
+        if not epoch:
+            count = has.get(borrower, 0) + delta
+            if count:
+                has[borrower] = count
+            else:
+                del has[borrower]
+        elif delta > 0:
+            if epoch > self.returned.get(borrower, 0):
+                has[borrower] = max(epoch, has.get(borrower, 0))
+        else:
+            self.returned[borrower] = max(epoch, self.returned.get(borrower, 0))
+            if has.get(borrower, epoch + 1) <= epoch:
+                del has[borrower]
 
 
 class OwnedArray(Protocol):
@@ -77,7 +148,7 @@ class Loan:
         self.announced = False
         """Whether the owner hears of the loan, and so has to hear of its end."""
         self.asked = False
-        """Whether the owner was asked to confirm (`ENTER_AND_SAY_SO`)."""
+        """Whether the owner was asked to confirm (`ENTER_AND_CONFIRM`)."""
         self.entered = False
         """Whether the owner has confirmed."""
         self.guards: tuple[bytes, ...] = ()
@@ -118,17 +189,17 @@ class ReferenceCounter:
         address: str,
         node: str,
         entries: Mapping[bytes, OwnedArray],
-        let_go_of: Callable[[bytes], None],
+        drop_hold: Callable[[bytes], None],
         release_if_free: Callable[[bytes], None],
     ) -> None:
         """`entries` are the arrays that the client owns, `node` is its node's address;
-        `let_go_of` ends one hold of an array, `release_if_free` releases an own array that
+        `drop_hold` ends one hold of an array, `release_if_free` releases an own array that
         nothing keeps."""
         self._ctx = ctx
         self._address = address
         self._node = node
         self._entries = entries
-        self._let_go_of = let_go_of
+        self._drop_hold = drop_hold
         self._release_if_free = release_if_free
         self.keeper = keeper_of(address)
         self._returns = Returns(ctx, self._send)
@@ -185,7 +256,7 @@ class ReferenceCounter:
     def _unguard(self, loan: Loan) -> None:
         guards, loan.guards = loan.guards, ()
         for value in guards:
-            self._let_go_of(value)
+            self._drop_hold(value)
 
     def own(self, array: bytes) -> int:
         """End the loan of an array that this client owns from here on; return its count."""
@@ -212,7 +283,7 @@ class ReferenceCounter:
                 continue
             borrowed = value in self.loans
             if not loan.announced or (borrowed and not loan.asked):
-                self._tell(array, loan, ENTER_AND_SAY_SO if borrowed else ENTER)
+                self._tell(array, loan, ENTER_AND_CONFIRM if borrowed else ENTER)
                 loan.asked = borrowed
             if borrowed and value not in loan.guards:
                 loan.guards += (value,)
@@ -291,7 +362,7 @@ class ReferenceCounter:
                 loan.entered = True
                 self._unguard(loan)
             return
-        if what == ENTER_AND_SAY_SO:
+        if what == ENTER_AND_CONFIRM:
             self._send(borrower, [(array, borrower, epoch, ENTERED)])
             what = ENTER
         entry = self._entries.get(array)

@@ -23,6 +23,7 @@ the policy is bottom-up, O(nodes) where it is one that looks at all each time.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,7 +61,6 @@ from raytwin.runtime.control.messages import (
     TaskUpdates,
 )
 from raytwin.runtime.control.messages.errors import Failure, Unschedulable
-from raytwin.runtime.control.observability.timeline import PlacementLog
 from raytwin.runtime.control.scheduling.node_views import Node, able, usual_s, views_of
 from raytwin.runtime.control.scheduling.placement_groups import GroupTable
 from raytwin.runtime.control.scheduling.policies import UNTIMED_TASK_S, NodeView, make_policy
@@ -97,7 +97,8 @@ class GlobalScheduler:
         self.groups = GroupTable(ctx, self._free, self._on_bundle, self._life)
         self.nodes: dict[int, Node] = {}
         self.infeasible: list[TaskSpec] = []
-        self.log = PlacementLog(ctx, config.timeline_ranges_max)
+        self.placements: deque[tuple[Any, ...]] = deque(maxlen=config.timeline_ranges_max)
+        """The rows of ``placements``, see `queries`: ranges and creations of actors."""
         self.placed = 0
         """Elements placed so far."""
         self._locating: dict[bytes, list[_Locating]] = {}
@@ -140,7 +141,7 @@ class GlobalScheduler:
             self._try_infeasible()
         elif isinstance(message, Query):
             if message.kind == "placements":
-                rows = self.log.rows()
+                rows: list[Any] = list(self.placements)
             else:
                 rows = self.groups.rows(removed=message.kind == "groups")
             self.ctx.send(source, QueryReply(message.key, message.client, rows))
@@ -149,6 +150,10 @@ class GlobalScheduler:
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
+
+    def _note_placed(self, spec: TaskSpec, node: int) -> None:
+        row = (self.ctx.now(), spec.name, spec.array, spec.start, spec.count, node, spec.owner)
+        self.placements.append(row)
 
     def _on_node(self, message: NodeChanged) -> None:
         info = message.info
@@ -264,7 +269,7 @@ class GlobalScheduler:
         self.nodes[number].give_actor(spec.demand)
         self.ctx.send("gcs", ActorPlaced(spec.array, incarnation, number))
         self.ctx.send(f"node:{number}", AssignTasks([spec]))
-        self.log.placed(spec, number)
+        self._note_placed(spec, number)
 
     def _forget_actor(self, actor: bytes) -> None:
         """An actor is dead, or about to be placed anew."""
@@ -323,7 +328,7 @@ class GlobalScheduler:
                 self.ctx.send(f"node:{node}", AssignTasks([part], there.incarnation))
             else:
                 self.assign(node, there.incarnation, part, left)
-                self.log.placed(part, node)
+                self._note_placed(part, node)
         self.placed += spec.count
 
     def _divide(self, spec: TaskSpec, views: list[NodeView]) -> list[tuple[int, TaskSpec]]:
