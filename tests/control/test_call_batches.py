@@ -372,9 +372,9 @@ def test_a_run_of_results_is_looked_up_and_released_call_by_call() -> None:
     value = objects.local.lookup(array(2) + FIRST)
     assert value is not None and msgspec.msgpack.decode(value.payload)[value.position] == 2
     assert objects.results.has_end(array(3)) and objects.has_array(array(1))
-    objects.release_all(arrays[:2])
+    objects.release(arrays[:2])
     assert objects.local.lookup(array(2) + FIRST) is None and objects.owners.owns(OWNER)
-    objects.release_all(arrays[2:])
+    objects.release(arrays[2:])
     assert not objects.owners.owns(OWNER) and objects.of_job(arrays[0][:4]) == []
 
 

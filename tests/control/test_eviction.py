@@ -266,7 +266,7 @@ def test_what_was_released_while_it_was_written_and_pinned_leaves_nothing_on_dis
     directory.add(result(1, size=500, offset=7))
     directory.make_room()
     directory.local.pin(OID, "driver:0.0")
-    directory.release(array(1))
+    directory.release([array(1)])
     directory.local.on_spilled(Spilled(OID, 7, 500, 3))
     directory.local.unpin(OID, "driver:0.0")
     assert directory.alone.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
@@ -354,7 +354,7 @@ def test_an_object_goes_to_disk_and_comes_back_for_who_wants_it() -> None:
     directory.pulls.on_fetched(Fetched(OID, 9, 500, 0.1, "", 0))
     assert [(v.offset, v.size) for v in directory.told] == [(9, 500)]
     assert directory.copies == [] and directory.pulls.bandwidth == 0.0
-    directory.release(array(1))
+    directory.release([array(1)])
     assert ctx.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
     assert ctx.take(Free, STORE) == [Free(OID, 9)]
     assert directory.is_empty()
@@ -399,7 +399,7 @@ def test_a_copy_is_written_too_and_comes_back() -> None:
     assert len(directory.alone.take(Spill)) == 1
     directory.local.on_spilled(Spilled(OID, 7, 500, 3))
     assert directory.local.evicted([OID]) and directory.copies == [(OID, 500)]
-    directory.release(array(1))
+    directory.release([array(1)])
     assert directory.is_empty()
 
 

@@ -134,7 +134,7 @@ def test_an_error_that_was_told_stays() -> None:
     assert not directory.results.has_failed(value), "one of the two was not told"
     directory.add(result(1, 1, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
     assert directory.results.has_failed(value)
-    directory.release(array(1))
+    directory.release([array(1)])
     assert not directory.results.has_failed(value)
 
 
@@ -145,7 +145,7 @@ def test_memory_is_freed_when_it_is_released_and_no_pin_is_left() -> None:
     directory.local.pin(OID, "worker:0.1")
     directory.local.pin(OID, "worker:0.1")
     directory.local.pin(OID, "worker:0.2")
-    directory.release(array(1))
+    directory.release([array(1)])
     directory.local.unpin(OID, "worker:0.1")
     directory.local.unpin(OID, "worker:0.3")
     assert directory.drop_client("worker:0.2") == []
@@ -159,13 +159,13 @@ def test_what_is_made_again_while_it_is_pinned_stays() -> None:
     directory = Directory()
     directory.add(result(1, size=500, offset=7))
     directory.local.pin(OID, "worker:0.1")
-    directory.release(array(1))
+    directory.release([array(1)])
     directory.add(result(1, size=500, offset=9))
     assert directory.alone.take(Free) == [Free(OID, 9)]
     directory.local.unpin(OID, "worker:0.1")
     value = directory.local.lookup(OID)
     assert value is not None and value.offset == 7
-    directory.release(array(1))
+    directory.release([array(1)])
     assert directory.alone.take(Free) == [Free(OID, 7)]
     assert directory.is_empty()
 
@@ -218,12 +218,12 @@ def test_what_was_released_on_its_way_is_freed() -> None:
     directory = Directory()
     directory.ask()
     directory.pulls.on_location(Location(OID, (2,), 500))
-    directory.release(array(1))
+    directory.release([array(1)])
     directory.pulls.on_location(Location(OID, (), 0, lost=Loss(LossCause.RELEASED)))
     assert directory.told == [], "what is on its way is still good for who waits"
     directory.pulls.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
     assert directory.told[0].offset == 7
-    directory.release(array(1))
+    directory.release([array(1)])
     assert directory.alone.take(Free) == [Free(OID, 7)]
     assert directory.is_empty()
 
@@ -233,7 +233,7 @@ def test_what_is_released_while_it_is_wanted_is_asked_for() -> None:
     directory = Directory()
     directory.owners.own(array(1), "driver:0.0")
     directory.ask()
-    directory.release(array(1))
+    directory.release([array(1)])
     assert directory.told == []
     directory.pulls.end_turn()
     assert directory.alone.take(LocateObjects, "gcs") == [LocateObjects([OID])]
@@ -374,7 +374,7 @@ def test_owners_come_and_go() -> None:
     assert directory.owners.owners_of(array(1)) == [] and not directory.owners.owns("worker:0.2")
     directory.owners.own(array(1), "worker:0.3")
     assert directory.owners.owners_of(array(1)) == ["worker:0.3"]
-    directory.release(array(1))
+    directory.release([array(1)])
     assert directory.is_empty()
 
 

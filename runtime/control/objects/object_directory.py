@@ -24,9 +24,6 @@ from raytwin.runtime.control.objects.pull_manager import PullManager
 from raytwin.runtime.control.objects.result_table import ResultTable
 from raytwin.runtime.control.ownership.owner_table import OwnerTable
 
-FEW = 4
-"""So many arrays are released one by one: a look at all tables first would cost more."""
-
 
 class ObjectDirectory:
     """The objects that one node has, owns or wants."""
@@ -111,29 +108,16 @@ class ObjectDirectory:
 
     # -- release -----------------------------------------------------------------
 
-    def release(self, array: bytes) -> None:
-        """Free every object of the array, pinned ones when their pins are gone."""
-        self.owners.forget(array)
-        self.results.forget(array)
+    def release(self, arrays: Sequence[bytes]) -> None:
+        """Free every object of the arrays, pinned ones when their pins are gone."""
+        self.owners.forget(arrays)
+        self.results.forget(arrays)
         if self.pulls.wanted_of:
-            self.pulls.released(array)
-        if array in self.local:
-            self.local.free(array)
-
-    def release_all(self, arrays: Sequence[bytes]) -> None:
-        """`release` each of these."""
-        others = self.owners.others
-        if (
-            len(arrays) < FEW
-            or self.pulls.wants_any(arrays)
-            or self.local.has_any(arrays)
-            or not others.keys().isdisjoint(arrays)
-        ):
             for array in arrays:
-                self.release(array)
-            return
-        self.owners.forget_all(arrays)
-        self.results.forget_all(arrays)
+                self.pulls.released(array)
+        if self.local.has_any(arrays):
+            for array in arrays:
+                self.local.free(array)
 
     def drop_client(self, client: str) -> list[bytes]:
         """End the pins of a client that is gone; return the arrays that it owned."""

@@ -110,7 +110,7 @@ class ReleaseManager:
                     # Borrowers that had it from the dead owner ask the GCS.
                     self._log.owner_died(array)
         self._log.release(arrays)
-        self._objects.release_all(arrays)
+        self._objects.release(arrays)
         if self._contained_references.contained:
             for array in arrays:
                 if array in self._contained_references.contained:
@@ -124,7 +124,7 @@ class ReleaseManager:
                 continue  # a client of this node made it again, and will release it
             self._results.released((array,))
             self._log.forget(array)
-            self._objects.release(array)
+            self._objects.release((array,))
             if array in self._contained_references.contained:
                 self._contained_references.release(array)
 
@@ -154,7 +154,7 @@ class ReleaseManager:
                 lost.append(array)
                 continue
             self._log.hand_over(array)
-            self._objects.owners.forget(array)
+            self._objects.owners.forget((array,))
             self._results.keep_for_others(array)
             self._forget_calls((array,))
             self._owned.ends.pop(array, None)

@@ -37,7 +37,6 @@ from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.replayed_results import as_it_is
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
-from raytwin.runtime.control.ownership.owner_table import NOBODY
 
 DELIVER_LATER_S = 0.05
 """After one to two of these the node delivers a result that a worker has delivered itself."""
@@ -106,18 +105,8 @@ class ResultDelivery:
     def deliver(self, results: list[RangeResult]) -> None:
         """Send results to the clients of this node that own them now."""
         of_owner: dict[str, list[RangeResult]] = {}
-        owners = self._objects.owners
         for result in results:
-            if not owners.others or result.array not in owners.others:
-                owner = owners.get(result.array, NOBODY)
-                if owner != NOBODY:
-                    of_one = of_owner.get(owner)
-                    if of_one is None:
-                        of_owner[owner] = [result]
-                    else:
-                        of_one.append(result)
-                continue
-            for owner in owners.owners_of(result.array):
+            for owner in self._objects.owners.owners_of(result.array):
                 of_owner.setdefault(owner, []).append(result)
         for owner, results in of_owner.items():
             self._ctx.send(owner, TaskResults(owner, results))
@@ -369,20 +358,17 @@ class ResultManager:
             # An actor of another job has run the call; the caller is gone.
             self._received(result.array)
             if fresh:
-                self._objects.local.seal(result)
-                self._objects.local.discard(result)
-                self._contained_references.drop(result)
+                self._discard(result)
             return
         if not fresh:
             if node_of(owner) == self._node and result.array not in self._objects.owners:
                 self._received(result.array)
                 return  # released meanwhile
             result = self._contained_references.again(as_it_is(result, self._objects, self._node))
-        here = result.node == self._node
         if node_of(owner) == self._node:
             awaited = self._received(result.array)
             if not self._objects.results.has_end(result.array):
-                if any(result.sizes) and not here:
+                if any(result.sizes) and result.node != self._node:
                     self._replied_again(result)
                     return
                 self._called(result, owner, actor)
@@ -397,10 +383,13 @@ class ResultManager:
                     self.delivery.deliver(self._objects.results.of(result.array))
                 elif awaited:
                     self.delivery.deliver([result])
-            return
-        self._objects.local.seal(result)
+        else:
+            self._send_away(result, owner, actor)
+
+    def _send_away(self, result: RangeResult, owner: str, actor: bytes) -> None:
+        """Send the result of a call to an owner on another node; large values stay here."""
         self._contained_references.pass_on(result, owner)
-        if any(result.sizes) and here:
+        if any(result.sizes) and result.node == self._node:
             self.remade(result, owner, actor)
         else:
             self._contained_references.drop(result)
@@ -458,21 +447,20 @@ class ResultManager:
                 self.delivery.deliver([result])
                 return
             result = self._contained_references.again(result)
-        self._objects.local.seal(result)
         if self._is_over(result.array):
-            self._objects.local.discard(result)
-            self._contained_references.drop(result)
+            self._discard(result)
         elif node_of(owner) == self._node:
             if result.array in self._objects.owners:
                 self._log_call(result.array, owner, actor)
             self.finish(result, owner)
         else:
-            self._contained_references.pass_on(result, owner)
-            if any(result.sizes):
-                self.remade(result, owner, actor)
-            else:
-                self._contained_references.drop(result)
-            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+            self._send_away(result, owner, actor)
+
+    def _discard(self, result: RangeResult) -> None:
+        """Free the values of a call's result that is not kept."""
+        self._objects.local.seal(result)
+        self._objects.local.discard(result)
+        self._contained_references.drop(result)
 
     def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
         """A call was replayed: keep its large values if they are missing here.
@@ -486,15 +474,12 @@ class ResultManager:
         # An owner of an earlier incarnation of this node is dead; its task may run again.
         is_mine = self._contained_references.is_of_here(owner)
         if here or (is_mine and result.array not in self._objects.owners):
-            self._objects.local.seal(result)
-            self._objects.local.discard(result)
-            self._contained_references.drop(result)
+            self._discard(result)
             return False
-        if node_of(owner) != self._node:
-            self._contained_references.pass_on(result, owner)
-        self.remade(result, owner, actor)
-        if node_of(owner) != self._node:
-            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+        if node_of(owner) == self._node:
+            self.remade(result, owner, actor)
+        else:
+            self._send_away(result, owner, actor)
         return True
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
@@ -524,12 +509,16 @@ class ResultManager:
         arrays = split(batch.calls)
         if self._end_calls(batch, arrays, owner, b""):
             return True
-        if self._claims or self._any_awaited(arrays):
+        if self._any_awaited(arrays) or not self._keep_batch(batch, arrays, owner):
             return False
-        if not self._objects.may_add_batch(arrays, owner):
+        self._ctx.send(owner, TaskResults(owner, [batch]))
+        return True
+
+    def _keep_batch(self, batch: RangeResult, arrays: Sequence[bytes], owner: str | None) -> bool:
+        """Keep a batch if no result in it needs a decision of its own."""
+        if self._claims or not self._objects.may_add_batch(arrays, owner):
             return False
         self._objects.results.add_batch(batch, arrays)
-        self._ctx.send(owner, TaskResults(owner, [batch]))
         return True
 
     def finish_call_batch(self, batch: RangeResult, owner: str, actor: bytes) -> None:
@@ -560,11 +549,10 @@ class ResultManager:
         """`finish` of a batch of tasks."""
         arrays = split(batch.calls)
         here = node_of(owner) == self._node
-        if self._claims or not self._objects.may_add_batch(arrays, owner if here else None):
+        if not self._keep_batch(batch, arrays, owner if here else None):
             for result in results_of(batch):
                 self.finish(result, owner)
             return
-        self._objects.results.add_batch(batch, arrays)
         self._log.finish_all(arrays)
         if not here:
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [batch]))

@@ -85,19 +85,8 @@ class ResultTable:
         """Add the results of a batch of arrays that have none."""
         self._batches.update(dict.fromkeys(arrays, batch))
 
-    def forget(self, array: bytes) -> None:
-        """Forget an array's results."""
-        if self._results.pop(array, None) is None:
-            self._batches.pop(array, None)
-        if self._failed:
-            self._failed.discard(array)
-        if self._ended_again:
-            self._ended_again.pop(array, None)
-        if self._overlapping:
-            self._overlapping.discard(array)
-
-    def forget_all(self, arrays: Sequence[bytes]) -> None:
-        """`forget` each of these."""
+    def forget(self, arrays: Sequence[bytes]) -> None:
+        """Forget the results of arrays."""
         results, batches = self._results, self._batches
         for array in arrays:
             if results.pop(array, None) is None:

@@ -51,7 +51,8 @@ class OwnerTable(dict[bytes, str]):
     def owners_of(self, array: bytes) -> list[str]:
         """Return the clients of this node that own the array."""
         owner = self.get(array, NOBODY)
-        return [*([owner] if owner != NOBODY else []), *self.others.get(array, ())]
+        owners = [owner] if owner != NOBODY else []
+        return owners + self.others[array] if array in self.others else owners
 
     def release(self, array: bytes, client: str) -> bool:
         """Take a client off an array's owners; return whether it is the only one.
@@ -72,20 +73,15 @@ class OwnerTable(dict[bytes, str]):
         self._count_off(client)
         return False
 
-    def forget(self, array: bytes) -> None:
-        """Forget the owners of an array."""
-        owner = self.pop(array, None)
-        if owner is not None:
-            self._count_off(owner)
-        if self.others:
-            for other in self.others.pop(array, ()):
-                self._count_off(other)
-
-    def forget_all(self, arrays: Sequence[bytes]) -> None:
-        """`forget` each of these; none has further owners."""
-        for owner, count in Counter(self.pop(array, None) for array in arrays).items():
+    def forget(self, arrays: Sequence[bytes]) -> None:
+        """Forget the owners of arrays."""
+        for owner, count in Counter([self.pop(array, None) for array in arrays]).items():
             if owner is not None:
                 self._count_off(owner, count)
+        if self.others:
+            for array in arrays:
+                for other in self.others.pop(array, ()):
+                    self._count_off(other)
 
     def await_claim(self, array: bytes) -> None:
         """Leave a dead owner's array to the next client that submits or puts it."""
