@@ -219,7 +219,7 @@ def _size_of_updates(message: TaskUpdates) -> Size:
         elements += count
     nbytes += 30 * len(message.puts)
     ranges = len(message.added) + len(message.done) + len(message.copies) + len(message.puts)
-    gone = len(message.released) + len(message.owner_died) + len(message.claimed)
+    gone = len(message.released) + len(message.owner_died)
     nbytes += 12 * len(message.with_references) + sum(
         12 + len(pack(why)) for _, why in message.unreconstructable
     )

@@ -65,7 +65,7 @@ def leftovers(world: World) -> dict[str, Any]:
             "_ranks", "_until_s",
         )  # fmt: skip
         look(
-            at, scheduler.log, "_rows", "_inputs", "_released", "_owner_died", "_claimed", "_known",
+            at, scheduler.log, "_rows", "_inputs", "_released", "_owner_died", "_known",
             "_exposed",
         )  # fmt: skip
         look(f"store:{number}", world.stores[number], "places", "disk")

@@ -284,7 +284,7 @@ def test_whatever_happens_pins_hold_and_the_books_are_right(
         asked = {entry[2].size for entry in local.requests}
         if what == 0 and oid not in arena.sizes and not asked:
             arena.put(oid, size, rank=number % 3, wait_s=5.0 if size % 2 else 0.0)
-        elif what == 1 and oid in arena.sizes:
+        elif what == 1 and oid in arena.sizes and oid not in arena.pinned:
             arena.pin(oid)
         elif what == 2 and oid in arena.pinned:
             arena.unpin(oid)

@@ -111,7 +111,6 @@ def without_ended(message: TaskUpdates, ended: Iterable[bytes]) -> TaskUpdates:
         message.incarnation,
         [row for row in message.calls if job_of(row[0]) not in ended],
         message.owner_died,
-        message.claimed,
         message.with_references,
         message.unreconstructable,
         message.left,

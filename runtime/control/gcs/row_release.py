@@ -94,17 +94,6 @@ class RowRelease:
                 self._store.released.note_owner_died(array)
             self._release_last(array, row, node)
 
-    def hand_over(self, array: bytes, node: int) -> None:
-        """An owner has died; its node keeps the values for the owner that has claimed them."""
-        row = self._store.rows.get(array)
-        if row is None or row.released or node not in row.owners:
-            return
-        row.former = row.owners.pop(node)
-        if not row.live_owner(self._store.alive):
-            # That owner has released the array before.
-            self._store.released.note_owner_died(array)
-            self._release_last(array, row, -1)
-
     def overtaken(self, spec: TaskSpec) -> None:
         """Note a placed range, which its owner's release may have overtaken."""
         if spec.array not in self._store.rows:

@@ -128,8 +128,6 @@ class TaskObjectTable:
         owner_died = frozenset(message.owner_died)
         for array in message.released:
             self.owners.release(array, node, array in owner_died)
-        for array in message.claimed:
-            self.owners.hand_over(array, node)
         for array in store.lineage.overweight():
             self.owners.drop(array, -1)
 

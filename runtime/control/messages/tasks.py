@@ -136,8 +136,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     ``incarnation``: the one of the node that is meant; 0: whichever it is.
     ``calls``: (array, owner, actor) of results in ``done`` that an actor made; an
     empty ID where the actor is not known or did not make it. ``owner_died``: those of
-    ``released`` whose owner has died. ``claimed``: arrays whose owner here has died, and
-    which a client of another node has claimed. ``with_references``: arrays in ``done`` whose
+    ``released`` whose owner has died. ``with_references``: arrays in ``done`` whose
     values have references inside. ``unreconstructable``: (array, error) of what cannot be made,
     as an input of it is lost; the error says which and why.
     """
@@ -151,7 +150,6 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     incarnation: int = 0
     calls: list[tuple[bytes, str, bytes]] = []
     owner_died: list[bytes] = []
-    claimed: list[bytes] = []
     with_references: list[bytes] = []
     unreconstructable: list[tuple[bytes, Failure]] = []
     left: int = -1

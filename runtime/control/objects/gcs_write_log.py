@@ -75,8 +75,6 @@ class GcsWriteLog:
         self._released: dict[bytes, None] = {}
         self._owner_died: dict[bytes, None] = {}
         """Arrays that are released because their owner has died."""
-        self._claimed: dict[bytes, None] = {}
-        """Arrays of dead owners that clients of other nodes have claimed."""
         self._known: set[bytes] = set()
         """Arrays that the GCS has heard of, or soon will."""
         self._exposed: set[bytes] = set()
@@ -185,11 +183,6 @@ class GcsWriteLog:
         self.expose(array)
         self._owner_died[array] = None
 
-    def hand_over(self, array: bytes) -> None:
-        """The array's owner here has died, and one on another node has claimed it."""
-        self._claimed[array] = None
-        self._start_timer()
-
     def release(self, arrays: Sequence[bytes]) -> None:
         """The owners have released arrays: drop their rows, or release them in the GCS, too."""
         rows = self._rows
@@ -234,12 +227,11 @@ class GcsWriteLog:
         if self._inputs:
             self._inputs = set()
             rows = self._outlived(rows)
-        if not (rows or self._released or self._claimed):
+        if not (rows or self._released):
             return
         news = TaskUpdates(
             self._node, [], [], [], [], incarnation=self._incarnation,
             owner_died=[array for array in self._owner_died if array in self._released],
-            claimed=list(self._claimed),
         )  # fmt: skip
         for array, row in rows.items():
             news.added += row.added
@@ -270,7 +262,7 @@ class GcsWriteLog:
         if self._history:
             self._known.difference_update(self._released)
             self._exposed.difference_update(self._released)
-        self._released, self._owner_died, self._claimed = {}, {}, {}
+        self._released, self._owner_died = {}, {}
 
     @staticmethod
     def _outlived(rows: dict[bytes, _Row]) -> dict[bytes, _Row]:

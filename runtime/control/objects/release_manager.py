@@ -28,9 +28,9 @@ run claims them, or for `ORPHANED_S`::
 The new run becomes the owner, but it knows only its own references. Once it releases the
 array, borrowers that had it from the dead worker learn that their owner died.
 
-A run on another node claims an array through the GCS. In place of losing such an array, the
-node hands it over: its values stay here until the GCS frees them. Actors end with their owner, as
-other objects do.
+A run on another node claims an array through the GCS and gets the small values. When the node
+loses the array, the GCS has the new owner's missing values reconstructed. Actors end with their
+owner, as other objects do.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class ReleaseManager:
             self._objects.owners.await_claim(array)
             self._owned.died[array] = worker
         if not runs_again:
-            self._lose(arrays)
+            self.release_all(arrays)
             return
         for array in arrays:
             self._log.expose(array)
@@ -144,19 +144,4 @@ class ReleaseManager:
 
     def _end_wait(self, worker: str, arrays: list[bytes]) -> None:
         owners, died = self._objects.owners, self._owned.died
-        self._lose([a for a in arrays if owners.get(a) == NOBODY and died[a] == worker])
-
-    def _lose(self, arrays: list[bytes]) -> None:
-        """Release arrays, or hand over those that clients of other nodes have claimed."""
-        lost = []
-        for array in arrays:
-            if not self._results.is_claimed_elsewhere(array):
-                lost.append(array)
-                continue
-            self._log.hand_over(array)
-            self._objects.owners.forget((array,))
-            self._results.keep_for_others(array)
-            self._forget_calls((array,))
-            self._owned.ends.pop(array, None)
-            del self._owned.died[array]
-        self.release_all(lost)
+        self.release_all([a for a in arrays if owners.get(a) == NOBODY and died[a] == worker])

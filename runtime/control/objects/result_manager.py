@@ -160,10 +160,6 @@ class ResultManager:
         """Keep a released array's results until the GCS frees them."""
         self._for_others.add(array)
 
-    def is_claimed_elsewhere(self, array: bytes) -> bool:
-        """Whether a client of another node has claimed an array that this node makes."""
-        return any(node_of(claimant) != self._node for claimant in self._claims.get(array, ()))
-
     def released(self, arrays: Sequence[bytes]) -> None:
         """Forget the claims on arrays that their owners here released."""
         if self._claims:

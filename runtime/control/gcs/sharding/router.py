@@ -223,9 +223,8 @@ def _split_updates(message: TaskUpdates, shards: int) -> Parts:
         part = parts.get(shard)
         if part is None:
             part = parts[shard] = TaskUpdates(
-                message.node, [], [], [], [], [], message.incarnation, [], [], [], [], [],
-                message.left,
-            )  # fmt: skip
+                message.node, [], [], [], [], incarnation=message.incarnation, left=message.left
+            )
         return part
 
     for name, array_of in _ROWS:
@@ -241,7 +240,6 @@ _ROWS: tuple[tuple[str, Callable[[Any], bytes]], ...] = (
     ("copies", _array_of_copy),
     ("released", _itself),
     ("owner_died", _itself),
-    ("claimed", _itself),
     ("puts", _first),
     ("calls", _first),
     ("with_references", _itself),
