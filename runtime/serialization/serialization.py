@@ -44,7 +44,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -227,12 +227,6 @@ def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None 
         finally:
             on_release()
     view = memoryview(data).toreadonly()
-    try:
-        layout = parse(view)
-    except SerializationError:
-        if on_release is not None:
-            on_release()
-        raise
     if on_release is not None:
         # Every buffer is a slice of a memoryview of this array, and all such
         # slices share one reference to it: it dies with the last of them.
@@ -242,40 +236,20 @@ def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None 
         weakref.finalize(holder, on_release).atexit = False
         view = holder.data
         del holder
-    buffers = [view[start:end] for start, end in layout.buffers]
+    buffers: list[memoryview] = []
     try:
-        return _load(view[slice(*layout.pickle)], buffers)
+        magic, count, pickled = _HEADER.unpack_from(view)
+        lengths = struct.unpack_from(f"<{count}Q", view, _HEADER.size)
+        end = _HEADER.size + count * _LENGTH_BYTES + pickled
+        starts, total = _place(end, lengths)
+        if magic != MAGIC or total != view.nbytes:
+            raise SerializationError(f"{view.nbytes} bytes are neither a pickle nor a layout")
+        buffers += [view[at : at + length] for at, length in zip(starts, lengths, strict=True)]
+        return _load(view[end - pickled : end], buffers)
+    except struct.error as error:
+        raise SerializationError(f"{view.nbytes} bytes have no layout: {error}") from error
     finally:
         del view, buffers  # as in `_load`
-
-
-class Layout(NamedTuple):
-    """Where the parts of a laid-out value are, as (start, end) in bytes."""
-
-    pickle: tuple[int, int]
-    buffers: list[tuple[int, int]]
-
-
-def parse(view: memoryview) -> Layout:
-    """Return the layout that the header in `view` tells of; nothing is unpickled.
-
-    Raises SerializationError unless it describes exactly `view`'s bytes.
-    """
-    total = view.nbytes
-    if total < _HEADER.size:
-        raise SerializationError(f"{total} bytes are neither a pickle nor a layout")
-    magic, count, pickled = _HEADER.unpack_from(view)
-    if magic != MAGIC:
-        raise SerializationError(f"unknown magic {magic!r}")
-    start = _HEADER.size + count * _LENGTH_BYTES
-    if start > total:  # before the table is read, and before room is made for it
-        raise SerializationError(f"a table of {count} buffers does not fit into {total} bytes")
-    lengths = struct.unpack_from(f"<{count}Q", view, _HEADER.size)
-    end = start + pickled
-    starts, described = _place(end, lengths)
-    if described != total:
-        raise SerializationError(f"the header describes {described} bytes, here are {total}")
-    return Layout((start, end), [(s, s + n) for s, n in zip(starts, lengths, strict=True)])
 
 
 def dumps_function(function: Callable[..., Any]) -> bytes:

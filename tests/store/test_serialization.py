@@ -28,7 +28,6 @@ from raytwin.runtime.serialization.serialization import (
     deserialize,
     dumps_function,
     loads_function,
-    parse,
     serialize,
 )
 from raytwin.runtime.store.arena_writer import GIL_FREE_COPY_MIN
@@ -435,16 +434,8 @@ def test_no_header_leads_out_of_bounds(
             end = -(-end // 64) * 64 + length
         size = end if end < 100_000 else size
     data = memoryview(header.ljust(size, b"\xff")[:size])
-    try:
-        layout = parse(data)
-    except SerializationError:
-        return
-    assert len(layout.buffers) == count
-    end = 16 + 8 * count
-    for start, stop in [layout.pickle, *layout.buffers]:
-        assert end <= start <= stop <= size
-        end = stop
-    assert end == size
+    with pytest.raises(SerializationError):
+        deserialize(data)
 
 
 @given(values, st.data())
@@ -470,8 +461,9 @@ def test_truncated_pickles_are_refused(value: Any) -> None:
 def test_a_pickle_without_its_buffers_is_refused() -> None:
     serialized = serialize([np.zeros(SHARED_BYTES_MIN), np.ones(SHARED_BYTES_MIN)])
     data = serialized.to_bytes()
-    start, end = parse(memoryview(data)).pickle
+    _, count, pickled = struct.unpack_from("<4sIQ", data)
+    start, end = 16 + 8 * count, 16 + 8 * count + pickled
     with pytest.raises(SerializationError):
         deserialize(data[start:end])
-    with pytest.raises(SerializationError, match="buffers"):
+    with pytest.raises(SerializationError):
         deserialize(struct.pack("<4sIQ", MAGIC, 0, end - start) + data[start:end])

@@ -42,6 +42,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
+from msgspec import Struct
+
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.handlers import Handlers
@@ -69,32 +71,20 @@ CLIENT = -1
 BATCH_SHARE = 32
 
 
-class Request:
+class Request(Struct):
     """A fetch or an allocation that waits for room in the arena."""
 
-    __slots__ = (
-        "asked", "fail", "free", "rank", "retry", "seen", "size", "tries", "until_s",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        size: int,
-        rank: int,
-        until_s: float,
-        retry: Callable[[], None],
-        fail: Callable[[StoreFull], None],
-    ) -> None:
-        self.size = size
-        self.rank = rank
-        self.until_s = until_s
-        self.retry = retry
-        self.fail = fail
-        self.free = 0
-        """Bytes that were free, in pieces perhaps, when it did not fit."""
-        self.tries = 0
-        self.asked = False
-        self.seen = 0
-        """How often the node had freed memory when the store had no room."""
+    size: int
+    rank: int
+    until_s: float
+    retry: Callable[[], None]
+    fail: Callable[[StoreFull], None]
+    free: int = 0
+    """Bytes that were free, in pieces perhaps, when it did not fit."""
+    tries: int = 0
+    asked: bool = False
+    seen: int = 0
+    """How often the node had freed memory when the store had no room."""
 
 
 class LocalObjects:

@@ -44,6 +44,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct
+
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.handlers import Handlers
@@ -63,18 +65,15 @@ _ASKED = {
 """The process that answers what no node knows."""
 
 
-class _Gathering:
+class _Gathering(Struct):
     """Rows on their way to one client."""
 
-    __slots__ = ("client", "key", "kind", "missing", "rows")
-
-    def __init__(self, kind: str, client: str, key: int, missing: set[str]) -> None:
-        self.kind = kind
-        self.client = client
-        self.key = key
-        self.missing = missing
-        """Addresses of nodes that have not answered."""
-        self.rows: list[Any] = []
+    kind: str
+    client: str
+    key: int
+    missing: set[str]
+    """Addresses of nodes that have not answered."""
+    rows: list[Any] = []
 
 
 class QueryDesk:

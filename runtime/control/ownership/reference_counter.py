@@ -47,6 +47,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Protocol
 
+from msgspec import Struct
+
 from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE, incarnation_of, node_of
 from raytwin.runtime.control.core.context import Context, Timer
 from raytwin.runtime.control.messages import BorrowersGone, RefUpdates, ResultRefs
@@ -134,25 +136,22 @@ class OwnedArray(Protocol):
     borrowers: Borrowers | None
 
 
-class Loan:
+class Loan(Struct):
     """A borrowed array."""
 
-    __slots__ = ("announced", "asked", "count", "entered", "epoch", "guards", "owner")
-
-    def __init__(self, epoch: int) -> None:
-        self.owner = ""
-        """Empty if not known, as for an actor that was found by its name."""
-        self.epoch = epoch
-        self.count = 0
-        """References, unfinished tasks that have it, values that it came out of."""
-        self.announced = False
-        """Whether the owner hears of the loan, and so has to hear of its end."""
-        self.asked = False
-        """Whether the owner was asked to confirm (`ENTER_AND_CONFIRM`)."""
-        self.entered = False
-        """Whether the owner has confirmed."""
-        self.guards: tuple[bytes, ...] = ()
-        """Borrowed values that contained the reference, held until the owner confirms."""
+    epoch: int
+    owner: str = ""
+    """Empty if not known, as for an actor that was found by its name."""
+    count: int = 0
+    """References, unfinished tasks that have it, values that it came out of."""
+    announced: bool = False
+    """Whether the owner hears of the loan, and so has to hear of its end."""
+    asked: bool = False
+    """Whether the owner was asked to confirm (`ENTER_AND_CONFIRM`)."""
+    entered: bool = False
+    """Whether the owner has confirmed."""
+    guards: tuple[bytes, ...] = ()
+    """Borrowed values that contained the reference, held until the owner confirms."""
 
 
 class Returns:

@@ -25,10 +25,12 @@ class Links:
         self,
         info_of: Callable[[int], NodeInfo | None],
         tell: Callable[[Connection, str, NodeInfo], None] | None = None,
+        died: Callable[[int], None] | None = None,
     ) -> None:
-        """`tell` notifies a fenced node before its connection closes."""
+        """`tell` notifies a fenced node before its connection closes; `died` takes dead nodes."""
         self._info_of = info_of
         self._tell = tell
+        self._died = died
         self._open: dict[Connection, None] = {}
 
     def bind(self, connection: Connection, peer: str) -> bool:
@@ -65,6 +67,8 @@ class Links:
                     if self._tell is not None:
                         self._tell(connection, connection.peer, info)
                     connection.close(reason)
+        if self._died is not None and not info.alive:
+            self._died(info.node)
 
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""

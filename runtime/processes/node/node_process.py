@@ -9,7 +9,7 @@ import msgspec
 from raytwin.runtime.control.assembly import make_node
 from raytwin.runtime.control.core.addresses import MASTER, chain_of, is_node, master_of
 from raytwin.runtime.control.core.context import Component, Context
-from raytwin.runtime.control.messages import Frame, NodeChanged, NodeInfo, ReplicaLost
+from raytwin.runtime.control.messages import Frame, NodeInfo, ReplicaLost
 from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.processes.net.component_process import ComponentProcess
@@ -68,8 +68,9 @@ class Node:
             settings.config,
         )
         self.process.add(f"store:{number}", self.store, journaled=False)
-        self._links = Links(self._info_of)
-        self.process.add(f"links:{number}", _NodeLinks(self._links, self.store), journaled=False)
+        # A node that hangs keeps its connections open, so they do not report its death.
+        self._links = Links(self._info_of, died=self.store.drop_peer)
+        self.process.add(f"links:{number}", self._links, journaled=False)
         self.process.find_route = self._dial
         listener = Listener(reactor, listen(settings.host), self._accept)
         self._in_head = settings.config.gcs_durable
@@ -235,23 +236,6 @@ class Node:
             if fenced:
                 log.warning("leaving: the cluster declared this node dead: %s", fenced)
                 process.stop(fenced)
-
-
-class _NodeLinks:
-    """``links:<n>``: closes connections of dead peers, and fails fetches from them."""
-
-    def __init__(self, links: Links, store: ObjectStore) -> None:
-        self._links = links
-        self._store = store
-
-    def handle(self, source: str, message: NodeChanged) -> None:
-        self._links.handle(source, message)
-        if not message.info.alive:
-            # A node that hangs keeps its connections open, so they do not report its death.
-            self._store.drop_peer(message.info.node)
-
-    def end_turn(self) -> None:
-        """Do nothing: no work is left for the end of a turn."""
 
 
 def main(payload: bytes, fds: list[int]) -> None:
