@@ -13,7 +13,7 @@ from raytwin.runtime.control.client.send_buffer import (
     UNHURRIED_MAX,
     UNHURRIED_S,
 )
-from raytwin.runtime.control.core.child_tasks import KEPT_MAX
+from raytwin.runtime.control.client.submitter import CHILDREN_MAX
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id, task_id
 from raytwin.runtime.control.messages import (
@@ -372,16 +372,16 @@ def test_what_a_task_has_submitted_is_known_until_it_is_gone() -> None:
     client.submitter.begin_task(task)
     first = client.submitter.next_child()
     client.submitter.submit(first, [replace(spec(), array=first)], 1, 1)
-    for _ in range(2 * KEPT_MAX):
+    for _ in range(2 * CHILDREN_MAX):
         # Nothing is submitted: as if it were gone.
         client.submitter.next_child()
-    assert len(client.submitter._children.arrays) <= KEPT_MAX + 1
+    assert len(client.submitter._children) <= CHILDREN_MAX + 1
     client.submitter.cancel_children(task_id(array(9), 1), False)
     assert ctx.take(CancelTask) == []
     client.submitter.cancel_children(task, False)
     assert [message.array for message in ctx.take(CancelTask)] == [first]
     client.submitter.begin_task(task_id(array(9), 1))
-    assert not client.submitter._children.arrays
+    assert not client.submitter._children
 
 
 def test_each_try_of_a_task_has_children_of_its_own() -> None:

@@ -51,8 +51,6 @@ class SendBuffer:
         self._batch_max = config.submit_batch_max
         self._entries = entries
         self.direct = DirectWays()
-        self._parent = b""
-        """The task that has submitted the batch."""
         self._submitted: list[TaskSpec] = []
         self.run_extra: TaskExtra | None = None
         """What the calls of the open run have in common: a call with the same one joins it."""
@@ -70,11 +68,10 @@ class SendBuffer:
         self.answered = True
         """Whether a result has come since the last tasks were sent."""
 
-    def begin_parent(self, parent: bytes) -> None:
-        """Take the tasks that `parent` submits: a batch has one parent."""
+    def begin_parent(self) -> None:
+        """Another task begins, and what it submits is in a batch of its own."""
         if self._submitted or self._run_arrays:
             self.flush()
-        self._parent = parent
 
     # -- what is held back -------------------------------------------------------
 
@@ -170,7 +167,7 @@ class SendBuffer:
         if self._run_arrays:
             self._end_run()
         if self._submitted:
-            self._ctx.send(self._node, SubmitTasks(self._submitted, self._parent))
+            self._ctx.send(self._node, SubmitTasks(self._submitted))
             self._submitted = []
             self.answered = False
         if self._released:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from raytwin.runtime.control.client.owned_arrays import Entry
 from raytwin.runtime.control.client.references import References
 from raytwin.runtime.control.client.send_buffer import SendBuffer
-from raytwin.runtime.control.core.child_tasks import Children
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import (
     ARRAY_BYTES,
@@ -31,6 +30,9 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
+
+CHILDREN_MAX = 1024
+"""Arrays of one task that are kept without looking for what is gone."""
 
 
 class Submitter:
@@ -61,8 +63,9 @@ class Submitter:
         """The parent, or what stands for its present try."""
         self._submissions = 0
         self._own_puts = 0
-        self._children = Children()
-        """What the running task has submitted."""
+        self._children: dict[bytes, None] = {}
+        """What the running task has submitted, in order; of what is gone at most as much."""
+        self._children_max = CHILDREN_MAX
         self._run_deps: tuple[bytes, ...] = ()
         """The actor of the open run of calls: each call holds it."""
         self._exported: set[bytes] = set()
@@ -81,8 +84,9 @@ class Submitter:
         self._numbered_by = anew(self.parent, tries) if tries else self.parent
         self._submissions = 0
         self._own_puts = 0
-        self._buffer.begin_parent(self.parent)
-        self._children.begin(self.parent)
+        self._buffer.begin_parent()
+        self._children = {}
+        self._children_max = CHILDREN_MAX
 
     def next_array(self) -> bytes:
         """Return the ID of the next array that a driver submits."""
@@ -92,7 +96,10 @@ class Submitter:
     def next_child(self) -> bytes:
         """Return the ID of the next array that the current task submits; see `ids`."""
         array = self.next_array()
-        self._children.add(array, self._entries.__contains__)
+        if len(self._children) >= self._children_max:
+            self._children = {kept: None for kept in self._children if kept in self._entries}
+            self._children_max = max(CHILDREN_MAX, 2 * len(self._children))
+        self._children[array] = None
         return array
 
     def next_put(self) -> bytes:
@@ -204,7 +211,7 @@ class Submitter:
         if task != self.parent:
             return  # it has submitted nothing
         self._buffer.flush()
-        for array in self._children.arrays:
+        for array in self._children:
             entry = self._entries.get(array)
             if entry is not None and entry.missing:
                 self._cancel(entry.array, 0, entry.count, force, recursive=True)

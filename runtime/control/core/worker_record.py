@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
-from raytwin.runtime.control.core.child_tasks import Children
 from raytwin.runtime.control.messages import CancelTask, ObjectValue, TaskSpec
 
 
@@ -37,7 +36,6 @@ class Worker:
         "asked",
         "assigned",
         "cancels",
-        "children",
         "demand",
         "functions",
         "is_killed",
@@ -83,6 +81,3 @@ class Worker:
         """how many of these it has answered, maybe once it had something else to run."""
         self.cancels: list[tuple[int, CancelTask]] = []
         """For what it was asked, and at which time."""
-
-        self.children = Children()
-        """What the task that was the last to submit anything has submitted."""

@@ -26,7 +26,7 @@ becomes of one that runs is said in `cancelled_calls`. ``force`` is not for call
 end the actor.
 
 With ``recursive`` the same befalls what a running element has submitted: its
-worker knows the children, and when that was killed its node knows them (`Children`).
+worker knows the children. When that was killed, all that it owned is cancelled.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from raytwin.runtime.control.core.addresses import is_gcs
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_value
 from raytwin.runtime.control.core.handlers import Handlers
-from raytwin.runtime.control.core.ids import ARRAY_BYTES, ELEMENTS_MAX, element_of
+from raytwin.runtime.control.core.ids import ELEMENTS_MAX
 from raytwin.runtime.control.core.task_ranges import cut
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
@@ -125,29 +127,17 @@ class Canceller:
         there = self._pool.workers.get(worker.address) is worker
         silent = (number, message) in worker.cancels and worker.assigned
         if there and silent and not worker.is_killed and cut(worker.assigned[0], message)[1]:
-            self._kill(worker, message)
+            # It may be another element that runs, whose next run claims what it has submitted.
+            self._kill(worker, replace(message, recursive=False))
 
-    def cancel_children(self, worker: Worker, cause: CancelTask, owned: list[bytes]) -> None:
-        """A worker was killed for `cause`: cancel what of `owned` its task had submitted.
-
-        If that has submitted nothing, an earlier task's children are the last it had; they
-        go on, be they of an element of the same range that is done.
-        """
-        ran = cut(worker.assigned[0], cause)[1] if worker.assigned else None
-        if ran is None or not cause.recursive:
-            return
-        parent = worker.children.parent
-        if parent[:ARRAY_BYTES] != ran.array:
-            return
-        if not ran.start <= element_of(parent) < ran.start + ran.count:
-            return
-        still = set(owned)
-        for array in worker.children.arrays:
-            if array in still:
-                self.on_cancel(
-                    "",
-                    CancelTask(array, 0, ELEMENTS_MAX, cause.force, True, request=cause.request),
+    def cancel_owned(self, worker: Worker, cause: CancelTask, owned: list[bytes]) -> None:
+        """Cancel what a worker owned that was killed for `cause`: no one can read it any more."""
+        if cause.recursive and worker.assigned and cut(worker.assigned[0], cause)[1] is not None:
+            for array in owned:
+                children = CancelTask(
+                    array, 0, ELEMENTS_MAX, cause.force, True, request=cause.request
                 )
+                self.on_cancel("", children)
 
     def _cancel_on(self, worker: Worker, message: CancelTask) -> None:
         runs = worker.assigned[0]

@@ -103,7 +103,7 @@ class Submission:
         claims: list[TaskSpec] = []
         for spec in message.tasks:
             if spec.extra is not None and spec.extra.run is not None:
-                self._on_run(source, spec, message.parent)
+                self._on_run(source, spec)
                 continue
             array, end = spec.array, spec.start + spec.count
             new = spec.start
@@ -134,8 +134,6 @@ class Submission:
             if end > 1:
                 self._owned.ends[array] = max(end, self._owned.ends.get(array, 0))
         self._spillback.forget()
-        if worker is not None and not worker.actor:
-            self._note_children(worker, message)
         if claims:
             self._ctx.send("gcs", ClaimTasks(claims))
 
@@ -144,22 +142,13 @@ class Submission:
         begun = -1 if spec.extra is None else spec.extra.begun
         return attempt_of(spec) > 0 or begun not in (-1, self._node)
 
-    def _on_run(self, source: str, spec: TaskSpec, parent: bytes) -> None:
+    def _on_run(self, source: str, spec: TaskSpec) -> None:
         """A run of calls; one by one if any of them was submitted before."""
         arrays = arrays_of(spec)
         if not self._objects.owners.own_all(arrays, source):
-            self.on_submit(source, SubmitTasks(singles([spec]), parent))
+            self.on_submit(source, SubmitTasks(singles([spec])))
             return
         self._submitter.submit_run(spec, arrays)
-
-    def _note_children(self, worker: Worker, message: SubmitTasks) -> None:
-        """What a task has submitted may be cancelled with it."""
-        children = worker.children
-        if message.parent != children.parent:
-            children.begin(message.parent)
-        for spec in message.tasks:
-            for array in arrays_of(spec):
-                children.add(array, self._objects.owners.__contains__)
 
     def on_claimed(self, source: str, message: TasksClaimed) -> None:
         """What of a repeated task's children is to be run after all."""

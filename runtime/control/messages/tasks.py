@@ -17,8 +17,6 @@ from raytwin.runtime.control.messages.errors import Failure
 
 class SubmitTasks(Struct, array_like=True, tag=1):
     tasks: list[TaskSpec]
-    parent: bytes = b""
-    """The task that has submitted them, all of them."""
 
 
 class TasksUnsent(Struct, array_like=True, tag=175):

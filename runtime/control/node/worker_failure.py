@@ -71,7 +71,7 @@ class WorkerFailure:
         running = worker.assigned[0] if worker.assigned else None
         cause = worker.killed_for
         if cause is not None:
-            self._canceller.cancel_children(worker, cause, owned)
+            self._canceller.cancel_owned(worker, cause, owned)
         if owned:
             retried = cause is None and running is not None and running.retries != 0
             runs_again = retried or self._actors.may_restart(worker)
