@@ -453,7 +453,7 @@ class ActorManager:
         return [
             [
                 a.spec.name, self._node, a.incarnation, a.state.value, a.executed, a.replayed,
-                "" if a.worker is None else a.worker.address,
+                *(("", 0) if a.worker is None else (a.worker.address, a.worker.pid)),
             ]
             for a in self.actors.values()
         ]  # fmt: skip

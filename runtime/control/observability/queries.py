@@ -28,7 +28,7 @@ The others are gathered from every living node, as flat rows:
 ``transfers`` [node, from which node, start_s, elapsed_s, bytes, object ID] of the last
               large objects that came to each
 ``actors``    [name, node, incarnation, state, calls that took effect, calls replayed, its
-              worker's address or ""], of those that live
+              worker's address or "", its PID or 0], of those that live
 ``available`` [node, {resource: amount that is free}], by node
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
 ``loads``     [node, tasks that wait or run, {resource: amount}, the same of what is

@@ -7,8 +7,8 @@ is the supervisor too: whatever it has forked dies with it, and it dies with the
 State: the zygote's children, by pidfd, and the owner of each; in the driver, PIDs and ends of
 processes by key (`head`, `node:<n>`, `replica:0.<n>`).
 
-In, as packets with descriptors: `start`, `spawn`, `kill`, `signal`, `signal worker`, `mine`.
-Out: `spawned`, `exited`, `signaled`, `mine`.
+In, as packets with descriptors: `start`, `spawn`, `kill`.
+Out: `spawned`, `exited`.
 
 Promises:
 
@@ -19,7 +19,6 @@ Promises:
 
 Modules, the lower first:
 
-- `zygote_children`: the zygote's table of children.
 - `forking`: what a process does right before and right after a fork.
 - `rehearsal`: a worker's first steps, taken once in the zygote.
 - `zygote`: the process.

@@ -10,7 +10,6 @@ socket is bound here, so that nodes start without waiting for the head.
 from __future__ import annotations
 
 import os
-import queue
 import select
 import signal
 import socket
@@ -19,13 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from raytwin.runtime.api.exceptions import RaySystemError
-from raytwin.runtime.control.core.addresses import chain_of, node_of
+from raytwin.runtime.control.core.addresses import chain_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.processes.client import preload, running_clusters
 from raytwin.runtime.processes.client.direct_channel import channel_pair
@@ -46,7 +46,8 @@ from raytwin.runtime.store.arena import Arena
 NODES_MAX = 500
 """The most nodes of a cluster on one machine; each node is at least two processes."""
 END_TIMEOUT_S = 20.0
-ANSWER_LOOK_S = 0.02
+WORKER_WAIT_S = 1.0
+"""How long a fault of a worker waits for the node to have one."""
 
 
 class LocalCluster:
@@ -90,9 +91,6 @@ class LocalCluster:
         theirs.close()
         self.pids["zygote"] = self._zygote.pid
         self._lock = threading.Lock()
-        self._asking = threading.Lock()
-        self._signaled: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """The zygote's answers to `_signal_worker`."""
         self.query: Callable[[str], Any] = _unconnected
         """The driver session's query of its node; see `observability.queries`."""
         try:
@@ -181,14 +179,24 @@ class LocalCluster:
                 if what == "spawned":
                     self.pids[key] = detail
                     self.exited.pop(key, None)
-                elif what == "signaled":
-                    self._signaled.put(detail)
                 else:
                     self.exited[key] = detail
 
     def kill(self, key: str, signal_number: int) -> None:
         """Send a signal to the head, a node or a replica of the GCS."""
-        send_packet(self._control, ["kill", key, signal_number])
+        self._until(lambda: key in self.pids, f"{key} does not start")
+        if key not in self.exited:
+            os.kill(self.pids[key], signal_number)
+
+    def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
+        """Take the zygote's answers until something holds; raises RuntimeError if it never does."""
+        deadline_s = time.monotonic() + END_TIMEOUT_S
+        self.poll()
+        while not condition():
+            if time.monotonic() > deadline_s or "zygote" in self.exited:
+                raise RuntimeError(otherwise)
+            time.sleep(0.001)
+            self.poll()
 
     def kill_replica(self, name: str) -> None:
         """Send SIGKILL to a replica of the GCS."""
@@ -222,43 +230,40 @@ class LocalCluster:
 
     def remove_node(self, node: int) -> None:
         """End a node for good: as `kill_node`, and its number is not used again."""
-        self._check(node, spare_driver=True)
+        self.kill_node(node)
         self._removed.add(node)
-        self._signal(node, signal.SIGKILL)
 
     def kill_node(self, node: int) -> None:
-        """Send SIGKILL to a node and its workers."""
+        """Kill a node, of which the zygote kills the workers; raises RuntimeError if it lives."""
         self._check(node, spare_driver=True)
-        self._signal(node, signal.SIGKILL)
+        self._paused.discard(node)
+        key = f"node:{node}"
+        self.kill(key, signal.SIGKILL)
+        self._until(lambda: key in self.exited, f"{key} does not end")
 
     def restart_node(self, node: int) -> None:
         """Start a node again under its number, empty, once its old process is gone.
 
         Kills it first if it lives. Raises RuntimeError if it does not die.
         """
-        self._check(node, spare_driver=True)
         key = f"node:{node}"
-        deadline_s = time.monotonic() + END_TIMEOUT_S
-        self.poll()
-        if key not in self.exited:
-            self._signal(node, signal.SIGKILL)
-        while key not in self.exited:
-            if time.monotonic() > deadline_s:
-                raise RuntimeError(f"{key} does not end")
-            time.sleep(0.001)
-            self.poll()
-        del self.exited[key]
+        self.kill_node(node)
+        del self.exited[key], self.pids[key]
         self._spawn_node(node)
 
     def pause_node(self, node: int) -> None:
-        """Send SIGSTOP to a node and its workers."""
+        """Send SIGSTOP to a node, then to its workers: so it never finds them silent."""
         self._check(node)
-        self._signal(node, signal.SIGSTOP)
+        self._paused.add(node)
+        self.kill(f"node:{node}", signal.SIGSTOP)
+        _signal(self._workers(node), signal.SIGSTOP)
 
     def resume_node(self, node: int) -> None:
-        """Send SIGCONT to a node and its workers."""
+        """Send SIGCONT to the workers of a node, then to the node."""
         self._check(node)
-        self._signal(node, signal.SIGCONT)
+        self._paused.discard(node)
+        self.resume_workers(node)
+        self.kill(f"node:{node}", signal.SIGCONT)
 
     def kill_worker(self, node: int, which: int = 0) -> None:
         """Send SIGKILL to a worker; `which` counts from the node's oldest, modulo their number."""
@@ -273,12 +278,15 @@ class LocalCluster:
         if self._paused:
             raise ValueError(f"node {min(self._paused)} is paused and does not say who its"
                              " actors are")  # fmt: skip
-        addresses = [row[-1] for row in self.query("actors") if row[-1]]
-        if not addresses:
+        actors = [row[-2:] for row in self.query("actors") if row[-1]]
+        if not actors:
             raise ValueError(NO_ACTOR)
-        addresses.sort(key=lambda address: [int(n) for n in address[len("worker:") :].split(".")])
-        address = addresses[which % len(addresses)]
-        self._signal_worker(node_of(address), address, signal.SIGKILL)
+        actors.sort(key=lambda row: [int(n) for n in row[0][len("worker:") :].split(".")])
+        address, pid = actors[which % len(actors)]
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            raise ValueError(f"{address} has ended") from None
 
     def kill_head(self) -> None:
         """Send SIGKILL to the head; raises ValueError unless it is started again."""
@@ -297,29 +305,33 @@ class LocalCluster:
         """Send SIGCONT to all workers of a node, unless the node is paused itself."""
         self._check(node)
         if node not in self._paused:
-            self._signal(node, signal.SIGCONT)
+            _signal(self._workers(node), signal.SIGCONT)
 
-    def _signal_worker(self, node: int, which: int | str, number: int) -> None:
-        """Send a signal to a worker, by number or address; raises ValueError if it is not there."""
+    def _signal_worker(self, node: int, which: int, number: int) -> None:
+        """Send a signal to a worker of a node; raises ValueError if it has none."""
         self._check(node)
-        with self._asking:
-            send_packet(self._control, ["signal worker", f"node:{node}", which, int(number)])
-            while True:
-                self.poll()
-                if not self._signaled.empty():
-                    break
-                if "zygote" in self.exited:
-                    raise RuntimeError("the cluster is gone")
-                # With a timeout, because another thread's `poll` may take the answer.
-                select.select([self._control], [], [], ANSWER_LOOK_S)
-            if not self._signaled.get():
-                raise ValueError(
-                    no_worker(node) if isinstance(which, int) else f"{which} has ended"
-                )
+        deadline_s = time.monotonic() + WORKER_WAIT_S
+        while not (workers := self._workers(node)):
+            if time.monotonic() > deadline_s or f"node:{node}" in self.exited:
+                raise ValueError(no_worker(node))
+            time.sleep(0.01)
+        _signal([workers[which % len(workers)]], number)
 
-    def _signal(self, node: int, number: int) -> None:
-        (self._paused.add if number == signal.SIGSTOP else self._paused.discard)(node)
-        send_packet(self._control, ["signal", f"node:{node}", int(number)])
+    def _workers(self, node: int) -> list[int]:
+        """Return the PIDs of a node's workers, oldest first."""
+        self.poll()
+        if f"node:{node}" in self.exited:
+            return []
+        import psutil  # takes 80 ms, and only faults need it
+
+        wanted = ["pid", "ppid", "name", "create_time"]
+        rows = [each.info for each in psutil.process_iter(wanted)]
+        workers = [
+            (row["create_time"], row["pid"])
+            for row in rows
+            if row["ppid"] == self._zygote.pid and row["name"].startswith(f"rt-worker:{node}.")
+        ]
+        return [pid for _, pid in sorted(workers)]
 
     def _check(self, node: int, spare_driver: bool = False) -> None:
         check_node(node, self.resources, self._removed, spare_driver)
@@ -341,6 +353,12 @@ class LocalCluster:
                 # The zygote hangs. The kernel kills its children with it.
                 self._zygote.kill()
         self._zygote.wait()
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _unconnected(kind: str) -> Any:

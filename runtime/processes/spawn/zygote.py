@@ -19,19 +19,14 @@ list is the modules of workers. Requests (one packet each, descriptors attached)
 
     ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
     ["kill", key, signal]
-    ["signal", key, signal]           a node and all its workers
-    ["signal worker", key, which, signal]   of that node: by the worker's key, or by number
-                                      from the oldest, modulo their count
 
 With `again` the process is forked anew, with the same descriptors, when it is killed or
 fails. It is not forked anew if it has ended `AGAIN_MAX` times within `AGAIN_S` of its start, or
 with exit code 0: then nodes, which would wait for it, are killed as well.
 
-Answers: ``["spawned", key, pid]``, except for workers; ``["exited", key, reason]``; and
-``["signaled", key, whether there was such a worker]``.
-The requester of a process receives its end; when the requester ends, the zygote kills the
-processes that it has requested. The driver receives the answers for replicas too, and may
-kill any process by its key.
+Answers: ``["spawned", key, pid]``, except for workers; ``["exited", key, reason]``.
+The requester of a process owns it: it receives its end, and may kill it. When the requester
+ends, the zygote kills what it owns. The driver receives the answers for replicas too.
 """
 
 from __future__ import annotations
@@ -51,12 +46,30 @@ from raytwin.runtime.processes.client import preload
 from raytwin.runtime.processes.net.packets import PacketQueue, packet_pair, receive_packet
 from raytwin.runtime.processes.net.process_settings import set_up_logging
 from raytwin.runtime.processes.spawn.forking import MAINS, adopt, become, call_process, load, settle
-from raytwin.runtime.processes.spawn.zygote_children import Child, Children
 
 AGAIN_MAX = 5
 AGAIN_S = 1.0
 BATCH = 16
 """How many requests of one process the zygote takes before it serves the next one."""
+
+
+class Child:
+    """A process that the zygote has forked."""
+
+    __slots__ = ("again", "asks", "key", "kind", "owner", "pid", "pidfd", "started_s")
+
+    def __init__(self, kind: str, key: str, owner: int, pid: int, pidfd: int) -> None:
+        self.kind = kind
+        self.key = key
+        self.owner = owner
+        """The socket of the process that has requested it."""
+        self.pid = pid
+        self.pidfd = pidfd
+        self.again: tuple[list[Any], list[int]] | None = None
+        """The request and descriptors to fork it anew with."""
+        self.started_s = time.monotonic()
+        self.asks = -1
+        """The socket over which it requests processes; -1 if it does not."""
 
 
 class Zygote:
@@ -66,7 +79,8 @@ class Zygote:
         self._epoll = select.epoll()
         self._askers: dict[int, socket.socket] = {}
         self._answers: dict[int, PacketQueue] = {}
-        self._children = Children()
+        self._children: dict[int, Child] = {}
+        """The processes that have not been reaped, by pidfd, oldest first."""
         self._control_fd = control.fileno()
         self._warm = False
         self._short_lives = 0
@@ -158,14 +172,9 @@ class Zygote:
     def _do(self, fd: int, request: list[Any], fds: list[int]) -> None:
         """Serve one request, except for workers."""
         if request[0] == "kill":
-            for child in self._children:
-                if child.key == request[1] and fd in (child.owner, self._control_fd):
+            for child in self._children.values():
+                if child.key == request[1] and child.owner == fd:
                     signal.pidfd_send_signal(child.pidfd, request[2])
-        elif request[0] == "signal":
-            self._children.signal(fd, request[1], request[2])
-        elif request[0] == "signal worker":
-            there = self._children.signal_worker(fd, *request[1:])
-            self._answer(fd, ["signaled", request[1], there])
         else:
             self._spawn(fd, request, fds)
 
@@ -174,7 +183,7 @@ class Zygote:
         del self._answers[fd]
         self._askers.pop(fd).close()
         # Forget the descriptor: its number may be used again.
-        for child in self._children:
+        for child in self._children.values():
             if child.owner == fd:
                 child.owner = -1
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
@@ -207,7 +216,7 @@ class Zygote:
             for fd in fds:
                 os.close(fd)
             child = Child("worker", request[2], asker, pid, os.pidfd_open(pid))
-            self._children.enter(child)
+            self._children[child.pidfd] = child
             self._epoll.register(child.pidfd, select.EPOLLIN)
 
     def _spawn(self, asker: int, request: list[Any], fds: list[int]) -> None:
@@ -233,7 +242,7 @@ class Zygote:
         child = Child(kind, key, asker, pid, os.pidfd_open(pid))
         if ours is not None:
             child.asks = ours.fileno()
-        self._children.enter(child)
+        self._children[child.pidfd] = child
         self._epoll.register(child.pidfd, select.EPOLLIN)
         if kept is not None:
             child.again = (request, kept)
@@ -251,14 +260,14 @@ class Zygote:
                 f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             )
         # Once for all of them: this reads the list of all child processes.
-        self._children.end_orphans()
+        _end_all_but({child.pid for child in self._children.values()})
         for child, reason in zip(ended, reasons, strict=True):
             if child.again is None:
                 self._tell(child, ["exited", child.key, reason])
             elif reason == "exit code 0" or not self._begin_again(child):
                 self._tell(child, ["exited", child.key, reason])
                 # Nodes would wait for a new head.
-                for other in self._children:
+                for other in self._children.values():
                     if other.kind == "node":
                         signal.pidfd_send_signal(other.pidfd, signal.SIGKILL)
 
@@ -299,7 +308,27 @@ class Zygote:
         if self.cluster_file:
             with suppress(FileNotFoundError):
                 os.unlink(self.cluster_file)
-        self._children.end()
+        # In this order, or nodes would log the end of the head, and the head that of replicas.
+        for kinds in (("worker", "node"), ("head",), ("replica",)):
+            children = [child for child in self._children.values() if child.kind in kinds]
+            for child in children:
+                signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+            for child in children:
+                os.waitpid(child.pid, 0)
+        _end_all_but(set())
+
+
+def _end_all_but(known: set[int]) -> None:
+    """Kill every child of this process but the known ones, and the orphans that they leave."""
+    with open("/proc/thread-self/children", encoding="ascii") as file:
+        pids = [int(pid) for pid in file.read().split()]
+    for pid in pids:
+        if pid not in known:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            # The children of the killed process are children of this one now.
+            _end_all_but(known)
+            return
 
 
 def main() -> None:
