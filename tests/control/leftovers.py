@@ -36,7 +36,6 @@ def leftovers(world: World) -> dict[str, Any]:
             continue
         at = f"node:{number}"
         look(at, scheduler, "queue")
-        look(at, scheduler.owned, "actors", "died", "ends")
         look(at, scheduler.inputs, "waiting", "awaiting", "failed", "_for_function", "_claims")
         look(at, scheduler.leases, "assigned")
         look(at, scheduler.results, "_for_others", "_claims")
@@ -53,7 +52,7 @@ def leftovers(world: World) -> dict[str, Any]:
             found[f"{at}.pool"] = scheduler.pool.free
         objects = scheduler.objects
         look(at, objects, "owners")
-        look(f"{at}.owners", objects.owners, "others", "_counts")
+        look(f"{at}.owners", objects.owners, "others", "_counts", "actors", "died", "ends")
         look(f"{at}.results", objects.results, "_results", "_batches", "_failed", "_overlapping")
         look(
             f"{at}.local", objects.local, "_unsealed", "_stored", "_stored_of", "_pins", "_doomed",

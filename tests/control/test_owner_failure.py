@@ -89,7 +89,7 @@ def test_borrowers_are_told_that_the_owner_has_died_when_the_next_one_releases()
     assert lost(node) == {array(11)}
     node.ctx.pass_time(ORPHANED_S)
     assert lost(node) == {array(12)}
-    assert not node.scheduler.owned.died
+    assert not node.scheduler.objects.owners.died
 
 
 def test_the_next_owner_dies_too_and_the_wait_begins_anew() -> None:
@@ -122,5 +122,5 @@ def test_a_jobs_end_leaves_nothing(again: bool) -> None:
     if again:
         put(node, W2, 11)
     node.turn("gcs", JobEnded(job_of(array(1)), "its driver has left"))
-    assert not node.scheduler.owned.died
+    assert not node.scheduler.objects.owners.died
     assert not node.scheduler.objects.owners

@@ -47,7 +47,6 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.owned_objects import OwnedObjects
 from raytwin.runtime.control.objects.result_manager import ResultManager
 
 
@@ -58,7 +57,6 @@ class Submission:
         self,
         ctx: Context,
         objects: ObjectDirectory,
-        owned: OwnedObjects,
         log: GcsWriteLog,
         inputs: TaskInputs,
         access: JobAccess,
@@ -71,7 +69,6 @@ class Submission:
     ) -> None:
         self._ctx = ctx
         self._objects = objects
-        self._owned = owned
         self._log = log
         self._inputs = inputs
         self._access = access
@@ -109,13 +106,13 @@ class Submission:
             new = spec.start
             if array in self._objects.owners:
                 # The next part of an array, or again: its parent runs a second time.
-                new = max(new, self._owned.ends.get(array, 1))
+                new = max(new, self._objects.owners.ends.get(array, 1))
             self._objects.owners.own(array, source)
             if new > spec.start:
                 self._tell_made(spec, source)
                 if spec.extra is not None and spec.extra.call:
                     self._submitter.submit_again(spec)
-                if array in self._owned.actors:
+                if array in self._objects.owners.actors:
                     # The GCS ends it for its owner alone.
                     self._ctx.send("gcs", CreateActors([spec]))
             if new < end and spec.extra is not None and self._is_actors(spec, again):
@@ -126,13 +123,13 @@ class Submission:
                     self._results.claim(array, new, end)
                     self._log.spilled(part, self._objects.owners)
                     claims.append(part)
-                    copies = self._owned.copies(array, part.start, part.count)
+                    copies = self._objects.copies(array, part.start, part.count)
                     if copies:
                         self._ctx.send(source, TaskResults(source, copies))
                 else:
                     self._submit(part)
             if end > 1:
-                self._owned.ends[array] = max(end, self._owned.ends.get(array, 0))
+                self._objects.owners.ends[array] = max(end, self._objects.owners.ends.get(array, 0))
         self._spillback.forget()
         if claims:
             self._ctx.send("gcs", ClaimTasks(claims))
@@ -209,7 +206,7 @@ class Submission:
         self._log.spilled(spec, self._objects.owners)
         self._submitter.created(spec.array)
         if not spec.extra.actor.detached:
-            self._owned.actors.add(spec.array)
+            self._objects.owners.actors.add(spec.array)
 
     def _on_actor_alive(self, actor: bytes) -> None:
         """What its constructor gave went to whoever created it first, if somebody did."""

@@ -33,7 +33,6 @@ from raytwin.runtime.control.messages import DescribeJob, JobEnded, JobRegistere
 from raytwin.runtime.control.node.worker_failure import WorkerFailure
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.owned_objects import OwnedObjects
 from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
@@ -51,7 +50,6 @@ class NodeJobs:
         inputs: TaskInputs,
         actors: ActorManager,
         objects: ObjectDirectory,
-        owned: OwnedObjects,
         results: ResultManager,
         contained_references: ContainedReferences,
         log: GcsWriteLog,
@@ -65,7 +63,6 @@ class NodeJobs:
         self._inputs = inputs
         self._actors = actors
         self._objects = objects
-        self._owned = owned
         self._results = results
         self._contained_references = contained_references
         self._log = log
@@ -123,7 +120,7 @@ class NodeJobs:
         self._inputs.forget_functions(self._access.ended, used)
         for worker in workers:
             self._worker_failure.end(worker, reason)
-        self._owned.end_job(job)
+        self._objects.owners.end_job(job)
         self._actors.end_job(job)
         self._results.end_job(job)
         for array in self._objects.of_job(job):

@@ -19,7 +19,6 @@ from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import BorrowersGone, NodeChanged, ResultsMissing
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.owned_objects import OwnedObjects
 from raytwin.runtime.control.observability.queries import QueryDesk
 
 MISSING_MAX = 4096
@@ -35,7 +34,6 @@ class MembershipChanges:
         node: int,
         members: Membership,
         objects: ObjectDirectory,
-        owned: OwnedObjects,
         submitter: CallSubmitter,
         queries: QueryDesk,
         log: GcsWriteLog,
@@ -44,7 +42,6 @@ class MembershipChanges:
         self._node = node
         self._members = members
         self._objects = objects
-        self._owned = owned
         self._submitter = submitter
         self._queries = queries
         self._log = log
@@ -70,7 +67,7 @@ class MembershipChanges:
         ranges: list[tuple[bytes, int, int]] = []
         for array in self._objects.owners:
             if self._log.knows(array):
-                ranges += [(array, *gap) for gap in self._owned.missing(array)]
+                ranges += [(array, *gap) for gap in self._objects.missing(array)]
         for at in range(0, len(ranges), MISSING_MAX):
             missing = ResultsMissing(self._node, ranges[at : at + MISSING_MAX])
             self._ctx.send("gcs", missing)

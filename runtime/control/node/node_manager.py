@@ -78,7 +78,6 @@ from raytwin.runtime.control.node.worker_failure import WorkerFailure
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.object_manager import ObjectManager
-from raytwin.runtime.control.objects.owned_objects import OwnedObjects
 from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.observability.queries import QueryDesk
@@ -107,13 +106,12 @@ class NodeManager:
         self.log = GcsWriteLog(ctx, node, config, incarnation)
         self.objects = ObjectDirectory(ctx, node, config, self.log.copied, self._lives)
         self.members = Membership(node, incarnation)
-        self.owned = OwnedObjects(node, self.objects, self.log)
         self.access = JobAccess(self._worker_at)
         self.actors = ActorManager(ctx, node, self)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.inputs = TaskInputs(ctx, self.objects, self.timeline, self._push)
         self.contained_references = ContainedReferences(
-            ctx, node, incarnation, self.members, self.owned.lend, self._lives
+            ctx, node, incarnation, self.members, self._lend, self._lives
         )
         self.submitter = CallSubmitter(
             ctx, node, config, self.actors.on_calls,
@@ -123,7 +121,7 @@ class NodeManager:
         self.results = ResultManager(
             ctx, node, self.objects, self.log, self.contained_references,
             self.submitter.received, self.submitter.all_received, self.submitter.any_under_way,
-            self.owned.actors, self.access.is_over,
+            self.objects.owners.actors, self.access.is_over,
         )  # fmt: skip
         self.ready = ReadyQueue()
         self.workers = WorkerPool(
@@ -158,7 +156,7 @@ class NodeManager:
             self.results,
         )  # fmt: skip
         self.submission = Submission(
-            ctx, self.objects, self.owned, self.log, self.inputs, self.access, self.actors,
+            ctx, self.objects, self.log, self.inputs, self.access, self.actors,
             self.submitter, self.workers.workers,
             Spillback(
                 node, make_policy(config), self.pool, self.members, self.dispatcher, self.bundles
@@ -166,7 +164,7 @@ class NodeManager:
             self.results, node,
         )  # fmt: skip
         self.releases = ReleaseManager(
-            ctx, self.objects, self.owned, self.results, self.submitter.forget_all, self.log,
+            ctx, self.objects, self.results, self.submitter.forget_all, self.log,
             self.contained_references,
         )  # fmt: skip
         self.worker_failure = WorkerFailure(
@@ -174,11 +172,11 @@ class NodeManager:
             self.canceller, self.actors, self.releases,
         )  # fmt: skip
         self.object_manager = ObjectManager(
-            ctx, node, self.objects, self.owned, self.log, self.contained_references, self._lives
+            ctx, node, self.objects, self.log, self.contained_references, self._lives
         )  # fmt: skip
         self.jobs = NodeJobs(
             ctx, node, self.access, self.dispatcher, self.inputs, self.actors, self.objects,
-            self.owned, self.results, self.contained_references, self.log,
+            self.results, self.contained_references, self.log,
             self.releases, self.worker_failure,
         )  # fmt: skip
         self.queries = QueryDesk(
@@ -193,7 +191,7 @@ class NodeManager:
             },
         )  # fmt: skip
         self.membership_changes = MembershipChanges(
-            ctx, node, self.members, self.objects, self.owned, self.submitter, self.queries,
+            ctx, node, self.members, self.objects, self.submitter, self.queries,
             self.log,
         )  # fmt: skip
         self.heartbeats = Heartbeats(
@@ -289,6 +287,11 @@ class NodeManager:
         return client in self.workers.workers
 
     # -- between the parts -----------------------------------------------------
+
+    def _lend(self, array: bytes) -> None:
+        """A value has a reference to an array that a client here owns: the GCS has to know it."""
+        if array in self.objects.owners:
+            self.log.expose(array)
 
     def _push(self, spec: TaskSpec) -> None:
         """Queue a range that could run now, if what it needs still exists here."""

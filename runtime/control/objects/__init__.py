@@ -33,7 +33,6 @@ objects share the fate of their owner.
 - `object_manager`: messages of clients, other nodes and the GCS about objects
 - `result_manager`: keeps, logs and delivers results of tasks and calls
 - `replayed_results`: the result that a repeated call gets
-- `owned_objects`: arrays that clients here own, besides the owner table
 - `release_manager`: the release of arrays, by their owners or with them
 - `gcs_write_log`: rows for the GCS, written behind
 """

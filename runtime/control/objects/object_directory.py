@@ -15,9 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_of, object_id, split_object_id
+from raytwin.runtime.control.core.failed_values import is_lost
+from raytwin.runtime.control.core.ids import (
+    ARRAY_BYTES,
+    STREAM_BASE,
+    job_of,
+    object_id,
+    split_object_id,
+)
+from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.messages import GiveBack, ObjectPayload, RangeResult
 from raytwin.runtime.control.objects.local_objects import LocalObjects
 from raytwin.runtime.control.objects.pull_manager import PullManager
@@ -105,6 +114,44 @@ class ObjectDirectory:
     def has_lost(self, array: bytes) -> bool:
         """Whether a client here owns an array whose large values were on a node that died."""
         return array in self.owners and self.results.has_lost(array)
+
+    def missing(self, array: bytes) -> list[tuple[int, int]]:
+        """Return (start, count) of elements that were submitted and have no result here."""
+        made = Ranges()
+        for result in self.results.of(array):
+            if not self._is_foreign(result):
+                made.add(result.start, result.count)
+        return made.missing(0, self.owners.ends.get(array, 1))
+
+    def copies(self, array: bytes, start: int, count: int) -> list[RangeResult]:
+        """Return the copies of results in a range that a new owner is to get.
+
+        A task that runs again, for the first time on this node, may submit an array of which
+        another task of this node has fetched a copy as an input. The node that made the array may
+        die before it forwards the result to the new owner. Results that were made here the GCS has
+        this node forward. Errors of lost inputs are dropped: the new owner makes the inputs, and
+        then these results, again.
+        """
+        found: list[RangeResult] = []
+        for result in self.results.of(array):
+            within = result.start < start + count and start < result.start + result.count
+            if result.node == self._node or not (within or result.start >= STREAM_BASE):
+                continue
+            if is_lost(result):
+                self.results.drop_failed(result)
+            elif not self._is_foreign(result):
+                found.append(result)
+        return found
+
+    def _is_foreign(self, result: RangeResult) -> bool:
+        """Whether it has references whose owners do not know this node as a borrower.
+
+        Such a copy is not the owner's result, which is missing until it comes.
+        """
+        if result.refs is None:
+            return False
+        keeper = result.refs.keeper
+        return (node_of(keeper) if keeper else result.node) != self._node
 
     # -- release -----------------------------------------------------------------
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.messages import (
@@ -36,9 +35,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.owned_objects import OwnedObjects
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
-from raytwin.runtime.control.ownership.reference_counter import ENTER, ENTER_AND_CONFIRM
 
 
 class ObjectManager:
@@ -49,7 +46,6 @@ class ObjectManager:
         ctx: Context,
         node: int,
         objects: ObjectDirectory,
-        owned: OwnedObjects,
         log: GcsWriteLog,
         contained_references: ContainedReferences,
         lives: Callable[[str], bool],
@@ -58,7 +54,6 @@ class ObjectManager:
         self._ctx = ctx
         self._node = node
         self._objects = objects
-        self._owned = owned
         self._log = log
         self._contained_references = contained_references
         self._lives = lives
@@ -68,7 +63,7 @@ class ObjectManager:
             PutObjects: self.on_put,
             WantObjects: self.on_want,
             Unpin: self.on_unpin,
-            RefUpdates: self.on_refs,
+            RefUpdates: self._contained_references.on_updates,
             PullObject: self.on_pull,
             ObjectPayload: self.on_payload,
             ObjectLocations: self.on_locations,
@@ -105,14 +100,6 @@ class ObjectManager:
         for oid in message.objects:
             self._objects.local.unpin(oid, source)
 
-    def on_refs(self, source: str, message: RefUpdates) -> None:
-        """Borrowers have taken or returned references."""
-        if node_of(message.owner) == self._node:
-            for array, _, _, what in message.updates:
-                if what in (ENTER, ENTER_AND_CONFIRM):
-                    self._owned.lend(array)
-        self._contained_references.on_updates(source, message)
-
     # -- other nodes, and the GCS --------------------------------------------------
 
     def on_pull(self, source: str, message: PullObject) -> None:
@@ -135,7 +122,7 @@ class ObjectManager:
         if not self._objects.on_payload(message) or came is None:
             return
         if came.array in self._objects.owners:
-            copies = self._owned.copies(came.array, came.start, came.count)
+            copies = self._objects.copies(came.array, came.start, came.count)
             for owner in self._objects.owners.owners_of(came.array) if copies else ():
                 self._ctx.send(owner, TaskResults(owner, copies))
 

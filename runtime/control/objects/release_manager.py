@@ -45,7 +45,6 @@ from raytwin.runtime.control.messages import FreeObjects, KillActor, Release
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.owned_objects import OwnedObjects
 from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.owner_table import NOBODY
@@ -58,7 +57,6 @@ class ReleaseManager:
         self,
         ctx: Context,
         objects: ObjectDirectory,
-        owned: OwnedObjects,
         results: ResultManager,
         forget_calls: Callable[[Sequence[bytes]], None],
         log: GcsWriteLog,
@@ -67,7 +65,6 @@ class ReleaseManager:
         """`forget_calls` takes those of some arrays that are actor calls off those under way."""
         self._ctx = ctx
         self._objects = objects
-        self._owned = owned
         self._results = results
         self._forget_calls = forget_calls
         self._log = log
@@ -92,7 +89,7 @@ class ReleaseManager:
         `graceful`: the owners released them, so actors among them end after their calls; else
         the owners died.
         """
-        owned = self._owned
+        owned = self._objects.owners
         if owned.ends:
             for array in arrays:
                 owned.ends.pop(array, None)
@@ -101,7 +98,7 @@ class ReleaseManager:
         if not owned.actors.isdisjoint(arrays):
             for actor in [array for array in arrays if array in owned.actors]:
                 owned.actors.discard(actor)
-                owner = self._objects.owners.get(actor) or owned.died.get(actor, "")
+                owner = owned.get(actor) or owned.died.get(actor, "")
                 reason = ActorDeath(DeathCause.NO_OWNER)
                 self._ctx.send("gcs", KillActor(actor, reason, owner=owner, graceful=graceful))
         if owned.died:
@@ -134,7 +131,7 @@ class ReleaseManager:
         """A worker has died that owned these arrays; its task or actor may run again."""
         for array in arrays:
             self._objects.owners.await_claim(array)
-            self._owned.died[array] = worker
+            self._objects.owners.died[array] = worker
         if not runs_again:
             self.release_all(arrays)
             return
@@ -143,5 +140,6 @@ class ReleaseManager:
         self._ctx.after(ORPHANED_S, partial(self._end_wait, worker, arrays))
 
     def _end_wait(self, worker: str, arrays: list[bytes]) -> None:
-        owners, died = self._objects.owners, self._owned.died
-        self.release_all([a for a in arrays if owners.get(a) == NOBODY and died[a] == worker])
+        owners = self._objects.owners
+        unclaimed = [array for array in arrays if owners.get(array) == NOBODY]
+        self.release_all([array for array in unclaimed if owners.died[array] == worker])

@@ -25,6 +25,7 @@ from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import RangeResult, RefUpdates, ResultRefs
 from raytwin.runtime.control.ownership.reference_counter import (
     ENTER,
+    ENTER_AND_CONFIRM,
     GONE,
     PINNED,
     STRIKE,
@@ -47,7 +48,7 @@ class ContainedReferences:
         lent: Callable[[bytes], None],
         lives: Callable[[str], bool],
     ) -> None:
-        """`lent` takes each array inside of a value whose owner is on this node;
+        """`lent` takes each array of an owner on this node that a borrower, or a value, refers to;
         `lives` says whether a client of this node is alive."""
         self._ctx = ctx
         self._node = node
@@ -76,6 +77,10 @@ class ContainedReferences:
     def on_updates(self, source: str, message: RefUpdates) -> None:
         """Pass updates on to an owner, noting what clients of this node have announced."""
         owner = message.owner
+        if node_of(owner) == self._node:
+            for array, _, _, what in message.updates:
+                if what in (ENTER, ENTER_AND_CONFIRM):
+                    self._lent(array)
         if not source.startswith("node:"):
             # What a client says of other borrowers comes out of results: their nodes know.
             for array, borrower, _, what in message.updates:

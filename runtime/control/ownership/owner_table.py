@@ -2,12 +2,19 @@
 
 An array has one owner, unless the task that submits it runs twice at once. The arrays of
 a dead worker whose task or actor runs again belong to `NOBODY` until that run claims them.
+Of few arrays the table knows more: most are one task, submitted at once, and their owner lives::
+
+    SubmitTasks ──> `ends`: up to which element the array was submitted, in order
+                ──> `actors`: the array is an actor that ends with its owner
+    WorkerDied ───> `died`: the owner died, and the array awaits a claim, or was claimed
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+
+from raytwin.runtime.control.core.ids import job_of
 
 NOBODY = ""
 """Owns the arrays of a dead worker that its task or actor may claim, see `release_manager`."""
@@ -22,6 +29,12 @@ class OwnerTable(dict[bytes, str]):
         """Further owners of some arrays."""
         self._counts: dict[str, int] = {}
         """How many arrays each client owns."""
+        self.actors: set[bytes] = set()
+        """Actors that are not detached."""
+        self.died: dict[bytes, str] = {}
+        """Arrays whose owner has died: the address of that worker."""
+        self.ends: dict[bytes, int] = {}
+        """Arrays of several elements: up to which element they were submitted, in order."""
 
     def own(self, array: bytes, client: str) -> None:
         """Record that a client of this node submits or puts the array.
@@ -82,6 +95,11 @@ class OwnerTable(dict[bytes, str]):
             for array in arrays:
                 for other in self.others.pop(array, ()):
                     self._count_off(other)
+
+    def end_job(self, job: bytes) -> None:
+        """Forget which owners of a job that ended have died."""
+        for array in [array for array in self.died if job_of(array) == job]:
+            del self.died[array]
 
     def await_claim(self, array: bytes) -> None:
         """Leave a dead owner's array to the next client that submits or puts it."""
