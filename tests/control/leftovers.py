@@ -59,10 +59,7 @@ def leftovers(world: World) -> dict[str, Any]:
             "_lost", "_idle", "_claims", "_spilling", "on_disk", "requests", "stored_bytes",
             "_idle_bytes", "spilled_bytes",
         )  # fmt: skip
-        look(
-            f"{at}.pulls", objects.pulls, "_wanted", "wanted_of", "_fetching", "_pulling",
-            "_ranks", "_until_s",
-        )  # fmt: skip
+        look(f"{at}.pulls", objects.pulls, "_wanted", "wanted_of", "_fetching")
         look(
             at, scheduler.log, "_rows", "_inputs", "_released", "_owner_died", "_known",
             "_exposed",

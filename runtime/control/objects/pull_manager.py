@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from raytwin.runtime.control.core.context import Context
@@ -54,6 +55,20 @@ RETRY_S = 0.1
 Ready = Callable[[ObjectValue], None]
 
 
+class _Wanted(Struct):
+    """An object that clients or tasks of this node want."""
+
+    rank: int
+    """The smallest rank of a task that wants it; see `local_objects`."""
+    ready: list[Ready] = []
+    until_s: float = 0.0
+    """Until when it waits for room for a client, once it had to."""
+    source: int = -1
+    """The node that was asked for it, if it is small."""
+    loss: Loss | None = None
+    """Of a lost item of a stream: why, while its node is asked how the task ended."""
+
+
 class PullManager:
     """The objects that one node wants, and their sources."""
 
@@ -79,19 +94,11 @@ class PullManager:
         self._dead = dead
         self._copied = copied
         self._wait_s = wait_s
-        self._wanted: dict[bytes, list[Ready]] = {}
+        self._wanted: dict[bytes, _Wanted] = {}
         self.wanted_of: dict[bytes, set[bytes]] = {}
         """Wanted objects by array."""
-        self._ranks: dict[bytes, int] = {}
-        """The smallest rank of a task that wants the object; see `local_objects`."""
-        self._until_s: dict[bytes, float] = {}
-        """Until when an object that a client wants waits for room, once it had to."""
         self._fetching: dict[bytes, Fetch] = {}
         """Requests to the store."""
-        self._pulling: dict[bytes, int] = {}
-        """Small objects, and the node that was asked for them."""
-        self._lost_items: dict[bytes, Loss] = {}
-        """Lost items of streams whose node is asked how the task ended."""
         self.asking: list[bytes] = []
         """Objects to ask the GCS for at the end of the turn, in one message."""
         self.transfers: deque[tuple[Any, ...]] = deque(maxlen=TRANSFERS_MAX)
@@ -118,12 +125,12 @@ class PullManager:
                 self._local.used(oid)
             ready(value)
             return
-        self._ranks[oid] = min(rank, self._ranks.get(oid, rank))
-        waiting = self._wanted.get(oid)
-        if waiting is not None:
-            waiting.append(ready)
+        wanted = self._wanted.get(oid)
+        if wanted is not None:
+            wanted.rank = min(rank, wanted.rank)
+            wanted.ready.append(ready)
             return
-        self._wanted[oid] = [ready]
+        self._wanted[oid] = _Wanted(rank, [ready])
         array, index, ret = split_object_id(oid)
         self.wanted_of.setdefault(array, set()).add(oid)
         result = self._results.find(array, index)
@@ -153,15 +160,15 @@ class PullManager:
     def on_location(self, location: Location) -> None:
         """Pull a wanted object from where the GCS says that it is."""
         oid = location.object
-        if oid not in self._wanted or oid in self._fetching:
+        wanted = self._wanted.get(oid)
+        if wanted is None or oid in self._fetching:
             return
         if location.lost is not None:
             if location.ended in (-1, self._node) or location.ended in self._dead:
                 here = location.ended == self._node
                 self._lost(oid, location.lost, self._results.end_instead_of(oid) if here else None)
             else:
-                self._lost_items[oid] = location.lost
-                self._pulling[oid] = location.ended
+                wanted.loss, wanted.source = location.lost, location.ended
                 self._ctx.send(f"node:{location.ended}", PullObject(oid))
         elif location.nodes:
             # A random copy, so that the load is spread.
@@ -175,7 +182,7 @@ class PullManager:
             if location.size:
                 self._fetch(oid, location.size, node)
             else:
-                self._pulling[oid] = node
+                wanted.source = node
                 self._ctx.send(f"node:{node}", PullObject(oid))
 
     def _lost(self, oid: bytes, why: Loss, end: RangeResult | None) -> None:
@@ -189,10 +196,10 @@ class PullManager:
 
     def node_died(self, node: int) -> None:
         """Ask the GCS for other sources of the objects that a dead node was asked for."""
-        for oid in [oid for oid, source in self._pulling.items() if source == node]:
-            del self._pulling[oid]
-            self._lost_items.pop(oid, None)
-            self.asking.append(oid)
+        for oid, wanted in self._wanted.items():
+            if wanted.source == node:
+                wanted.source, wanted.loss = -1, None
+                self.asking.append(oid)
         for oid, fetch in list(self._fetching.items()):
             if fetch.node == node:
                 del self._fetching[oid]
@@ -213,15 +220,15 @@ class PullManager:
     def on_payload(self, message: ObjectPayload) -> bool:
         """Take a small object from another node; return whether it is to be kept."""
         oid = message.object
-        source = self._pulling.pop(oid, None)
-        why = self._lost_items.pop(oid, None)
-        if oid not in self._wanted:
+        wanted = self._wanted.get(oid)
+        if wanted is None:
             return False
-        if why is not None:
-            self._lost(oid, why, message.result)
+        source, wanted.source = wanted.source, -1
+        if wanted.loss is not None:
+            self._lost(oid, wanted.loss, message.result)
             return False
         if message.result is None:
-            if source is not None:
+            if source >= 0:
                 self._missing(oid, source)
             self._retry(oid)
             return False
@@ -272,13 +279,13 @@ class PullManager:
             if oid in self._wanted:
                 self._arrived(failed_value(full, oid))
 
-        rank = self._ranks.get(oid, CLIENT)
+        wanted = self._wanted[oid]
         until_s = self._ctx.now() + self._wait_s
-        if rank == CLIENT:
+        if wanted.rank == CLIENT:
             # The limit holds for all waits of a client together. Tasks wait as long as there
             # is progress: the pins of tasks before them end when these have run.
-            until_s = self._until_s.setdefault(oid, until_s)
-        self._local.need(Request(message.size, rank, until_s, retry, fail), message)
+            until_s = wanted.until_s = wanted.until_s or until_s
+        self._local.need(Request(message.size, wanted.rank, until_s, retry, fail), message)
 
     def on_fetched(self, message: Fetched) -> None:
         """The store has copied a large object into the arena, or failed to."""
@@ -331,15 +338,11 @@ class PullManager:
     def _arrived(self, value: ObjectValue) -> None:
         oid = value.object
         array = oid[:ARRAY_BYTES]
-        self._pulling.pop(oid, None)
-        self._lost_items.pop(oid, None)
-        self._ranks.pop(oid, None)
-        self._until_s.pop(oid, None)
         of_array = self.wanted_of[array]
         of_array.discard(oid)
         if not of_array:
             del self.wanted_of[array]
-        for ready in self._wanted.pop(oid):
+        for ready in self._wanted.pop(oid).ready:
             ready(value)
 
 
