@@ -1,7 +1,7 @@
 """A value that is nothing but its size, in real bytes.
 
 Programs that study data movement (locality, striping, eviction) care how large
-their objects are and not what is in them. `Blob` gives them memory of that size
+their objects are and not about their contents. `Blob` gives them memory of that size
 that was really written; the simulator has a virtual one of the same name, so a
 program uses it the same way on both.
 """

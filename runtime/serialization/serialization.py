@@ -1,6 +1,6 @@
 """Values as bytes, and back without a copy.
 
-Two forms, told apart by their first bytes:
+Two forms, distinguished by their first bytes:
 
 * **bare**: a pickle of protocol 5 (``80 05 ...``), when all of the value is in it;
 * **laid out**: when the value has large parts that stay out of the pickle (its
@@ -17,10 +17,10 @@ Two forms, told apart by their first bytes:
   Where a buffer starts follows from the lengths before it, so buffers cannot
   overlap, and a total other than the number of bytes at hand is an error.
 
-What is a buffer: the memory of every array that is exactly a ``numpy.ndarray``,
+Buffers are: the memory of every array that is exactly a ``numpy.ndarray``,
 holds no Python objects and has at least `SHARED_BYTES_MIN` bytes, a `bytes`
-object of at least `BYTES_OUT_OF_BAND_MIN` as the value itself, and what a class of
-its own gives as `pickle.PickleBuffer`. Such arrays come back as views of the
+object of at least `BYTES_OUT_OF_BAND_MIN` as the value itself, and each
+`pickle.PickleBuffer` of a class of its own. Such arrays come back as views of the
 bytes given to `deserialize`. Smaller ones are in the pickle, because a buffer costs
 more than the copy, and come back as views of `bytes` of their own. All are
 read-only, small or large; copy one to change it.
@@ -70,7 +70,7 @@ def _copy(target: memoryview, start: int, source: bytes | memoryview) -> None:
 
 
 sink: ContextVar[list[Any] | None] = ContextVar("sink", default=None)
-"""While a value is serialized: what of it has to be known besides its bytes. Objects
+"""While a value is serialized: its parts that have to be known besides its bytes. Objects
 that are pickled append themselves; it becomes `Serialized.contained`."""
 
 _PROTOCOL = 5
@@ -83,7 +83,7 @@ _NUMPYS_SCALARS = ("bool_", "int32", "int64", "float32", "float64")
 _ndarray: Any = None
 """numpy's class, once numpy is loaded: a driver that has no arrays need not have its
 10 MB. Workers have it from the zygote."""
-_PLAIN_ITEMS_MAX = 64  # beyond, what the fast path saves is lost in the pickle itself
+_PLAIN_ITEMS_MAX = 64  # beyond, the pickle itself takes most of the time
 _PLAIN_DEPTH_MAX = 3  # (args, kwargs), one of these, and a list in it
 
 
@@ -94,7 +94,7 @@ class SerializationError(ValueError):
 class Serialized:
     """A value ready to be written; it still refers to the value's own memory.
 
-    What is written is the memory as it is then: do not change the value's arrays
+    The bytes written are the memory as it is then: do not change the value's arrays
     in between.
     """
 
@@ -103,7 +103,7 @@ class Serialized:
     nbytes: int
     """Bytes that `to_bytes` returns and `write_into` fills."""
     contained: Sequence[Any]
-    """What has put itself into `sink`."""
+    """The objects that have put themselves into `sink`."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Serialized:
         end = len(self._head)
         copy(view, 0, self._head)
         for start, buffer in zip(self._starts, self._buffers, strict=True):
-            view[end:start] = bytes(start - end)  # reused memory: clear what was there
+            view[end:start] = bytes(start - end)  # reused memory: clear the old bytes
             end = start + buffer.nbytes
             copy(view, start, buffer)
 
@@ -209,8 +209,8 @@ def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None 
     keep alive. `on_release` is called exactly once: when the last of them has been collected,
     or before this returns (or raises) if nothing refers to `data` by then. It may
     run inside a garbage collection, between any two steps of any thread, so it
-    must neither block nor take a lock that its caller's thread may hold; what it
-    raises is printed and lost. It does not run for what is alive when the
+    must neither block nor take a lock that its caller's thread may hold; an error
+    that it raises is printed and lost. It does not run for arrays that are alive when the
     interpreter exits. A forked child inherits it with the arrays.
 
     Raises SerializationError if `data` is malformed, and whatever loading the

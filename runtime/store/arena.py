@@ -9,7 +9,7 @@ descriptor can reach it: no other user, no other job.
 
 The file is sparse: capacity is address space, and only touched pages take
 memory. Where memory runs out, it is at the touch of a page, and the kernel
-decides who dies; choose the capacity accordingly. The file is sealed against
+decides which process dies; choose the capacity accordingly. The file is sealed against
 shrinking and growing, so no holder of the descriptor can pull pages from under
 another one (which would be a SIGBUS there).
 

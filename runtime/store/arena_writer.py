@@ -49,7 +49,7 @@ THREADS_MAX = 8
 PART_BYTES_MIN = 64 * 1024
 """A thread is not woken for less."""
 LOOK_MIN = 1 << 20
-"""What is smaller is copied whatever its pages are, bytes."""
+"""Smaller pieces are copied whatever their pages are, bytes."""
 PIECE_BYTES = 4 << 20
 """So much is written by one system call, during which other writers of the arena wait."""
 _ALIGNMENT = 64

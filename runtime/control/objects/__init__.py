@@ -25,8 +25,8 @@ Messages::
 
 Promises: an object is freed once its owner has released it and no client pins it (G8); an
 object that a task or client pins is never evicted; an object whose node dies is fetched from
-a copy or reconstructed, and whoever wants it gets the value or the reason of its loss (G1, G2);
-objects share the fate of their owner.
+a copy or reconstructed, and every client that wants it gets the value or the reason of its loss
+(G1, G2); objects share the fate of their owner.
 
 - `object_directory`: the parts above as one object
 - `result_table`, `local_objects`, `pull_manager`: these parts

@@ -76,7 +76,7 @@ class GcsWriteLog:
         self._owner_died: dict[bytes, None] = {}
         """Arrays that are released because their owner has died."""
         self._known: set[bytes] = set()
-        """Arrays that the GCS has heard of, or soon will."""
+        """Arrays of which the GCS has a row, or soon will."""
         self._exposed: set[bytes] = set()
         self._timer_set = False
         self._urgent = False
@@ -136,7 +136,7 @@ class GcsWriteLog:
         self._row(array).put = size
 
     def called(self, array: bytes, owner: str, actor: bytes) -> None:
-        """The result that `finish` logs is that of an actor's call, with this owner."""
+        """The result that `finish` logs is an actor call's, with this owner."""
         row = self._row(array)
         if row.call is not None and row.call[0] != owner:
             self.flush()  # its caller ran twice: both runs are owners
@@ -179,7 +179,7 @@ class GcsWriteLog:
                 self._urgent = True
 
     def owner_died(self, array: bytes) -> None:
-        """The array's owner has died, and the array is about to be released for that."""
+        """The array's owner has died, and the node is about to release the array."""
         self.expose(array)
         self._owner_died[array] = None
 
@@ -212,7 +212,7 @@ class GcsWriteLog:
         self._known.discard(array)
 
     def knows(self, array: bytes) -> bool:
-        """Whether the GCS has heard of the array, or soon will."""
+        """Whether the GCS has a row of the array, or soon will."""
         return array in self._known or array in self._exposed
 
     def end_turn(self) -> None:

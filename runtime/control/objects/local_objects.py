@@ -67,7 +67,7 @@ from raytwin.runtime.control.messages.errors import FullCause, StoreFull
 from raytwin.runtime.control.objects.result_table import ResultTable
 
 CLIENT = -1
-"""The rank of what a client asks for; tasks have ranks from 0 on, older ones first."""
+"""The rank of a client's request; tasks have ranks from 0 on, older ones first."""
 BATCH_SHARE = 32
 
 
@@ -139,7 +139,7 @@ class LocalObjects:
         self.spilled_bytes = 0
         """On disk now."""
         self.capacity = 0
-        """As the store said when it was full."""
+        """As the store reported when it was full."""
         self._disk_error = ""
 
     def handlers(self) -> Handlers:

@@ -100,7 +100,7 @@ class ObjectDirectory:
         return array in self.results or array in self.local
 
     def is_expected(self, oid: bytes) -> bool:
-        """Whether an owner here waits for an object whose result another node may hear first."""
+        """Whether an owner here waits for an object whose result has not come."""
         array, index, _ = split_object_id(oid)
         return array in self.owners and self.results.find(array, index) is None
 

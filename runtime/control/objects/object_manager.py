@@ -8,8 +8,8 @@
          └─ another job's: ObjectsReady at once, with an error
     RefUpdates ──────────> forwarded to the owner; if it is here, its array is lent
     PullObject ──────────> ObjectPayload to another node, when the value or an error is here
-    ObjectPayload ───────> to those who wait for it, and to the owner, if it is here since
-    ObjectLocations ─────> the GCS says where to pull objects from
+    ObjectPayload ───────> to clients that wait for it, and to the owner, if it is here by now
+    ObjectLocations ─────> the places to pull objects from
     SeekOwners ──────────> OwnersFound: the arrays of which clients here await results
 """
 
@@ -127,7 +127,7 @@ class ObjectManager:
                 self._ctx.send(owner, TaskResults(owner, copies))
 
     def on_locations(self, source: str, message: ObjectLocations) -> None:
-        """The GCS says where wanted objects are."""
+        """The GCS names the nodes that have wanted objects."""
         for location in message.locations:
             self._objects.pulls.on_location(location)
 

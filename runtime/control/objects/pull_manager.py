@@ -158,7 +158,7 @@ class PullManager:
     # -- sources -----------------------------------------------------------------
 
     def on_location(self, location: Location) -> None:
-        """Pull a wanted object from where the GCS says that it is."""
+        """Pull a wanted object from a node that the GCS names."""
         oid = location.object
         wanted = self._wanted.get(oid)
         if wanted is None or oid in self._fetching:

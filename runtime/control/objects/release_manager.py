@@ -1,4 +1,4 @@
-"""How a node releases arrays, and what becomes of arrays whose owner has died.
+"""The release of arrays, by their owners or because their owners have died.
 
 ::
 
@@ -14,7 +14,7 @@
 Most arrays have an owner and a small result, nothing else: releasing many at once costs a few
 dictionary operations each.
 
-Objects share the fate of their owner. When the worker that owns objects dies, its node tells the
+Objects share the fate of their owner. When the worker that owns objects dies, its node notifies the
 GCS that they are lost, all nodes free their values, and `get` of one raises OwnerDiedError. If the
 worker's task or actor runs again, it submits the same arrays, and the node keeps them until that
 run claims them, or for `ORPHANED_S`::
@@ -114,7 +114,7 @@ class ReleaseManager:
                     self._contained_references.release(array)
 
     def on_free(self, source: str, message: FreeObjects) -> None:
-        """The GCS says that no node needs these arrays."""
+        """The GCS notifies this node that no node needs these arrays."""
         for array in message.arrays:
             self._results.freed(array)
             if array in self._objects.owners:

@@ -206,7 +206,7 @@ class ResultManager:
                 self.delivery.deliver([result])
 
     def is_kept(self, array: bytes, owner: str) -> bool:
-        """Whether a result for that owner is kept here; not if the owner died."""
+        """Whether the node keeps results for an owner; not if the owner died."""
         return (
             node_of(owner) != self._node
             or array in self._objects.owners
@@ -288,7 +288,7 @@ class ResultManager:
     def on_forward(self, source: str, message: ForwardResults) -> None:
         """The GCS forwards the claim of a new owner to an array of a dead one that is made here."""
         if node_of(message.owner) == self._node and message.array not in self._objects.owners:
-            return  # released, and the GCS has not heard of that yet
+            return  # released, and the GCS does not know it yet
         end = message.start + message.count
         results = [
             result
@@ -400,9 +400,9 @@ class ResultManager:
                 self._log.made_elsewhere(result.array)
 
     def _log_call(self, array: bytes, owner: str, actor: bytes) -> None:
-        """Tell the GCS who owns the result of a call.
+        """Notify the GCS of the owner of a call's result.
 
-        That is the owner on this node, if there is one. The reply that a repeated call gets
+        It is the owner on this node, if there is one. The reply that a repeated call gets
         names the client that was the last caller when it was logged.
         """
         if node_of(owner) == self._node:

@@ -31,7 +31,7 @@ class ResultTable:
         self._results: dict[bytes, list[RangeResult]] = {}
         """By array, each list sorted by start."""
         self._batches: dict[bytes, RangeResult] = {}
-        """By array: batches that nobody has asked for yet; these arrays are not in `_results`."""
+        """By array, batches of which no result was needed alone; not in `_results`."""
         self._failed: set[bytes] = set()
         """Arrays that have system errors among their results."""
         self._overlapping: set[bytes] = set()
@@ -135,7 +135,7 @@ class ResultTable:
     def _of(self, array: bytes) -> list[RangeResult] | None:
         results = self._results.get(array)
         if results is None and array in self._batches:
-            # Rare: the owner has the result, and nobody else asks for it as a rule.
+            # Rare: the owner has the result, and no other process needs it as a rule.
             batch = self._batches.pop(array)
             result = result_of(batch, split(batch.calls).index(array), array)
             results = self._results[array] = [result]

@@ -1,8 +1,8 @@
 """What ran where, and when: the timeline, and the queries of clients.
 
 The paper's GCS keeps an event log and feeds debugging and profiling tools. Here each node keeps
-rows of what it ran, in memory and bounded, and a query gathers them. Nothing is sent to the GCS
-for a task, so the timeline costs one tuple per executed range.
+rows of the ranges that it ran, in memory and bounded, and a query gathers them. Nothing is sent
+to the GCS for a task, so the timeline costs one tuple per executed range.
 
 State
 -----

@@ -13,7 +13,7 @@ the GCS is asked for
 
 The global scheduler is asked for
 
-``placements`` [time_s, name, array ID, first element, count, node, owner] of what it placed
+``placements`` [time_s, name, array ID, first element, count, node, owner] of ranges it placed
 ``groups``     [id, name, bundles, {bundle: node}, strategy, state, detached] of the
                placement groups: removed ones, too
 ``groups_there`` the same of those that were not removed, so that asking costs nothing for
@@ -31,12 +31,12 @@ The others are gathered from every living node, as flat rows:
               worker's address or "", its PID or 0], of those that live
 ``available`` [node, {resource: amount that is free}], by node
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
-``loads``     [node, tasks that wait or run, {resource: amount}, the same of what is
-              free], by node
+``loads``     [node, tasks that wait or run, {resource: amount}, the amounts
+              that are free], by node
 ``disks``     [node, objects that were evicted to its disk, their bytes], by node
 
 Where the GCS is a chain, ``chain`` is answered by its client (`chain_client`):
-one row with the epoch, the names of the members and who is joining.
+one row with the epoch, the names of the members and of the joining one.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class QueryDesk:
         }
 
     def on_query(self, source: str, message: Query) -> None:
-        """Answer a query, or ask those who know."""
+        """Answer a query, or ask the processes that know."""
         kind = message.kind
         self._keys += 1
         if source.startswith("node:"):

@@ -18,7 +18,7 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import RangeResult, TaskSpec, Timing
 
 TASK, ACTOR, CALL, REPLAY = "task", "actor", "call", "replay"
-"""What a range was: an actor's creation is ``ACTOR``, a call repeated to rebuild it
+"""Kinds of ranges: an actor's creation is ``ACTOR``, a call repeated to rebuild it
 ``REPLAY``."""
 UNKNOWN_S = -1.0
 AGAIN_MAX = 10_000
@@ -53,7 +53,7 @@ class RangeLog:
     def ran(
         self, worker: int, timing: Timing, spec: TaskSpec, result: RangeResult, kind: str = TASK
     ) -> None:
-        """Remember a range that ran on a worker; `result` says which part of `spec`."""
+        """Remember a range that ran on a worker; `result` names the part of `spec`."""
         array, start = (spec if result.calls and kind is TASK else result).array, result.start
         since_s = UNKNOWN_S
         if kind is TASK:

@@ -1,4 +1,4 @@
-"""Distributed reference counting: every object has an owner, which knows who refers to it.
+"""Distributed reference counting: every object has an owner, which knows its borrowers.
 
 The paper leaves garbage collection out; this is the ownership of Ray 1.0 (Wang et al., NSDI
 2021). The worker or driver whose task or put makes an array owns it, and releases it when no
@@ -20,18 +20,18 @@ Messages
 RefUpdates      borrower, or the node of a value, -> owner: ENTER, ENTER_AND_CONFIRM, STRIKE, GONE
 RefUpdates      owner -> borrower: ENTERED
 BorrowersGone   node -> its clients: a node has died, and its borrowers with it
-ResultRefs      inside results: what a task has kept, what its value contains
+ResultRefs      inside results: references that a task has kept, or its value contains
 
 Promises
 --------
 * No reference is lost: each holder gives a reference away only while it is in the owner's book
   or is held itself, until the next holder is in it. So the owner never releases an array early.
-* A borrower's death ends its loans (G8): its node, or the nodes that hear of the node's death,
-  tell the owners.
+* A borrower's death ends its loans (G8): its node, or the nodes that the GCS notifies of the
+  node's death, notify the owners.
 
 Modules
 -------
 owner_table           which client of a node owns which array
-reference_counter     a client's side: what it has lent and borrowed, and the borrowers of an array
+reference_counter     a client's side: lent and borrowed arrays, and the borrowers of each
 contained_references  a node's side: references inside of values that it keeps
 """

@@ -49,7 +49,7 @@ class ContainedReferences:
         lives: Callable[[str], bool],
     ) -> None:
         """`lent` takes each array of an owner on this node that a borrower, or a value, refers to;
-        `lives` says whether a client of this node is alive."""
+        `lives` returns whether a client of this node is alive."""
         self._ctx = ctx
         self._node = node
         self._keeper = f"node:{node}.{(incarnation - 1) * WORKERS_PER_LIFE}"
@@ -82,7 +82,7 @@ class ContainedReferences:
                 if what in (ENTER, ENTER_AND_CONFIRM):
                     self._lent(array)
         if not source.startswith("node:"):
-            # What a client says of other borrowers comes out of results: their nodes know.
+            # Updates of other borrowers come out of results: the nodes of these know of them.
             for array, borrower, _, what in message.updates:
                 if borrower in (source, PINNED):
                     self._known_to.setdefault(source, {})[owner] = None
@@ -91,7 +91,7 @@ class ContainedReferences:
         self._send(owner, message.updates)
 
     def reported(self, source: str, result: RangeResult) -> None:
-        """A client of this node has reported a value, which keeps what it promised."""
+        """A client of this node has reported a value: its promises for the value are kept."""
         assert result.refs is not None
         for array, owner in result.refs.contained:
             if node_of(owner) == self._node:
@@ -108,7 +108,7 @@ class ContainedReferences:
             del self._promised[source]
 
     def worker_gone(self, worker: str) -> None:
-        """A worker has died: tell the owners to strike it off, and what it had promised."""
+        """A worker has died: have the owners strike it off, and the values that it had promised."""
         for (array, owner), count in self._promised.pop(worker, Counter()).items():
             for _ in range(count):
                 self._strike(array, owner)

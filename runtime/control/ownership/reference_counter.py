@@ -1,14 +1,15 @@
-"""A client's reference counting: what it has lent to others, and what it has borrowed.
+"""A client's reference counting: the arrays that it has lent and borrowed.
 
 An array has one **owner**, which releases it only when its `Borrowers` are empty. A client
 that gets an `ObjectRef` in a value borrows the array: it counts its references (`Loan`), and
-the owner enters it under an epoch of its own. Whoever passes a reference on keeps its own until
-the owner has entered the receiver:
+the owner enters it under an epoch of its own. A client that passes a reference on keeps its own
+until the owner has entered the receiver:
 
 ============== =====================================================================
 argument       the submitter holds the reference until the task's result arrives. The
-               result names what the worker has kept (`ResultRefs.borrowed`), and the
-               submitter enters the worker before it lets go. The worker enters itself
+               result names the references that the worker has kept
+               (`ResultRefs.borrowed`), and the submitter enters the worker before it
+               drops its own. The worker enters itself
                as well, in case the submitter dies
 returned value the worker enters its own node before it reports; from then on nodes
                answer for the value (`contained_references`). A client that reads the
@@ -17,20 +18,20 @@ put value      the same, on one node
 own pickle     the owner pins the array for good: the bytes may be anywhere
 ============== =====================================================================
 
-A reference out of a *borrowed* value needs more care: its owner may hear of this client later
-than the owner of the value hears that the client has let go. So the client holds the value
+A reference out of a *borrowed* value needs more care: its owner may enter this client later
+than the owner of the value strikes the client off. So the client holds the value
 until the reference's owner has answered (`ENTER_AND_CONFIRM`). Out of its own values it need
 not: additions leave at once and returns after `LINGER_S`, in order on one link.
 
-When a worker dies, its node tells the owners that know of it (`GONE`); when a node dies, every
-other node tells its own owners (`BorrowersGone`). They strike the dead borrowers off and ignore
+When a worker dies, its node notifies the owners that know of it (`GONE`); when a node dies, every
+other node notifies its own owners (`BorrowersGone`). They strike the dead borrowers off and ignore
 later additions. An object whose owner dies is lost (`release_manager`); a borrower learns so when
 it asks for the value. A task whose submitter has died may find that references inside of its
-arguments are lost; nobody waits for its result.
+arguments are lost; no client waits for its result.
 
 A **client** is entered in `Borrowers` under its epoch: each time that it begins to borrow an array
 it takes a new, higher one. An addition names (client, epoch) and may come twice, late, or from
-several processes; a return says "all up to this epoch" and is remembered, so that it may
+several processes; a return means "all up to this epoch" and is remembered, so that it may
 overtake the addition that it belongs to.
 
 A **node** that keeps values with references inside is entered once per value. Its count may be
@@ -145,7 +146,7 @@ class Loan(Struct):
     count: int = 0
     """References, unfinished tasks that have it, values that it came out of."""
     announced: bool = False
-    """Whether the owner hears of the loan, and so has to hear of its end."""
+    """Whether the owner was notified of the loan, and has to be of its end."""
     asked: bool = False
     """Whether the owner was asked to confirm (`ENTER_AND_CONFIRM`)."""
     entered: bool = False
@@ -180,7 +181,7 @@ class Returns:
 
 
 class ReferenceCounter:
-    """What one client has lent to others, and what it has borrowed."""
+    """The arrays that one client has lent to others, and has borrowed."""
 
     def __init__(
         self,
@@ -216,7 +217,7 @@ class ReferenceCounter:
         loan = self.loans.get(array)
         return "" if loan is None else loan.owner
 
-    # -- what is borrowed ------------------------------------------------------
+    # -- borrowed arrays ------------------------------------------------------
 
     def receive(self, array: bytes, owner: str) -> None:
         """Note the owner of a reference that came in a value; `add` follows."""
@@ -304,7 +305,7 @@ class ReferenceCounter:
                 kept.append((array, loan.owner, self._address, loan.epoch))
         return tuple(kept)
 
-    # -- what is lent ----------------------------------------------------------
+    # -- lent arrays ----------------------------------------------------------
 
     def hand_over(self, arrays: Iterable[bytes]) -> tuple[tuple[bytes, str], ...]:
         """Enter this client's node for references inside a value; return them with their owners."""

@@ -1,6 +1,6 @@
 """The node process: the paper's local scheduler and object manager in one event loop.
 
-`node_process` wires the node manager of `runtime.control` to what it needs of the world. The node
+`node_process` wires the node manager of `runtime.control` to sockets, memory and disk. The node
 manager sends to components of the same process: `store:<n>`, `pool:<n>`, `links:<n>`, `door:<n>`.
 
 State: the arena's free memory and each object's place in it; objects on disk; the transfers under

@@ -127,9 +127,9 @@ class ObjectStore:
             offset = self.allocator.allocate(message.size)
             if offset >= 0:
                 self._places.setdefault(message.object, {})[offset] = message.size
-                self.tell(Allocated(message.object, offset, message.client))
+                self.send(Allocated(message.object, offset, message.client))
             else:
-                self.tell_full(message.object, message.size, message.client)
+                self.send_no_room(message.object, message.size, message.client)
         elif isinstance(message, Free):
             places = self._places.get(message.object, {})
             places.pop(message.offset, None)
@@ -158,7 +158,7 @@ class ObjectStore:
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""
 
-    def tell(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         """Send a message to this node's manager."""
         self.process.deliver(f"store:{self.node}", f"node:{self.node}", message)
 
@@ -178,10 +178,10 @@ class ObjectStore:
         """Note an object that was fetched in full: it may be sent to others now."""
         self._places[oid] = {offset: size, **self._places.get(oid, {})}
 
-    def tell_full(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
+    def send_no_room(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
         """Report that an object does not fit; the node manager evicts others, or gives up."""
         free = self.allocator.capacity - self.allocator.used
-        self.tell(NoRoom(oid, size, self.allocator.capacity, free, client, node))
+        self.send(NoRoom(oid, size, self.allocator.capacity, free, client, node))
 
     def begin_sending(self, oid: bytes) -> Source | None:
         """Return an object's bytes, held until `Source.release`; None if it is not here."""
@@ -210,7 +210,7 @@ class ObjectStore:
             self.readers.remove(offset)
             if place >= 0:
                 self._spilled[oid] = (place, size)
-            self.tell(Spilled(oid, offset, size, place, reason))
+            self.send(Spilled(oid, offset, size, place, reason))
 
         self._disk.write(self.arena.readonly(offset, size), wrote)
 
@@ -219,11 +219,11 @@ class ObjectStore:
         oid, size = fetch.object, fetch.size
         place = self._spilled.get(oid)
         if place is None or place[1] != size:
-            self.tell(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
+            self.send(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
             return
         offset = self.allocator.allocate(size)
         if offset < 0:
-            self.tell_full(oid, size, node=self.node)
+            self.send_no_room(oid, size, node=self.node)
             return
         started_s = time.monotonic()
 
@@ -234,7 +234,7 @@ class ObjectStore:
             else:
                 self.landed(oid, offset, size)
             at = -1 if reason else offset
-            self.tell(Fetched(oid, at, size, elapsed_s, reason, self.node))
+            self.send(Fetched(oid, at, size, elapsed_s, reason, self.node))
 
         self._disk.read(place[0], self.arena.writable(offset, size), read)
 
@@ -359,7 +359,7 @@ class Fetcher:
         else:
             offset = self.store.allocator.allocate(fetch.size)
             if offset < 0:
-                self.store.tell_full(fetch.object, fetch.size, node=self.node)
+                self.store.send_no_room(fetch.object, fetch.size, node=self.node)
                 return
             self._queue.appendleft((fetch, offset))
         self.go_on()
@@ -374,7 +374,7 @@ class Fetcher:
         for fetch, offset in waiting:
             if offset >= 0:
                 self.store.allocator.free(offset)
-            self.store.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason, self.node))
+            self.store.send(Fetched(fetch.object, -1, fetch.size, 0.0, reason, self.node))
 
     def go_on(self) -> None:
         """Begin the next fetch if none is under way; assign parts to idle streams."""
@@ -402,7 +402,7 @@ class Fetcher:
         if offset < 0:
             offset = self.store.allocator.allocate(fetch.size)
         if offset < 0:
-            self.store.tell_full(fetch.object, fetch.size, node=self.node)
+            self.store.send_no_room(fetch.object, fetch.size, node=self.node)
             return
         streams = self._most if fetch.size >= self._stripe_bytes_min else 1
         self._transfer = _Transfer(fetch, offset, streams)
@@ -421,7 +421,7 @@ class Fetcher:
             offset = -1
         else:
             self.store.landed(fetch.object, offset, fetch.size)
-        self.store.tell(
+        self.store.send(
             Fetched(fetch.object, offset, fetch.size, elapsed_s, reason, self.node, gone)
         )
 

@@ -9,7 +9,7 @@ Objects are in one file without a name: no directory lists it, and the kernel
 gives its space back when the last process that has it open is gone, however
 that ended. They lie at multiples of a block, and the space of one that is freed is given
 back at once by punching a hole. A file system without holes keeps the space for
-the next object instead. Nothing is synced: what is on disk is of no use once the node is gone.
+the next object instead. Nothing is synced: the file is of no use once the node is gone.
 
 The thread does its jobs in order, so an object's space can be freed right after the job
 that reads it was queued. Only this thread uses the file and its allocator, except `Spiller.fd`.
