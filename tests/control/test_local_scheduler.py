@@ -73,9 +73,9 @@ def test_an_untimed_function_gets_one_task_a_worker_a_timed_one_more() -> None:
 
 def test_what_was_assigned_to_a_former_life_is_placed_again_and_not_run() -> None:
     node = Node()
-    node.scheduler.assignments.incarnation = 2
+    node.scheduler.submission.incarnation = 2
     node.turn("gcs.1", AssignTasks([spec(1)], 1))
-    assert node.given() == [] and node.scheduler.assignments.assigned == 0
+    assert node.given() == [] and node.scheduler.submission.assigned == 0
     node.turn("gcs.1", AssignTasks([spec(1)], 2))
     assert node.given() == [(array(1), 0, 1, 3)]
 
@@ -83,7 +83,7 @@ def test_what_was_assigned_to_a_former_life_is_placed_again_and_not_run() -> Non
 def test_what_a_client_of_a_former_life_has_submitted_is_kept_for_its_next_owner() -> None:
     """Its parent runs again elsewhere, and claims it from where it was placed."""
     node = Node()
-    node.scheduler.assignments.incarnation = 2
+    node.scheduler.submission.incarnation = 2
     node.turn("gcs.1", AssignTasks([spec(1, owner="worker:0.7")], 2))
     [(number, *_)] = node.given()
     assert number == array(1)

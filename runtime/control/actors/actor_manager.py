@@ -376,7 +376,7 @@ class ActorManager:
         self._forget(actor)
         if worker is not None:
             worker.restarts = again
-            self._services.worker_failure.end(worker, reason)
+            self._services.end_worker(worker, reason)
 
     def _dismiss(self, actor: ActorRecord) -> None:
         """End an actor to which no client has a handle, after the calls that run."""
@@ -393,7 +393,7 @@ class ActorManager:
         def end() -> None:
             if self._services.leases.workers.get(worker.address) is worker:
                 reason = f"it had not ended {limit_s:g} s after its actor"
-                self._services.worker_failure.end(worker, reason)
+                self._services.end_worker(worker, reason)
 
         self._ctx.after(limit_s, end)
 

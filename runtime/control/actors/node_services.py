@@ -45,13 +45,6 @@ class Workers(Protocol):
         """Send a worker a function or class, unless it has it."""
 
 
-class WorkerEnd(Protocol):
-    """Kills workers."""
-
-    def end(self, worker: Worker, reason: str) -> None:
-        """Kill a worker at once, whatever it runs."""
-
-
 class NodeServices(Protocol):
     """The parts of a node, as its actors see them."""
 
@@ -72,6 +65,5 @@ class NodeServices(Protocol):
     def leases(self) -> Workers:
         """The workers that live."""
 
-    @property
-    def worker_failure(self) -> WorkerEnd:
-        """The end of workers."""
+    def end_worker(self, worker: Worker, reason: str) -> None:
+        """Kill a worker at once, whatever it runs."""

@@ -1,4 +1,4 @@
-"""The jobs of one node's clients, and which jobs have ended; see `node.jobs`."""
+"""The jobs of one node's clients, and which jobs have ended; see the page of `node`."""
 
 from __future__ import annotations
 

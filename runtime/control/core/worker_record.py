@@ -56,7 +56,7 @@ class Worker:
         self.state = State.STARTING
         self.demand = ""
         self.job = b""
-        """The job that it runs tasks of, from its first one on; see `jobs`."""
+        """The job that it runs tasks of, from its first one on."""
         self.actor = b""
         """The actor that it is, for the rest of its life."""
         self.restarts = False

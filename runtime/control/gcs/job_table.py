@@ -1,4 +1,4 @@
-"""The GCS's job table: every job's number, driver and namespace; see `node.jobs`."""
+"""The GCS's job table: every job's number, driver and namespace; see the page of `node`."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ resources; then the global scheduler (`scheduling`) places it. Ranges of a task 
 
 The way of a range::
 
-    SubmitTasks ──> `Submission` ──`Spillback`: keep?──no──> PlaceTasks to the global scheduler
+    SubmitTasks ──> `Submission` ──spillback: keep?──no──> PlaceTasks to the global scheduler
                         │ yes
-    AssignTasks ──> `Assignments`
+    AssignTasks ────────┤
                         ↓
                     `TaskInputs`     waits for its function and its inputs
                         ↓
@@ -34,9 +34,7 @@ are retried (G4).
 
 | module | what it does |
 |---|---|
-| `submission` | takes what clients submit: new, submitted before, or refused |
-| `spillback` | keeps a range on this node, or passes it on |
-| `assignments` | takes what the global scheduler assigned to this node |
+| `submission` | takes what clients submit, keeps it or passes it on, and takes what is assigned |
 | `dependencies` | holds a range until its function and its inputs are here |
 | `ready_queue` | ranges that could run now |
 | `worker_pool` | starts and stops workers |

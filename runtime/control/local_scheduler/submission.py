@@ -9,35 +9,55 @@ The way of a range in `SubmitTasks`::
     new ──its parent runs again──> ClaimTasks: who has it makes it for this owner, too
       │                                └─ nobody has ──TasksClaimed──┐
       ↓                                                              ↓
-    `Spillback` ──stays here──> accepted (`Assignments`)  <─────────────┘
+    spillback ──stays here──> accepted (`TaskInputs`)  <────────────────┘
               ──else──> PlaceTasks to the global scheduler
 
 Only what of an array is behind its end (`OwnedObjects.ends`) is new, so a parent that runs a second
 time submits nothing twice.
+
+**Spillback** decides how much of a range stays here::
+
+    with a strategy ──> `strategies`: all of it or none
+    in a group that a client here has removed ──> none: the global scheduler ends it
+    else ──> the policy decides by a view of this node (`LocalView`)
+
+Tasks of one message are mostly alike, and only the queue changes between them, so the view of
+the task before is used again within a message.
+
+**Assignments** come from the global scheduler. What is for an earlier incarnation of this node is
+ignored, as the GCS places it again, and so is what a job has left that is over. Where the owner
+was a client of this node and is gone, the range is accepted, and its result kept for borrowers,
+which ask the GCS for it. A range that fails before it has run ends here with that error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.actors.call_submitter import CallSubmitter
 from raytwin.runtime.control.core.access import JobAccess
+from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.call_batches import arrays_of, singles
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.failed_values import is_lost
+from raytwin.runtime.control.core.group_resources import group_of
 from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import STREAM_BASE
+from raytwin.runtime.control.core.membership import Membership
+from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.task_ranges import attempt_of, needs_of, part_of
-from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.gcs.array_store import LOST_S
+from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
-from raytwin.runtime.control.local_scheduler.spillback import Spillback
+from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.messages import (
     OK,
+    AssignTasks,
     ClaimTasks,
     CreateActors,
     FindActor,
+    ObjectValue,
     PlaceTasks,
     RangeResult,
     SubmitTasks,
@@ -45,39 +65,58 @@ from raytwin.runtime.control.messages import (
     TasksClaimed,
     TaskSpec,
 )
+from raytwin.runtime.control.messages.errors import unpack
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.result_manager import ResultManager
+from raytwin.runtime.control.scheduling.policies import LocalView, Policy
+from raytwin.runtime.control.scheduling.strategies import kept
+
+_NONE = (b"", "")
 
 
 class Submission:
-    """Takes what clients of one node submit; see the module's picture."""
+    """Takes what clients of one node submit and the global scheduler assigns; see the picture."""
 
     def __init__(
         self,
         ctx: Context,
+        node: int,
+        incarnation: int,
+        policy: Policy,
+        pool: ResourcePool,
+        members: Membership,
+        dispatcher: Dispatcher,
+        bundles: Bundles,
         objects: ObjectDirectory,
         log: GcsWriteLog,
         inputs: TaskInputs,
         access: JobAccess,
         actors: ActorManager,
         submitter: CallSubmitter,
-        workers: Mapping[str, Worker],
-        spillback: Spillback,
         results: ResultManager,
-        node: int,
     ) -> None:
         self._ctx = ctx
+        self._node = node
+        self.incarnation = incarnation
+        self._policy = policy
+        self._pool = pool
+        self._members = members
+        self._dispatcher = dispatcher
+        self._workers = dispatcher.workers
+        self._bundles = bundles
         self._objects = objects
         self._log = log
         self._inputs = inputs
         self._access = access
         self._actors = actors
         self._submitter = submitter
-        self._workers = workers
-        self._spillback = spillback
         self._results = results
-        self._node = node
+        self.assigned = 0
+        """Elements that the global scheduler has given to this node so far."""
+        self._view_of = _NONE
+        """Function and demand of the task before in this message."""
+        self._view = LocalView(alone=True, feasible=False, queue=0, slots=0, mean_task_s=0.0)
         self._created_again: set[bytes] = set()
         """Actors that are there, maybe, and whose creator runs again."""
         submitter.on_alive = self._on_actor_alive
@@ -87,6 +126,7 @@ class Submission:
             SubmitTasks: self.on_submit,
             TasksClaimed: self.on_claimed,
             FindActor: self.on_find_actor,
+            AssignTasks: self.on_assign,
         }
 
     def on_submit(self, source: str, message: SubmitTasks) -> None:
@@ -130,7 +170,7 @@ class Submission:
                     self._submit(part)
             if end > 1:
                 self._objects.owners.ends[array] = max(end, self._objects.owners.ends.get(array, 0))
-        self._spillback.forget()
+        self._forget_view()
         if claims:
             self._ctx.send("gcs", ClaimTasks(claims))
 
@@ -152,10 +192,10 @@ class Submission:
         for spec in message.tasks:
             if spec.array in self._objects.owners:
                 self._submit(spec)
-        self._spillback.forget()
+        self._forget_view()
 
     def _submit(self, spec: TaskSpec) -> None:
-        stay = self._spillback.of(spec)
+        stay = self._kept(spec)
         if stay == spec.count:
             self._log.accept(spec)
             self._inputs.accept(spec)
@@ -226,3 +266,77 @@ class Submission:
             self._objects.owners.own(message.create.array, source)
             self._own_actor(message.create)
         self._ctx.send("gcs", message)
+
+    # -- spillback: how much of a range this node keeps ---------------------------
+
+    def _forget_view(self) -> None:
+        """End a message: means and free resources may have changed before the next one."""
+        self._view_of = _NONE
+
+    def _kept(self, spec: TaskSpec) -> int:
+        """Return how many elements of a range stay here, from its start on."""
+        if spec.extra is None and self._view_of == (spec.function, spec.demand):
+            self._view.queue = self._dispatcher.queue
+            return self._policy.keep(self._view, spec.count)
+        feasible = self._pool.feasible(spec.demand)
+        if spec.extra is not None:
+            group = group_of(spec)
+            if group and self._bundles.is_removed(group):
+                return 0
+            strategy = spec.extra.strategy
+            if strategy:
+                return kept(strategy, self._node, spec.count, feasible, self._members.alone)
+        view = LocalView(
+            alone=self._members.alone,
+            feasible=feasible,
+            queue=self._dispatcher.queue,
+            slots=self._pool.slots(spec.demand),
+            mean_task_s=self._dispatcher.leases.means.get(spec.function, 0.0),
+        )
+        if spec.extra is None:
+            self._view_of, self._view = (spec.function, spec.demand), view
+        return self._policy.keep(view, spec.count)
+
+    # -- assignments of the global scheduler ---------------------------------------
+
+    def on_assign(self, source: str, message: AssignTasks) -> None:
+        """The global scheduler has chosen this node."""
+        if message.incarnation not in (0, self.incarnation):
+            return  # they were its former life's, and are placed again
+        for spec in message.tasks:
+            self.assigned += spec.count
+            if self._access.is_late(spec):
+                continue
+            if spec.extra is not None and spec.extra.actor is not None:
+                if not self._actors.accept(spec):
+                    continue
+            else:
+                self._look_at_owner(spec)
+            self._inputs.accept(spec)
+
+    def _look_at_owner(self, spec: TaskSpec) -> None:
+        """Its result may be for others than its owner, or for nobody."""
+        gone = node_of(spec.owner) == self._node and spec.array not in self._objects.owners
+        # Its owner lived here before: its task runs again somewhere, and asks for it.
+        bereft = gone and incarnation_of(spec.owner) != self.incarnation
+        if gone and (attempt_of(spec) or bereft):
+            # The GCS will free it, when nobody needs it any more.
+            self._results.keep_for_others(spec.array)
+        # What was let go of on its first way here nobody needs or hears of.
+        if not gone or attempt_of(spec) or bereft:
+            self._log.expose(spec.array)
+
+    def fail(self, spec: TaskSpec, error: ObjectValue) -> None:
+        """A range ends without having run."""
+        if spec.extra is not None and spec.extra.actor is not None:
+            self._actors.creation_failed(spec, error)
+            return
+        if is_lost(error) and self._results.is_kept(spec.array, spec.owner):
+            self._log.unreconstructable(spec.array, unpack(error.payload))
+        self._results.finish(
+            RangeResult(
+                spec.array, spec.start, spec.count, error.status, error.payload, self._node,
+                spec.returns,
+            ),
+            spec.owner,
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Jobs: a driver comes in by its node's door, says who it is, and ends; see `jobs`."""
+"""Jobs: a driver comes in by its node's door, says who it is, and ends; see the page of `node`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class JobInfo(Struct, array_like=True):
-    """A row of the job table; see `jobs`."""
+    """A row of the job table."""
 
     number: int
     """0: it is to be given one."""

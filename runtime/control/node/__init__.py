@@ -12,10 +12,8 @@ The messages of a node, by the part that takes them. Each part declares its own
 ===================== =============================================================
 part                  takes
 ===================== =============================================================
-`NodeJobs`            RegisterJob, JobRegistered, DescribeJob, JobEnded
-`Submission`          SubmitTasks, TasksClaimed, FindActor
+`Submission`          SubmitTasks, TasksClaimed, FindActor, AssignTasks
 `TaskInputs`          ExportFunction, FunctionBlob
-`Assignments`         AssignTasks
 `Dispatcher`          WorkerReady, TasksDone, StreamItems, TakenBack, Blocked, Unblocked
 `Canceller`           CancelTask
 `Bundles`             PrepareBundle, CommitBundle, ReturnBundle
@@ -31,22 +29,34 @@ part                  takes
 `ActorManager`        ActorCalls, CancelCall, ActorLineage, CallsLogged, StopActor,
                       DrainCalls, SaveActor, ExitActor
 `QueryDesk`           Query, QueryReply
-`Heartbeats`          Registered
-`MembershipChanges`   NodeChanged
-`WorkerFailure`       WorkerDied
-`NodeManager` itself  KillActor, ForwardResults, CreateGroup, RemoveGroup, KvPut, KvGet,
-                      KvDelete, FindTask, GroupCreated, ActorFound, TaskFound, KvReply
+`NodeManager` itself  Registered, NodeChanged, WorkerDied, RegisterJob, JobRegistered,
+                      DescribeJob, JobEnded, KillActor, ForwardResults, CreateGroup,
+                      RemoveGroup, KvPut, KvGet, KvDelete, FindTask, GroupCreated, ActorFound,
+                      TaskFound, KvReply
 ===================== =============================================================
 
 Promises: an unknown message is a programming error and raises; nothing is taken from a worker
 that is dead or a driver whose job has ended; a node that the GCS has declared dead acts no
 more, and comes back as another incarnation.
 
-| module | what it does |
-|---|---|
-| `node_manager` | makes the parts, dispatches messages, ends turns |
-| `heartbeats` | reports the node's load to the GCS |
-| `membership_changes` | tells the parts that another node has come or died |
-| `worker_failure` | the end of a worker: frees, cancels, retries what it had |
-| `jobs` | the drivers of this node, their jobs, and what a job may not touch |
+Jobs
+----
+A **job** is a driver with all that comes of it. The GCS numbers jobs (`gcs.job_table`), and
+every ID begins with its job's (`ids`), so an ID alone tells which job may see a thing and
+with which job it ends::
+
+    RegisterJob ──> RUNNING ──the driver ends──> ENDED
+                       │                            │ JobEnded, to every node and the
+                       │                            ↓ global scheduler
+                       └─ its detached actors, each a branch of the job's IDs, live on;
+                          a branch ends in the same way, with its actor
+
+A job has of its own: tasks, objects, functions, placement groups, actors without a name, and
+worker processes. A worker belongs to the first job that it runs a task of (a detached
+actor's tasks count as a job of their own). Jobs share resources, the key-value table,
+detached placement groups, and named actors; an actor whose driver chose no namespace has
+its name in a namespace of its job's.
+
+What one job hands to another can be used there, as in Ray. `JobEnded` names the job alone: each
+receiver drops everything whose ID begins with the job's, and ignores what arrives later.
 """

@@ -36,16 +36,15 @@ from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.handlers import Handlers, handlers_of
+from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.worker_record import Worker
-from raytwin.runtime.control.local_scheduler.assignments import Assignments
 from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.cancellation import Canceller
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
-from raytwin.runtime.control.local_scheduler.spillback import Spillback
 from raytwin.runtime.control.local_scheduler.starvation import Starvation
 from raytwin.runtime.control.local_scheduler.submission import Submission
 from raytwin.runtime.control.local_scheduler.worker_leases import WorkerLeases
@@ -53,28 +52,36 @@ from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,
     ActorFound,
+    BorrowersGone,
     CreateGroup,
+    DescribeJob,
     FindTask,
     ForwardResults,
     GroupCreated,
+    Heartbeat,
+    JobEnded,
+    JobRegistered,
     KillActor,
+    KillWorker,
     KvDelete,
     KvGet,
     KvPut,
     KvReply,
+    Load,
+    NodeChanged,
     NodeInfo,
     PlaceTasks,
     RangeResult,
+    Registered,
+    RegisterJob,
     RegisterNode,
     RemoveGroup,
+    ResultsMissing,
     TaskFound,
     TaskSpec,
+    WorkerDied,
 )
 from raytwin.runtime.control.messages.errors import Failure, pack
-from raytwin.runtime.control.node.heartbeats import Heartbeats
-from raytwin.runtime.control.node.jobs import NodeJobs
-from raytwin.runtime.control.node.membership_changes import MembershipChanges
-from raytwin.runtime.control.node.worker_failure import WorkerFailure
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.object_manager import ObjectManager
@@ -84,6 +91,9 @@ from raytwin.runtime.control.observability.queries import QueryDesk
 from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.scheduling.policies import make_policy
+
+MISSING_MAX = 4096
+"""Ranges in one message about results that have not come."""
 
 
 class NodeManager:
@@ -107,6 +117,8 @@ class NodeManager:
         self.objects = ObjectDirectory(ctx, node, config, self.log.copied, self._lives)
         self.members = Membership(node, incarnation)
         self.access = JobAccess(self._worker_at)
+        self._gone: set[str] = set()
+        """Drivers whose job has ended: the node sends them nothing, and pins nothing for them."""
         self.actors = ActorManager(ctx, node, self)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.inputs = TaskInputs(ctx, self.objects, self.timeline, self._push)
@@ -151,33 +163,17 @@ class NodeManager:
             ctx, self.pool, self.ready, self.workers, self.leases, self.objects, self.inputs,
             self.results, self.actors, self.canceller, self.timeline, self.contained_references,
         )  # fmt: skip
-        self.assignments = Assignments(
-            node, incarnation, self.objects, self.log, self.inputs, self.access, self.actors,
-            self.results,
-        )  # fmt: skip
         self.submission = Submission(
-            ctx, self.objects, self.log, self.inputs, self.access, self.actors,
-            self.submitter, self.workers.workers,
-            Spillback(
-                node, make_policy(config), self.pool, self.members, self.dispatcher, self.bundles
-            ),
-            self.results, node,
+            ctx, node, incarnation, make_policy(config), self.pool, self.members, self.dispatcher,
+            self.bundles, self.objects, self.log, self.inputs, self.access,
+            self.actors, self.submitter, self.results,
         )  # fmt: skip
         self.releases = ReleaseManager(
             ctx, self.objects, self.results, self.submitter.forget_all, self.log,
             self.contained_references,
         )  # fmt: skip
-        self.worker_failure = WorkerFailure(
-            ctx, node, self.dispatcher, self.objects, self.contained_references,
-            self.canceller, self.actors, self.releases,
-        )  # fmt: skip
         self.object_manager = ObjectManager(
             ctx, node, self.objects, self.log, self.contained_references, self._lives
-        )  # fmt: skip
-        self.jobs = NodeJobs(
-            ctx, node, self.access, self.dispatcher, self.inputs, self.actors, self.objects,
-            self.results, self.contained_references, self.log,
-            self.releases, self.worker_failure,
         )  # fmt: skip
         self.queries = QueryDesk(
             ctx, node, self.members, {
@@ -190,20 +186,10 @@ class NodeManager:
                 "available": lambda: [[node, self.pool.available()]],
             },
         )  # fmt: skip
-        self.membership_changes = MembershipChanges(
-            ctx, node, self.members, self.objects, self.submitter, self.queries,
-            self.log,
-        )  # fmt: skip
-        self.heartbeats = Heartbeats(
-            ctx, node, incarnation, config, self.members, self.pool, self.objects,
-            self.dispatcher, self.assignments, self.actors, self.starvation,
-        )  # fmt: skip
         self.messages = handlers_of(
             self,
-            self.jobs,
             self.submission,
             self.inputs,
-            self.assignments,
             self.dispatcher,
             self.canceller,
             self.bundles,
@@ -216,15 +202,19 @@ class NodeManager:
             self.submitter,
             self.actors,
             self.queries,
-            self.heartbeats,
-            self.membership_changes,
-            self.worker_failure,
         )
         """The handler of every message type that a node takes."""
 
     def handlers(self) -> Handlers:
         """Return the methods for what concerns several parts, or is only passed on."""
         return {
+            Registered: self._on_node_registered,
+            NodeChanged: self._on_node_changed,
+            WorkerDied: self._on_worker_died,
+            RegisterJob: self._on_register,
+            JobRegistered: self._on_registered,
+            DescribeJob: self._on_describe,
+            JobEnded: self._on_job_ended,
             KillActor: self._on_kill_actor,
             ForwardResults: self._on_forward,
             CreateGroup: self._on_create_group,
@@ -263,7 +253,7 @@ class NodeManager:
             self.objects.local.make_room()
         while self.inputs.failed:
             while self.inputs.failed:
-                self.assignments.fail(*self.inputs.failed.popleft())
+                self.submission.fail(*self.inputs.failed.popleft())
             self.leases.dispatch()
         if self.submitter.unsent or self.submitter.unwatched:
             self.submitter.end_turn()
@@ -283,7 +273,7 @@ class NodeManager:
 
     def _lives(self, client: str) -> bool:
         if not client.startswith("worker:"):
-            return client not in self.jobs.gone
+            return client not in self._gone
         return client in self.workers.workers
 
     # -- between the parts -----------------------------------------------------
@@ -322,6 +312,142 @@ class NodeManager:
     def _on_forward(self, source: str, message: ForwardResults) -> None:
         self.inputs.claimed(message.array)
         self.results.on_forward(source, message)
+
+    # -- nodes and workers that come and go --------------------------------------
+
+    def _on_node_registered(self, source: str, message: Registered) -> None:
+        """The GCS has let this node in."""
+        for info in message.nodes:
+            self.members.update(info)
+        self._beat()
+
+    def _beat(self) -> None:
+        """Report the load to the GCS, which takes it as a sign of life, every ``heartbeat_s``."""
+        load = Load(
+            queue=self.dispatcher.queue,
+            mean_task_s=self.dispatcher.leases.mean_task_s,
+            bandwidth=self.objects.pulls.bandwidth,
+            assigned=self.submission.assigned,
+            available=self.pool.available(),
+            starving={} if self.members.alone else self.starvation.look(),
+            held=dict(self.pool.held),
+        )
+        self.actors.reconstruction.on_heartbeat()
+        self.ctx.send("gcs", Heartbeat(self.node, self.incarnation, load))
+        self.ctx.after(self.config.heartbeat_s, self._beat)
+
+    def _on_node_changed(self, source: str, message: NodeChanged) -> None:
+        """The GCS has published a row of the node table.
+
+        If a node is dead, owners here hear that neither it nor its clients borrow from them.
+        """
+        info = message.info
+        self.members.update(info)
+        self.ctx.send(f"links:{self.node}", message)
+        self.queries.on_node_changed(info)
+        self.objects.on_node_changed(info.node, info.alive)
+        self.submitter.on_node_changed(info.node, info.alive)
+        if not info.alive:
+            self._report_missing()
+            for client in self.objects.owners.clients():
+                self.ctx.send(client, BorrowersGone(info.node, info.incarnation))
+
+    def _report_missing(self) -> None:
+        """Say which results have not come: one may have been on its way from a dead node."""
+        ranges: list[tuple[bytes, int, int]] = []
+        for array in self.objects.owners:
+            if self.log.knows(array):
+                ranges += [(array, *gap) for gap in self.objects.missing(array)]
+        for at in range(0, len(ranges), MISSING_MAX):
+            missing = ResultsMissing(self.node, ranges[at : at + MISSING_MAX])
+            self.ctx.send("gcs", missing)
+
+    def end_worker(self, worker: Worker, reason: str) -> None:
+        """End a worker at once, whatever it is doing."""
+        pool = f"pool:{self.node}"
+        self.ctx.send(pool, KillWorker(worker.address))
+        self._on_worker_died(pool, WorkerDied(worker.address, reason))
+
+    def _on_worker_died(self, source: str, message: WorkerDied) -> None:
+        """A worker is gone, or will be before it can do anything: nothing more is taken from it.
+
+        The node frees its places in the arena, cancels what a cancelled task had submitted, drops
+        what it owned or keeps that for its next run, and runs again or fails what it ran.
+        """
+        worker = self.dispatcher.workers.pop(message.worker, None)
+        client = message.worker
+        owned = [
+            a for a in self.objects.drop_client(client) if self.objects.owners.release(a, client)
+        ]
+        self.contained_references.worker_gone(client)
+        if worker is None:
+            return
+        running = worker.assigned[0] if worker.assigned else None
+        cause = worker.killed_for
+        if cause is not None:
+            self.canceller.cancel_owned(worker, cause, owned)
+        if owned:
+            retried = cause is None and running is not None and running.retries != 0
+            runs_again = retried or self.actors.may_restart(worker)
+            self.releases.owner_died(client, owned, runs_again)
+        self.dispatcher.died(worker, message.reason)
+
+    # -- jobs: see the package's page --------------------------------------------
+
+    def _on_register(self, source: str, message: RegisterJob) -> None:
+        """A driver is at this node's door."""
+        if message.info.number:
+            self.access.drivers[message.info.driver] = job_id(message.info.number)
+        self.ctx.send("gcs", message)
+
+    def _on_registered(self, source: str, message: JobRegistered) -> None:
+        """The GCS knows its number: let it in."""
+        info = message.info
+        if info.number:
+            self.access.drivers[info.driver] = job_id(info.number)
+        self.ctx.send(f"door:{self.node}", message)
+
+    def _on_describe(self, source: str, message: DescribeJob) -> None:
+        """A driver says more of its job."""
+        message.job = self.access.of(source)
+        self.ctx.send("gcs", message)
+
+    def _on_job_ended(self, source: str, message: JobEnded) -> None:
+        """Drop all that a job has here; said by the door of its driver, then by the GCS."""
+        if source.startswith("door:"):
+            self.ctx.send("gcs", message)
+        if message.job not in self.access.ended:
+            self.access.ended.add(message.job)
+            gone = [driver for driver, job in self.access.drivers.items() if job == message.job]
+            self._gone.update(gone)
+            self._drop_job(message.job, f"its job has ended: {message.reason}")
+            for driver in gone:
+                self._drop_driver(driver)
+                del self.access.drivers[driver]
+
+    def _drop_job(self, job: bytes, reason: str) -> None:
+        """Drop all that a job has here, queues first, so that none of its tasks begins."""
+        workers = self.dispatcher.end_job(job)
+        self.inputs.end_job(job)
+        # Detached actors here keep their class, whose job may have ended.
+        actors = [actor.spec for actor in self.actors.actors.values()]
+        used = {spec.function for spec in actors if not self.access.is_late(spec)}
+        self.inputs.forget_functions(self.access.ended, used)
+        for worker in workers:
+            self.end_worker(worker, reason)
+        self.objects.owners.end_job(job)
+        self.actors.end_job(job)
+        self.results.end_job(job)
+        for array in self.objects.of_job(job):
+            self.log.forget(array)
+            self.releases.release_all((array,))
+
+    def _drop_driver(self, client: str) -> None:
+        """Drop the references, pins and places of a driver."""
+        for array in self.objects.drop_client(client):
+            if self.objects.owners.release(array, client):
+                self.releases.release_all((array,))
+        self.contained_references.worker_gone(client)
 
     # -- questions passed on ---------------------------------------------------
 

@@ -19,7 +19,7 @@ handle of a group, nor can submit anything in it, before it is here; and what co
 that the table does not know comes for one that is gone: removed, or ended with its job.
 
 A group ends with its job unless it is detached. A node keeps nothing of what a client submits
-that has just removed the group (`Spillback`).
+that has just removed the group (`submission`).
 
 A name is one group's at a time, among those that a job may see: its own and all detached
 ones. Who comes first is decided here; the other one is not created, and its creator told.
