@@ -8,7 +8,7 @@ import pytest
 
 from raytwin.runtime.control import node as page
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.handlers import Handlers, handlers_of
+from raytwin.runtime.control.core.context import Handlers, handlers_of
 from raytwin.runtime.control.messages import TakenBack
 from raytwin.runtime.control.node.node_manager import NodeManager
 from tests.control.alone import Alone

@@ -37,8 +37,7 @@ from raytwin.runtime.control.actors.call_replies import CallReplies
 from raytwin.runtime.control.actors.node_services import NodeServices
 from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
 from raytwin.runtime.control.actors.reply_cache import ReplyBudget
-from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.handlers import Handlers
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.task_ranges import job_of_task
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.messages import (

@@ -31,10 +31,9 @@ from raytwin.runtime.control.core.batching import cut, task_bytes
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.call_batches import singles
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.direct_calls import is_ahead
 from raytwin.runtime.control.core.failed_values import call_failed, cancelled_result
-from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.gcs.actor_table import ALIVE, DEAD, PENDING, STARTING
 from raytwin.runtime.control.messages import (
     ActorCalls,

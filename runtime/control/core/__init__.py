@@ -6,7 +6,7 @@ several machines need in the same form. It imports `messages` alone.
 
 Modules
 -------
-context             the port; turns; how a context batches messages
+context             the port; turns; how a component's parts declare what they take
 addresses           how components are addressed
 config              the cluster's settings
 ids                 deterministic IDs of tasks, objects and functions
@@ -21,7 +21,6 @@ direct_calls        calls from a driver straight to an actor's worker
 worker_record       a worker as its node sees it
 failed_values       errors of the system in place of values
 batching            cutting long lists into messages of bounded length
-handlers            how a component's parts declare the messages that they take
 range_set           a set of integers as ranges
 bounded_map         a mapping that forgets its oldest entries
 """

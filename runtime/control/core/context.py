@@ -63,3 +63,25 @@ class Component(Protocol):
 
     def end_turn(self) -> None:
         """Act on all that this turn brought; called once a turn."""
+
+
+Handler = Callable[[str, Any], None]
+"""Takes the address of a message's sender, and the message."""
+Handlers = dict[type, Handler]
+
+
+class Part(Protocol):
+    """A part of a component that takes messages."""
+
+    def handlers(self) -> Handlers:
+        """Return the part's methods, by the message type that each takes."""
+
+
+def handlers_of(*parts: Part) -> Handlers:
+    """Return one table for all parts; no message type has two handlers."""
+    table: Handlers = {}
+    for part in parts:
+        for kind, handler in part.handlers().items():
+            assert kind not in table, f"{kind.__name__} has two handlers"
+            table[kind] = handler
+    return table

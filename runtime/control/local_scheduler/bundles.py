@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
-from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import failed_value
 from raytwin.runtime.control.core.group_resources import group_of, group_resources
-from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.resources import ResourcePool, format_demand, parse_demand
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs

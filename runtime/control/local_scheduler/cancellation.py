@@ -37,16 +37,15 @@ from functools import partial
 from msgspec.structs import replace
 
 from raytwin.runtime.control.core.addresses import is_gcs
-from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import failed_value
-from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import ELEMENTS_MAX
 from raytwin.runtime.control.core.task_ranges import cut
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
 from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
-from raytwin.runtime.control.messages import CancelTask, KillWorker
+from raytwin.runtime.control.messages import CancelTask, KillWorker, TaskSpec
 from raytwin.runtime.control.messages.errors import Cancellation
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 
@@ -95,10 +94,11 @@ class Canceller:
     def cancel_waiting(self, message: CancelTask) -> None:
         """End elements that no worker has."""
         inputs = self._inputs
-        for spec in [
-            *self._ready.take_out(lambda spec: cut(spec, message)[1]),
-            *inputs.cancel(message),
-        ]:
+
+        def taken(spec: TaskSpec) -> TaskSpec | None:
+            return cut(spec, message)[1]
+
+        for spec in [*self._ready.take_out(taken), *inputs.take_out(taken)]:
             inputs.unclaim(spec)
             inputs.fail(spec, failed_value(Cancellation(spec.name)))
 

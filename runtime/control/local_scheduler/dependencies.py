@@ -18,14 +18,12 @@ from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
 
-from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import is_lost
-from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import job_of
-from raytwin.runtime.control.core.task_ranges import attempt_of, cut, job_of_task
+from raytwin.runtime.control.core.task_ranges import attempt_of, job_of_task, without
 from raytwin.runtime.control.messages import (
     OK,
-    CancelTask,
     ExportFunction,
     FetchFunction,
     FunctionBlob,
@@ -145,9 +143,7 @@ class TaskInputs:
         """Its parent runs again: what was lost of its inputs may be there once more."""
         for waiting in [w for w in self.awaiting if w.spec.array == array]:
             if waiting.failed is not None and is_lost(waiting.failed[1]):
-                self.awaiting.discard(waiting)
-                self.waiting -= waiting.spec.count
-                waiting.cancelled = True
+                self._forget(waiting)
                 self.unclaim(waiting.spec)
                 self._prepare(waiting.spec)
 
@@ -201,33 +197,36 @@ class TaskInputs:
         """End a range with an error, at the end of the turn."""
         self.failed.append((spec, error))
 
-    def _cancel_without_function(self, message: CancelTask) -> list[TaskSpec]:
-        found = []
-        for function, specs in self._for_function.items():
+    def take_out(self, taken: Callable[[TaskSpec], TaskSpec | None]) -> list[TaskSpec]:
+        """Take the part of each waiting range that `taken` returns, None for nothing."""
+        found: list[TaskSpec] = []
+        for function, specs in list(self._for_function.items()):
             left: list[TaskSpec] = []
             for spec in specs:
-                parts, cancelled = cut(spec, message)
-                left += parts
-                if cancelled is not None:
-                    found.append(cancelled)
-                    self.waiting -= cancelled.count
+                part = taken(spec)
+                left += [spec] if part is None else without(spec, part)
+                if part is not None:
+                    found.append(part)
+                    self.waiting -= part.count
             self._for_function[function] = left
+            if not left:
+                del self._for_function[function]
+        # With inputs a range has one element.
+        for waiting in [w for w in self.awaiting if taken(w.spec) is not None]:
+            self._forget(waiting)
+            found.append(waiting.spec)
         return found
+
+    def _forget(self, waiting: Waiting) -> None:
+        """Ignore what arrives for a range from now on."""
+        self.awaiting.discard(waiting)
+        self.waiting -= waiting.spec.count
+        waiting.cancelled = True
 
     def end_job(self, job: bytes) -> None:
         """Take out all that waits here of a job."""
-        for waiting in [w for w in self.awaiting if job_of_task(w.spec) == job]:
-            self.awaiting.discard(waiting)
-            self.waiting -= waiting.spec.count
-            waiting.cancelled = True
-            self.unclaim(waiting.spec)
-        for function, specs in list(self._for_function.items()):
-            left = [spec for spec in specs if job_of_task(spec) != job]
-            self.waiting -= sum(spec.count for spec in specs) - sum(spec.count for spec in left)
-            if left:
-                self._for_function[function] = left
-            else:
-                del self._for_function[function]
+        for spec in self.take_out(lambda spec: spec if job_of_task(spec) == job else None):
+            self.unclaim(spec)
         self.failed = deque(
             (spec, error) for spec, error in self.failed if job_of_task(spec) != job
         )
@@ -236,15 +235,3 @@ class TaskInputs:
         """Drop the functions of jobs that have ended, but for those in use."""
         for function in [f for f in self.functions if job_of(f) in jobs and f not in used]:
             del self.functions[function]
-
-    def cancel(self, message: CancelTask) -> list[TaskSpec]:
-        """Take out what a message cancels of what waits here."""
-        found = self._cancel_without_function(message)
-        for waiting in [w for w in self.awaiting if w.spec.array == message.array]:
-            if cut(waiting.spec, message)[1] is not None:
-                # With inputs it is one element; what arrives for it later is ignored.
-                self.awaiting.discard(waiting)
-                self.waiting -= waiting.spec.count
-                waiting.cancelled = True
-                found.append(waiting.spec)
-        return found

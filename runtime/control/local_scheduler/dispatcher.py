@@ -25,9 +25,8 @@ from msgspec.structs import replace
 from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.call_batches import results_of, split
-from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import failed_value
-from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import job_of
 from raytwin.runtime.control.core.resources import ResourcePool, cpu_part
 from raytwin.runtime.control.core.task_ranges import part_of

@@ -23,8 +23,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
-from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.handlers import Handlers
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.task_ranges import part_of
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs

@@ -39,10 +39,9 @@ from raytwin.runtime.control.actors.call_submitter import CallSubmitter
 from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.call_batches import arrays_of, singles
-from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import is_lost
 from raytwin.runtime.control.core.group_resources import group_of
-from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import STREAM_BASE
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.core.resources import ResourcePool

@@ -34,8 +34,7 @@ from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.actors.call_submitter import CallSubmitter
 from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.handlers import Handlers, handlers_of
+from raytwin.runtime.control.core.context import Context, Handlers, handlers_of
 from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.core.resources import ResourcePool

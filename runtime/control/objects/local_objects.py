@@ -45,8 +45,7 @@ from heapq import heappop, heappush
 from msgspec import Struct
 
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.handlers import Handlers
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id, split_object_id
 from raytwin.runtime.control.messages import (
     OK,

@@ -25,9 +25,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import failed_value
-from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, split_object_id
 from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,

@@ -38,8 +38,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.handlers import Handlers
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.gcs.array_store import ORPHANED_S
 from raytwin.runtime.control.messages import FreeObjects, KillActor, Release
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause

@@ -20,9 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from raytwin.runtime.control.core.addresses import is_gcs, node_of
 from raytwin.runtime.control.core.call_batches import results_of, split
-from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import is_lost
-from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import STREAM_BASE, job_of, object_id
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.messages import (

@@ -47,8 +47,7 @@ from typing import Any
 from msgspec import Struct
 
 from raytwin.runtime.control.core.addresses import node_of
-from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.handlers import Handlers
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import NodeInfo, Query, QueryReply
 
