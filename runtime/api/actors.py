@@ -27,11 +27,10 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from functools import update_wrapper
-from sys import maxsize
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from raytwin.runtime.api.arguments import positional_of
+from raytwin.runtime.api.arguments import Parameters
 from raytwin.runtime.api.backend import ObjectRef, current
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.api.ids import ActorID
@@ -144,7 +143,7 @@ class ActorClass:
         Raises TypeError for arguments that the constructor does not take, and
         ValueError if there is an actor of its name already.
         """
-        _check_arguments(self.cls, self.class_name, args, kwargs)
+        Parameters(self.cls).check(self.class_name, args, kwargs)
         actor, ref, found = current().create_actor(self, args, kwargs, self.actor_options)
         if found:
             return ActorHandle(actor, ref, pickle.loads(found))
@@ -188,19 +187,6 @@ def _copied(function: FunctionType) -> FunctionType:
     return copy
 
 
-def _check_arguments(
-    function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # some built-in classes do not say
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{name}(): {error}") from None
-
-
 def _check_open(ref: ObjectRef) -> None:
     """A handle of a cluster that is gone must not start another one, where it hangs."""
     if ref.closed:
@@ -211,15 +197,14 @@ def _check_open(ref: ObjectRef) -> None:
 class ActorMethod:
     """A method of an actor: ``handle.method.remote(...)`` calls it."""
 
-    __slots__ = ("_call", "_least", "_most", "_ref", "_signature")
+    __slots__ = ("_call", "_parameters", "_ref")
 
-    def __init__(self, ref: ObjectRef, call: ActorCall, signature: Any) -> None:
+    def __init__(self, ref: ObjectRef, call: ActorCall, parameters: Parameters) -> None:
         self._ref = ref
         """Keeps the actor alive until the call is made."""
         self._call = call
-        self._signature = signature
-        # Counting `self`, as the signature does.
-        self._least, self._most = (0, maxsize) if signature is None else positional_of(signature)
+        self._parameters = parameters
+        """With `self` among them."""
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method; return its `ObjectRef`.
@@ -231,13 +216,9 @@ class ActorMethod:
         """
         if self._ref._holder.closed:
             _check_open(self._ref)
-        if (kwargs or not self._least <= len(args) + 1 <= self._most) and (
-            self._signature is not None
-        ):
-            try:
-                self._signature.bind(None, *args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{self._call.name}(): {error}") from None
+        parameters = self._parameters
+        if kwargs or not parameters.least <= len(args) + 1 <= parameters.most:
+            parameters.check(self._call.name, (None, *args), kwargs)
         refs = current().call_actor(self._call, args, kwargs)
         if isinstance(refs, ObjectRefGenerator):
             return refs
@@ -248,7 +229,7 @@ class ActorMethod:
         call = replace(self._call, **checked(given))
         if call.num_returns == STREAMING and self._call.num_returns == 1:
             raise ValueError(NO_GENERATOR.format(self._call.name))
-        return ActorMethod(self._ref, call, self._signature)
+        return ActorMethod(self._ref, call, self._parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"an actor's method is not called directly: use {self._call.name}.remote()")
@@ -302,21 +283,17 @@ class ActorHandle:
             self._actor, self._ref.binary(), name, rebuilt=found.rebuilt,
             pending_max=found.pending_max, **options,
         )  # fmt: skip
-        made = ActorMethod(self._ref, call, self._signature(name))
+        made = ActorMethod(self._ref, call, Parameters(self._function(name)))
         # Found without this method the next time.
         self.__dict__[name] = made
         return made
 
-    def _signature(self, name: str) -> Any:
+    def _function(self, name: str) -> Any:
+        """Return a method's function, None if its parameters are not known."""
         if self._cls is None or name in _BUILT_IN:
             return None
         static = inspect.getattr_static(self._cls, name)
-        if isinstance(static, (staticmethod, classmethod)):
-            return None
-        try:
-            return inspect.signature(static)
-        except (TypeError, ValueError):
-            return None
+        return None if isinstance(static, (staticmethod, classmethod)) else static
 
     def __reduce__(self) -> Any:
         return ActorHandle, (self._actor, self._ref, self._description)

@@ -1,32 +1,45 @@
-"""How many arguments a function takes: the check of a call that costs next to nothing.
+"""The arguments that a function takes: a check of calls that costs next to nothing.
 
 ``inspect.Signature.bind`` takes microseconds a call. Most calls have positional
-arguments only, and then two comparisons do; whatever they do not settle is bound.
+arguments only, and then two comparisons do; other calls are bound.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 from typing import Any
 
 
-def positional(function: Callable[..., Any]) -> tuple[int, int]:
-    """Return how many positional arguments a function needs and takes."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return 0, sys.maxsize  # some builtins do not say
-    return positional_of(signature)
+class Parameters:
+    """What a function or class takes; without one, and of builtins that do not say, anything."""
 
+    __slots__ = ("_signature", "least", "most")
 
-def positional_of(signature: inspect.Signature) -> tuple[int, int]:
-    """As `positional`, of a signature; (more than any call has, 0) if names are needed."""
-    parameters = signature.parameters.values()
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    needed = sum(p.default is p.empty for p in named)
-    if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
-        return sys.maxsize, 0
-    takes_all = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return needed, sys.maxsize if takes_all else len(named)
+    def __init__(self, function: Any) -> None:
+        self.least, self.most = 0, sys.maxsize
+        """How many positional arguments alone are right; (more than any call has, 0): none are."""
+        self._signature: inspect.Signature | None = None
+        if function is None:
+            return
+        try:
+            self._signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            return
+        parameters = self._signature.parameters.values()
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
+            self.least, self.most = sys.maxsize, 0
+            return
+        self.least = sum(p.default is p.empty for p in named)
+        if not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            self.most = len(named)
+
+    def check(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise TypeError for arguments that the function does not take."""
+        if self._signature is None:
+            return
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{name}(): {error}") from None

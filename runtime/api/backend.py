@@ -147,19 +147,17 @@ def any_closed(refs: Sequence[ObjectRef | ObjectRefArray]) -> bool:
 class ObjectRefArray(Sequence[ObjectRef]):
     """The references of one ``f.map``: a sequence that makes them when asked."""
 
-    __slots__ = ("_array", "_count", "_holder", "_returns")
+    __slots__ = ("_array", "_count", "_holder")
     _array: bytes
     _count: int
     _holder: RefHolder
-    _returns: int
 
-    def __new__(cls, array: bytes, count: int, returns: int, holder: RefHolder) -> ObjectRefArray:
+    def __new__(cls, array: bytes, count: int, holder: RefHolder) -> ObjectRefArray:
         if count:
             holder.ref_added(object_id(array, 0, 0))
         self = _new(cls)
         self._array = array
         self._count = count
-        self._returns = returns
         self._holder = holder
         return self
 
@@ -213,8 +211,6 @@ class Backend(Protocol):
     cluster_address: str
     """Where other drivers may join; empty: they cannot."""
     namespace: str
-    env_vars: tuple[tuple[str, str], ...]
-    """Of every task of this driver."""
 
     @property
     def references(self) -> RefHolder:
@@ -350,8 +346,8 @@ class Backend(Protocol):
     def job_number(self) -> int:
         """The number of the calling code's job."""
 
-    def describe_job(self, namespace: str) -> None:
-        """Say of a driver's job in which namespace its names are; empty: one of its own."""
+    def describe_job(self, namespace: str, env_vars: tuple[tuple[str, str], ...] = ()) -> None:
+        """Register a driver's job: its namespace, empty: one of its own; its tasks' variables."""
 
     def job_namespace(self) -> str:
         """Return that namespace."""

@@ -81,48 +81,25 @@ def init(
     jobs share and what they do not is in docs/api.md. Otherwise, and with ``"local"``,
     a cluster is started, which ends with this program.
 
-    To start one every backend takes:
+    To start one every backend takes, besides what docs/api.md lists:
 
     - ``backend``: ``local`` (the default), ``sim``, ...;
     - ``nodes``: how many (default 1), or a list with one ``{resource: amount}``
       per node; the driver lives on node 0;
     - ``cpus_per_node`` (or ``num_cpus``, Ray's name): default this machine's
-      cores;
-    - ``num_gpus``, ``resources``: further resources of every node;
-    - ``policy``: the scheduling policy's name (default ``bottom-up``) or import
-      path;
-    - ``seed``: of the control plane's random choices (default 0);
+      cores; ``num_gpus``, ``resources``: further resources of every node;
     - ``object_store_memory``: bytes per node; what does not fit goes to disk;
-    - ``store_copy_threads``: that copy one large value into the store (default 0:
-      as many as pay);
-    - ``fetch_streams``: connections over which one large object is fetched from
-      another node (default 4);
-    - ``runtime_env``: ``{"env_vars": {...}}`` for every task;
-    - ``namespace``: in which this job names actors and looks them up (default: one that
-      no other job has);
-    - ``gcs_replicas``: processes that hold the GCS's state as a chain (default
-      1: the head process does);
-    - ``gcs_shards``: chains that the GCS's tables are spread over, by ID, each of
-      ``gcs_replicas`` processes of its own (default 1: one has all);
-    - ``gcs_storage``: the file in which the GCS keeps its state, so that it comes
-      back with it when the head is killed. It is of one cluster only, and not for
-      several replicas or shards, which keep their state in memory;
-    - ``task_history``: whether the GCS keeps a row of every task that finished,
-      of which it holds ``gcs_memory_max`` bytes in memory (default 0: all) and
-      the rest in ``gcs_storage``;
-    - ``actor_log_bytes_max``: what the GCS keeps of calls of actors that may
-      restart, since their last checkpoints (default 512 MB, some 1 KB a call);
-      beyond it the actor with the longest log does not start again when it dies;
-    - ``actor_end_s``: how long the process of an actor that ends in good order may
-      take to end, with what the actor does then (default 30);
+    - ``policy``: the scheduling policy's name (default ``bottom-up``) or import
+      path; ``seed``: of the control plane's random choices (default 0);
     - ``heartbeat_timeout_s``: a node that was not heard of for so long is declared
       dead (default 5);
-    - ``journal``: a directory for logs of every control-plane turn, one of each process;
-      on ``sim`` a file.
-
-    ``local`` also takes ``object_spilling_dir`` (where evicted objects go, by
-    default the system's directory for temporary files); ``sim`` takes ``profile``
-    (a name or a path), ``cores_per_host`` and ``nodes_per_host``.
+    - ``gcs_replicas``, ``gcs_shards``: processes in each chain of the GCS, and chains that
+      its tables are spread over (default 1: the head process has all);
+    - ``gcs_storage``: where the GCS keeps its state, so that it comes back with it
+      when all its processes are killed: a file, and with several replicas or shards
+      a directory. It is of one cluster only;
+    - ``runtime_env``: ``{"env_vars": {...}}`` for every task; ``namespace``: in which this
+      job names actors and looks them up (default: one that no other job has).
 
     Of these a joining program may give ``namespace`` and ``runtime_env``. What Ray has
     for its dashboard and its logs is accepted and has no effect: there is no dashboard,
@@ -178,8 +155,7 @@ def init(
         if overrides and backend == "local" and "address" not in options:
             global started_by
             started_by = os.getpid()
-        made.describe_job(namespace)
-        made.env_vars = env
+        made.describe_job(namespace, env)
         atexit.register(_at_exit, made, os.getpid())
         for called in on_connect:
             called(made)

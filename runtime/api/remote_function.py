@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 from raytwin.runtime.api.actors import ActorClass
-from raytwin.runtime.api.arguments import positional
+from raytwin.runtime.api.arguments import Parameters
 from raytwin.runtime.api.backend import ObjectRef, ObjectRefArray, current
 from raytwin.runtime.api.modules import refuser, says_what_is_missing
 from raytwin.runtime.api.options.actor_options import NAMES as ACTOR_NAMES
@@ -31,8 +31,7 @@ class RemoteFunction:
         self.function = function
         self.task_options = options
         self.function_name = name_of(function)
-        self._least, self._most = positional(function)
-        """How many positional arguments alone are right."""
+        self._parameters = Parameters(function)
         self.stream = STREAM if inspect.isgeneratorfunction(function) else 0
         """What its calls return where ``num_returns`` does not say."""
         self._streams_nothing = options.stream > 0 and not _generates(function)
@@ -62,23 +61,13 @@ class RemoteFunction:
         """
         if self._streams_nothing:
             raise ValueError(NO_GENERATOR.format(self.function_name))
-        if kwargs or not self._least <= len(args) <= self._most:
-            self._check(args, kwargs)
+        parameters = self._parameters
+        if kwargs or not parameters.least <= len(args) <= parameters.most:
+            parameters.check(self.function_name, args, kwargs)
         refs = current().submit(self, args, kwargs, self.task_options)
         if isinstance(refs, ObjectRefGenerator):
             return refs
         return refs[0] if len(refs) == 1 else refs or None
-
-    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise TypeError for arguments that the function does not take."""
-        try:
-            signature = inspect.signature(self.function)
-        except (TypeError, ValueError):
-            return  # some builtins do not say
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{self.function_name}(): {error}") from None
 
     def map(self, *iterables: Iterable[Any]) -> ObjectRefArray:
         """Submit ``f(x)`` for every x, as one task array.

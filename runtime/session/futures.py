@@ -190,7 +190,7 @@ class FutureDesk:
         if thread is None or self.lasting:
             return
         self._stopping = True
-        self._world.look_again()
+        self._world.nudge()
         thread.join()
         self._stopping = False
         # In this order: another thread's new future is pending before it can be done.

@@ -94,15 +94,6 @@ class Session:
         return self.references.closed
 
     @property
-    def env_vars(self) -> tuple[tuple[str, str], ...]:
-        """The environment variables of every task of this driver: (name, value)."""
-        return self.context.env_vars
-
-    @env_vars.setter
-    def env_vars(self, variables: tuple[tuple[str, str], ...]) -> None:
-        self.context.env_vars = variables
-
-    @property
     def actor(self) -> tuple[bytes, ActorInfo | None] | None:
         """The ID and description of the actor that the calling code is part of."""
         return self.context.actor
@@ -163,9 +154,10 @@ class Session:
         """The number of the calling code's job."""
         return job_number(self.client.submitter.job)
 
-    def describe_job(self, namespace: str) -> None:
-        """Register this driver's job; names without a namespace are in this one."""
+    def describe_job(self, namespace: str, env_vars: tuple[tuple[str, str], ...] = ()) -> None:
+        """Register this driver's job, with its namespace and its tasks' environment variables."""
         self.namespace = namespace
+        self.context.env_vars = env_vars
         with self.world:
             self.client.submitter.describe_job(
                 namespace, encodable(" ".join(sys.argv)), os.getpid()

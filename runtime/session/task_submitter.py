@@ -119,7 +119,7 @@ class TaskSubmitter:
         if count > ELEMENTS_MAX:
             raise ValueError(f"a task array has at most {ELEMENTS_MAX} tasks, not {count}")
         if not count:
-            return ObjectRefArray(b"", 0, 1, self._references)
+            return ObjectRefArray(b"", 0, self._references)
         key, blob = self.exported(function)
         held: list[ObjectRef] = []
         packed = self._pack_items(items, star, held)
@@ -145,7 +145,7 @@ class TaskSubmitter:
                     array, specs[at : at + SUBMIT_SPECS_MAX], count, 1, holds
                 )
                 holds = ()
-            return ObjectRefArray(array, count, 1, self._references)
+            return ObjectRefArray(array, count, self._references)
 
     # -- task arrays -----------------------------------------------------------
 

@@ -112,16 +112,13 @@ class World(Protocol):
         """
 
     def nudge(self) -> None:
-        """Make those who `block` look again: something changed without a message."""
+        """Have all threads in `block` check their conditions, which no message has changed."""
 
     def due(self) -> Callable[[], bool]:
         """Return a quick test for: should a running range report by now?"""
 
     def on_task_thread(self) -> bool:
         """Whether the caller is the thread that runs tasks, and may be interrupted."""
-
-    def look_again(self) -> None:
-        """Have those in `block` ask again whether they are `ready`."""
 
     def charge(self, what: str, count: int) -> None:
         """Account for the CPU time of an API call, where time is virtual."""

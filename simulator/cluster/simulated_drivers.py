@@ -39,12 +39,13 @@ class SimSession(Session):
         super().__init__(world, end)
         self.cluster = cluster
 
-    def describe_job(self, namespace: str) -> None:
+    def describe_job(self, namespace: str, env_vars: tuple[tuple[str, str], ...] = ()) -> None:
         """Describe this driver's job to the GCS, without the real process's PID and arguments.
 
         These would differ from run to run, and so would the frames of one execution.
         """
         self.namespace = namespace
+        self.context.env_vars = env_vars
         with self.world:
             self.client.submitter.describe_job(namespace, "", 0)
 

@@ -361,9 +361,6 @@ class SimWorld:
                 self.executor.interrupt = False
                 raise KeyboardInterrupt
 
-    def look_again(self) -> None:
-        self._after_turn()
-
     def on_task_thread(self) -> bool:
         return True
 

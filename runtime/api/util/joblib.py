@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from raytwin.runtime.api.backend import current
+from raytwin.runtime.api.lifecycle import cluster_resources
 from raytwin.runtime.api.modules import refuser
 from raytwin.runtime.api.util.pool import Pool
 
@@ -45,9 +47,6 @@ def register_ray() -> None:
         def effective_n_jobs(self, n_jobs: int) -> int:
             if n_jobs == 0:
                 raise ValueError("n_jobs == 0 in Parallel has no meaning")
-            from raytwin.runtime.api.backend import current
-            from raytwin.runtime.api.lifecycle import cluster_resources
-
             current()  # where there is no cluster, the pool would start one
             most = max(1, int(cluster_resources().get("CPU", 1)))
             return most if n_jobs is None or n_jobs < 0 else min(n_jobs, most)

@@ -113,48 +113,27 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
     """Return the group of that name. Raises ValueError if there is none."""
-    for row in _named(placement_group_name):
-        return PlacementGroup(bytes.fromhex(row[0]), row[2])
-    raise ValueError(f"there is no placement group {placement_group_name!r}")
-
-
-def _named(name: str) -> list[Any]:
-    """Return the row of the group of that name that the calling code may know of.
-
-    Where its job has one, and somebody else's detached one came by the name later, its own.
-    """
-    rows = [row for row in _known("groups_there") if name and row[1] == name]
-    return sorted(rows, key=lambda row: bool(row[6]))
+    rows = [row for row in _known("groups_there") if row[1] == placement_group_name != ""]
+    if not rows:
+        raise ValueError(f"there is no placement group {placement_group_name!r}")
+    # The job's own goes before a detached one of another job.
+    row = min(rows, key=lambda row: bool(row[6]))
+    return PlacementGroup(bytes.fromhex(row[0]), row[2])
 
 
 def _known(kind: str) -> list[Any]:
-    """Return the rows of the groups of the calling code's job, and of all detached ones.
-
-    Of kind ``groups`` there are removed ones among them, thousands perhaps.
-    """
+    """Return the rows of the groups of the calling code's job, and of all detached ones."""
     here = current().job_number
     return [
         row for row in current().query(kind) if row[6] or job_number(bytes.fromhex(row[0])) == here
     ]
 
 
-def _rows_of(group: str) -> list[Any]:
-    """Return the row of a group that the calling code may know of, removed or not."""
-    for kind in ("groups_there", "groups"):
-        rows = [row for row in _known(kind) if row[0] == group]
-        if rows:
-            return rows
-    return []
-
-
 def get_current_placement_group() -> PlacementGroup | None:
     """Return the group that the running task or actor is in, None outside of any."""
     group = group_of_caller().partition("/")[0]
-    if not group:
-        return None
-    for row in _rows_of(group):
-        return PlacementGroup(bytes.fromhex(group), row[2])
-    return None
+    rows = [row for row in _known("groups") if row[0] == group] if group else []
+    return PlacementGroup(bytes.fromhex(group), rows[0][2]) if rows else None
 
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
@@ -166,7 +145,6 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
     ``bundles_to_node_id``, ``strategy``, ``state`` (PENDING, CREATED,
     RESCHEDULING or REMOVED). An unknown group's row is empty.
     """
-    wanted = None if placement_group is None else placement_group.id.hex()
     table = {
         group: {
             "placement_group_id": group,
@@ -176,8 +154,6 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
             "strategy": strategy,
             "state": state,
         }
-        for group, name, bundles, nodes, strategy, state, _ in (
-            _known("groups") if wanted is None else _rows_of(wanted)
-        )
+        for group, name, bundles, nodes, strategy, state, _ in _known("groups")
     }
-    return table if wanted is None else table.get(wanted, {})
+    return table if placement_group is None else table.get(placement_group.id.hex(), {})

@@ -410,12 +410,6 @@ class LocalWorld:
         end_s = clock() + DUE_S
         return lambda: bool(alerts) or clock() >= end_s
 
-    def look_again(self) -> None:
-        with self._lock:
-            self._wake_ready()
-            if not self._released:
-                self.process.reactor.wake()
-
     def on_task_thread(self) -> bool:
         return threading.get_ident() == self._task_thread
 
