@@ -5,60 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from raytwin.runtime.control import messages
-from raytwin.runtime.control.core import bounded_map, config, range_set, resources
+from raytwin.runtime.control import core, gcs, messages, scheduling
 from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Component, Context
-from raytwin.runtime.control.gcs import (
-    actor_reply_history,
-    actor_table,
-    array_row,
-    array_store,
-    event_log,
-    function_table,
-    gcs,
-    job_table,
-    kv_table,
-    lineage,
-    node_table,
-    object_waiters,
-    owner_lookup,
-    pubsub,
-    reconstruction,
-    released_arrays,
-    row_release,
-    task_history,
-    task_object_table,
-)
 from raytwin.runtime.control.gcs.gcs import Gcs
-from raytwin.runtime.control.gcs.sharding import lineage as sharding_lineage
-from raytwin.runtime.control.gcs.sharding import router, shard
 from raytwin.runtime.control.gcs.sharding.router import RoutedNode
 from raytwin.runtime.control.gcs.sharding.shard import Shard, ShardedGcs, ShardedScheduler
-from raytwin.runtime.control.messages import errors
 from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication import state_machine
 from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.replication.snapshot import StateTypes
 from raytwin.runtime.control.replication.state_machine import Factory, Machine
-from raytwin.runtime.control.scheduling import (
-    bundle_packing,
-    global_scheduler,
-    node_views,
-    placement_groups,
-    policies,
-)
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 
-STATE_TYPES = StateTypes((
-    messages, errors, state_machine, bounded_map, config, range_set, resources,
-    gcs, actor_reply_history, actor_table, array_row, array_store, event_log, function_table,
-    job_table, kv_table, lineage, node_table, object_waiters, owner_lookup, pubsub,
-    reconstruction, released_arrays, row_release, task_history, task_object_table,
-    shard, router, sharding_lineage,
-    bundle_packing, global_scheduler, node_views, placement_groups, policies,
-))  # fmt: skip
+# After the imports above, which load every module of these packages that a machine uses.
+STATE_TYPES = StateTypes(messages, core, gcs, scheduling, state_machine)
 """The classes that the state of a chain's machine consists of, for its snapshots."""
 
 
@@ -85,8 +47,8 @@ def make_node(
 ) -> tuple[Component, list[ChainClient], NodeManager]:
     """Make a local scheduler with what is between it and the GCS of this cluster.
 
-    Returns the component that stands for all, the clients of chains among them, by
-    chain, and the scheduler.
+    Returns the outermost component, the clients of the chains in it, by chain, and the node
+    manager.
     """
     made: list[NodeManager] = []
     chains: dict[int, ChainClient] = {}

@@ -18,7 +18,6 @@ from raytwin.runtime.control.actors.reply_cache import ReplyCache
 from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.core.resources import ResourcePool, parse_demand
 from raytwin.runtime.control.gcs.node_table import NodeTable
-from raytwin.runtime.control.gcs.row_release import RowRelease
 from raytwin.runtime.control.gcs.task_object_table import TaskObjectTable
 from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
@@ -190,7 +189,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         ("resources:", "RaySystemError", "has not ended"),
     ),
     "nothing is released": (mutant_without(ReleaseManager, "release_all"), ("stores:", "tables:")),
-    "the GCS never releases": (mutant_without(RowRelease, "release"), ("tables:", "stores:")),
+    "the GCS never releases": (mutant_without(TaskObjectTable, "release"), ("tables:", "stores:")),
     "inputs are mixed up": (mixed_up, ("value ",)),
     "a dead node's work is forgotten": (
         seen_twice,

@@ -41,13 +41,13 @@ def leftovers(world: World) -> dict[str, Any]:
         look(at, scheduler.results, "_for_others", "_claims")
         look(at, scheduler.results.delivery, "_gathered")
         look(f"{at}.actors", scheduler.actors, "actors", "queued", "unsent")
-        look(f"{at}.submitter", scheduler.submitter, "_under_way", "unsent", "unwatched", "_acking")
+        look(f"{at}.submitter", scheduler.submitter, "_under_way", "unsent", "unwatched")
         look(f"{at}.submitter", scheduler.submitter, "_draining")
         for actor in scheduler.actors.actors.values():
             look(f"{at}.actor", actor, "unclaimed", "asked")
         submitter = scheduler.submitter
         for route in (*submitter._routes.values(), *submitter._buried.values()):
-            look(f"{at}.route", route, "waiting", "sent", "out", "probes", "received")
+            look(f"{at}.route", route, "waiting", "sent", "out", "probes")
         if scheduler.pool.free != scheduler.pool.total:
             found[f"{at}.pool"] = scheduler.pool.free
         objects = scheduler.objects

@@ -24,7 +24,6 @@ from raytwin.runtime.control.messages import (
     ActorStarted,
     BundlePrepared,
     CallRecord,
-    CallsReceived,
     CancelTask,
     ClaimTasks,
     ClientGone,
@@ -218,7 +217,6 @@ class Commands:
             self._log(row, owner),
             self._log(row, owner),
             SaveActor(actor, life, row.saved + rng.randint(0, len(row.log)), b"state"),
-            CallsReceived(actor, [r.task.array for r in [*row.kept.values(), *row.log][::2]]),
             FetchLineage(actor, life),
             KillActor(
                 actor,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import job_of
-from raytwin.runtime.control.gcs.actor_reply_history import REPLY_BYTES_MAX, ActorReplyHistory
+from raytwin.runtime.control.gcs.actor_table import ReplyHistory
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import (
     OK,
-    SYSTEM_ERROR,
     ActorChanged,
     ActorInfo,
     ActorLineage,
     AssignTasks,
     CallRecord,
-    CallsReceived,
     CreateActors,
     FetchLineage,
     KillActor,
@@ -32,7 +30,7 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
     TaskUpdates,
 )
-from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause, LossCause, unpack
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from tests.control.alone import Alone, array, spec
 
@@ -56,28 +54,6 @@ def gcs_with_an_actor() -> tuple[Gcs, Alone]:
     gcs = Gcs(ctx, Config())
     gcs.handle("node:0", CreateActors([creation()]))
     return gcs, ctx
-
-
-def test_results_that_callers_have_are_not_kept_beyond_a_checkpoint() -> None:
-    gcs, _ = gcs_with_an_actor()
-    row = gcs.actors.rows[ACTOR]
-    gcs.handle("node:0", LogCalls(ACTOR, 0, 0, [call(n) for n in (10, 11, 12)]))
-    gcs.handle("node:0", CallsReceived(ACTOR, [array(10)]))
-    gcs.handle("node:0", SaveActor(ACTOR, 0, 2, b"state"))
-    assert list(row.kept) == [array(11)]
-    assert [record.task.array for record in row.log] == [array(12)]
-    gcs.handle("node:0", CallsReceived(ACTOR, [array(11), array(12)]))
-    gcs.handle("node:0", SaveActor(ACTOR, 0, 3, b"state"))
-    assert not (row.kept or row.log or row.awaited)
-
-
-def test_calls_that_never_took_effect_leave_no_trace() -> None:
-    """Their callers got an error: an input that was one, or no retries left."""
-    gcs, _ = gcs_with_an_actor()
-    row = gcs.actors.rows[ACTOR]
-    gcs.handle("node:0", CallsReceived(ACTOR, [array(n) for n in range(100, 200)]))
-    tables = (getattr(row, name) for name in row.__struct_fields__)
-    assert not [table for table in tables if isinstance(table, set | dict | list) and table]
 
 
 def test_a_result_that_was_on_its_way_is_its_actors_to_give_again() -> None:
@@ -116,19 +92,12 @@ def lineage_of(gcs: Gcs, ctx: Alone) -> list[RangeResult]:
     return [record.result for m in ctx.take(ActorLineage) for record in m.kept]
 
 
-def test_calls_of_those_who_may_run_again_are_known_beyond_a_checkpoint() -> None:
+def test_replies_of_calls_before_a_checkpoint_are_known_after_it() -> None:
     gcs, ctx = gcs_with_an_actor()
-    long = bytes(REPLY_BYTES_MAX + 1)
-    calls = [call(10, WORKER), call(11, WORKER), call(12), call(13, WORKER, long), call(14, WORKER)]
+    calls = [call(10, WORKER), call(11, WORKER), call(12), call(13, WORKER)]
     gcs.handle("node:0", LogCalls(ACTOR, 0, 0, calls))
-    gcs.handle("node:0", CallsReceived(ACTOR, [array(10), array(12), array(13)]))
-    gcs.handle("node:0", SaveActor(ACTOR, 0, 4, b"state"))
-    gcs.handle("node:0", CallsReceived(ACTOR, [array(11)]))
-    found = {result.array: result for result in lineage_of(gcs, ctx)}
-    assert found.keys() == {array(10), array(11), array(13)}
-    assert found[array(10)] == calls[0].result and found[array(11)] == calls[1].result
-    assert found[array(13)].status == SYSTEM_ERROR
-    assert unpack(found[array(13)].payload).cause is LossCause.FORGOTTEN
+    gcs.handle("node:0", SaveActor(ACTOR, 0, 3, b"state"))
+    assert lineage_of(gcs, ctx) == [record.result for record in calls[:3]]
     gcs.actors.end_job(job_of(array(10)))
     assert gcs.actors.past.nbytes == 0 and not gcs.actors.past.of(ACTOR)
 
@@ -136,7 +105,6 @@ def test_calls_of_those_who_may_run_again_are_known_beyond_a_checkpoint() -> Non
 def test_they_end_with_their_actor() -> None:
     gcs, _ = gcs_with_an_actor()
     gcs.handle("node:0", LogCalls(ACTOR, 0, 0, [call(10, WORKER), call(11, WORKER)]))
-    gcs.handle("node:0", CallsReceived(ACTOR, [array(10), array(11)]))
     gcs.handle("node:0", SaveActor(ACTOR, 0, 1, b"state"))
     assert len(gcs.actors.past.of(ACTOR)) == 1
     gcs.handle("node:0", KillActor(ACTOR, ActorDeath(DeathCause.KILLED)))
@@ -144,9 +112,9 @@ def test_they_end_with_their_actor() -> None:
 
 
 def test_they_are_bounded_oldest_first() -> None:
-    one = ActorReplyHistory()
+    one = ReplyHistory()
     one.keep(ACTOR, call(1, WORKER))
-    past = ActorReplyHistory(10 * one.nbytes)
+    past = ReplyHistory(10 * one.nbytes)
     for number in range(3_000):
         past.keep(array(number % 3), call(10_000 + number, WORKER))
         assert past.nbytes <= 10 * one.nbytes

@@ -65,9 +65,7 @@ def test_memory_stays_below_the_limit_and_no_row_is_lost() -> None:
                 assert key not in disk, "a row was written twice"
                 disk[key] = packed
     assert len(disk) == history.flushed
-    assert {*disk, *(array for rows in history.generations for array in rows)} == {
-        array(n) for n in range(20_000)
-    }
+    assert {*disk, *history.rows} == {array(n) for n in range(20_000)}
 
 
 def test_a_row_is_found_in_memory_or_on_disk() -> None:
@@ -97,7 +95,7 @@ def test_a_row_that_comes_again_takes_the_place_of_the_first() -> None:
     again.accept(spec(1), 4)
     again.finish(Done(0, 1, 4, ()))
     history.add(array(1), again)
-    assert [len(rows) for rows in history.generations] == [1]
+    assert len(history.rows) == 1
     history.on_find("node:1", FindTask(array(1), 1, "driver:1.0"))
     packed = ctx.take(TaskFound, "node:1")[0].row
     assert packed is not None
@@ -115,14 +113,14 @@ def test_a_released_row_is_in_the_history_while_others_need_its_specs() -> None:
     done: list[Any] = [(array(1), 0, 1, (5_000,))]
     gcs.handle("node:0", TaskUpdates(0, [first, second], done, [], [array(1)], incarnation=1))
     assert gcs.arrays[array(1)].released
-    assert unpack(gcs.history.find(array(1)) or b"") == {
+    assert unpack(gcs.history.rows[array(1)]) == {
         "owner": "driver:0.0",
         "tasks": [["task1", b"f", 0, 1, 0]],
         "done": [[0, 1, 0]],
     }
     gcs.handle("node:0", TaskUpdates(0, [], [], [], [array(2)], incarnation=1))
     assert gcs.arrays == {}
-    assert set(gcs.history.generations[0]) == {array(1), array(2)}
+    assert set(gcs.history.rows) == {array(1), array(2)}
 
 
 def test_what_the_gcs_never_heard_of_is_no_news_for_the_history() -> None:

@@ -304,7 +304,7 @@ def test_a_claim_ends_what_an_earlier_owner_said() -> None:
     gcs.handle("node:0", TaskUpdates(0, [], [], [], [array(1)]))
     again = spec(1, owner="worker:0.2")
     gcs.handle("node:0", ClaimTasks([again]))
-    gcs.table.owners.overtaken(again)  # as a shard asks when it is placed
+    gcs.table.overtaken(again)  # as a shard asks when it is placed
     gcs.handle("global", TaskUpdates(1, [again], [], [], []))
     gcs.handle("node:1", TaskUpdates(1, [], [(array(1), 0, 1, (500,))], [], []))
     assert not [m for _, m in ctx.sent if isinstance(m, FreeObjects)]

@@ -125,14 +125,14 @@ def test_values_come_back_as_they_were() -> None:
 def test_a_snapshot_names_a_class_and_not_its_file() -> None:
     data = snapshot.dump([Ranges()], {}, STATE_TYPES)
     moved = type("Ranges", (Ranges,), {"__slots__": (), "__module__": "elsewhere"})
-    types = snapshot.StateTypes(())
+    types = snapshot.StateTypes()
     types.add(moved)
     [found] = snapshot.load(data, {}, types)
     assert type(found) is moved
 
 
 def test_a_class_that_is_not_registered_is_refused_on_both_sides() -> None:
-    none = snapshot.StateTypes(())
+    none = snapshot.StateTypes()
     with pytest.raises(TypeError, match="Ranges is not registered"):
         snapshot.dump([Ranges()], {}, none)
     data = snapshot.dump([Ranges()], {}, STATE_TYPES)

@@ -14,6 +14,8 @@ from raytwin.runtime.control.assembly import make_machine
 from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id
+from raytwin.runtime.control.gcs.actor_table import ALIVE, PENDING
+from raytwin.runtime.control.gcs.array_store import LOST_S
 from raytwin.runtime.control.gcs.sharding.lineage import HINT_S
 from raytwin.runtime.control.gcs.sharding.router import (
     HINT,
@@ -27,8 +29,7 @@ from raytwin.runtime.control.gcs.sharding.router import (
 )
 from raytwin.runtime.control.gcs.sharding.shard import Shard, ShardedGcs
 from raytwin.runtime.control.messages import (
-    ActorSettled,
-    AskReplay,
+    ActorChanged,
     AssignTasks,
     CancelTask,
     FreeObjects,
@@ -402,7 +403,7 @@ def test_what_one_owner_let_go_of_is_run_for_the_other() -> None:
 # -- actors ----------------------------------------------------------------------
 
 
-def test_a_shard_asks_before_it_makes_an_actors_value_again() -> None:
+def test_a_lost_value_of_an_actor_that_is_rebuilt_is_awaited() -> None:
     shard = OneShard()
     rows = {
         "calls": [(array(INPUT), "driver:0.0", b"actor")],
@@ -410,17 +411,15 @@ def test_a_shard_asks_before_it_makes_an_actors_value_again() -> None:
     }
     shard.turn("node:1", updates(1, **rows))
     shard.turn("gcs", NodeChanged(node_info(1, alive=False)))
+    shard.turn("gcs", ActorChanged(b"actor", PENDING, -1, 1, None, True))
     oid = object_id(array(INPUT), 0, 0)
     shard.alone.sent.clear()
     shard.turn("node:0", LocateObjects([oid]))
-    assert shard.alone.take(AskReplay, "gcs") == [AskReplay(b"actor", array(INPUT))]
-    assert not shard.alone.sent, "nothing is said before the answer"
-    shard.turn("gcs", ActorSettled(b"actor", True))
+    assert not shard.alone.sent, "it may be replayed"
+    shard.turn("gcs", ActorChanged(b"actor", ALIVE, 0, 1, None, True))
+    shard.alone.pass_time(LOST_S)
     (told,) = shard.alone.take(ObjectLocations, "node:0")
     assert told.locations[0].object == oid and told.locations[0].lost.cause is LossCause.NODE_DIED
-
-
-# -- snapshots -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chain", range(SHARDS + 1))

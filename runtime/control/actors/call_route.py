@@ -23,7 +23,7 @@ class CallRoute:
 
     __slots__ = (
         "actor", "again", "asked", "cancelled", "early", "incarnation", "logged", "node", "out",
-        "probed", "probes", "reason", "received", "repeated", "sent", "starting", "state",
+        "probed", "probes", "reason", "repeated", "sent", "starting", "state",
         "waiting",
     )  # fmt: skip
 
@@ -57,7 +57,6 @@ class CallRoute:
         """Node and incarnation of an actor that is being reconstructed, once it may be asked."""
         self.early: list[TaskSpec] = []
         """Calls to ask it for with this turn."""
-        self.received: list[bytes] = []
         """Calls with results to acknowledge to the GCS, which keeps their replies until then."""
 
     def take_apart(self) -> None:

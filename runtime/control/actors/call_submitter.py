@@ -39,7 +39,6 @@ from raytwin.runtime.control.messages import (
     ActorCalls,
     ActorChanged,
     CallsDrained,
-    CallsReceived,
     CancelCall,
     DrainCalls,
     RangeResult,
@@ -91,8 +90,6 @@ class CallSubmitter:
         """Routes that have something to send at the end of the turn."""
         self.unwatched: list[bytes] = []
         """Actors to ask the GCS about at the end of the turn."""
-        self._acking: dict[bytes, CallRoute] = {}
-        self._timer_set = False
 
     def handlers(self) -> Handlers:
         return {
@@ -194,11 +191,6 @@ class CallSubmitter:
         if route.logged:
             route.probed.discard(call)
             route.asked.discard(call)
-            route.received.append(call)
-            self._acking[route.actor] = route
-            if not self._timer_set:
-                self._timer_set = True
-                self._ctx.after(self._config.log_linger_s, self._acknowledge)
         return True
 
     def all_received(self, calls: Sequence[bytes]) -> bool:
@@ -398,11 +390,3 @@ class CallSubmitter:
     def _end(self, spec: TaskSpec, failure: Failure | None) -> None:
         assert failure is not None, "its actor is dead for no reason"
         self._fail(call_failed(spec, failure, self._node), spec.owner)
-
-    def _acknowledge(self) -> None:
-        self._timer_set = False
-        acking, self._acking = self._acking, {}
-        for route in acking.values():
-            if route.state != DEAD:
-                self._ctx.send("gcs", CallsReceived(route.actor, route.received))
-            route.received = []

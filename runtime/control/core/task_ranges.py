@@ -6,7 +6,9 @@ cancels or places a part of one splits it here; a single task is a range of one.
 
 from __future__ import annotations
 
-from raytwin.runtime.control.core.ids import STREAM_BASE, job_id, job_number, job_of
+from typing import Any
+
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, job_id, job_number, job_of
 from raytwin.runtime.control.messages import CancelTask, TaskSpec
 
 
@@ -48,6 +50,17 @@ def needs_of(spec: TaskSpec) -> tuple[bytes, ...]:
     """Return what a range needs to run: its inputs, and arrays that its arguments name."""
     extra = spec.extra
     return spec.deps if extra is None or not extra.inside else (*spec.deps, *extra.inside)
+
+
+def array_of(row: Any) -> bytes:
+    """Return the array that a row of a message to the GCS is about.
+
+    Such a row is a range, an array, an object, or a tuple that begins with one of these two.
+    """
+    if type(row) is TaskSpec:
+        return row.array
+    oid: bytes = row if type(row) is bytes else row[0]
+    return oid[:ARRAY_BYTES]
 
 
 def attempt_of(spec: TaskSpec) -> int:

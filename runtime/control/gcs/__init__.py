@@ -37,15 +37,11 @@ logged calls), G8 (memory is bounded: whatever is kept for late messages has a l
 ``job_table``            jobs, their namespaces and detached branches
 ``function_table``       serialized functions
 ``actor_table``          actors: states, names, restarts and lineage
-``actor_reply_history``  replies of calls before an actor's checkpoint
-``task_object_table``    the task and object tables: updates and questions
+``task_object_table``    the task and object tables: updates, questions, owners of rows
 ``array_row``            one row: an array's accepted, finished and lost ranges
-``array_store``          all rows, tombstones, and the liveness of owners
-``released_arrays``      a bounded memory of rows that are gone
-``object_waiters``       which nodes wait for which objects
+``array_store``          all rows, tombstones, owners' liveness, waiting nodes, released rows
 ``owner_lookup``         asks all nodes who owns an array that has no row
 ``reconstruction``       places lost elements again
-``row_release``          owners of rows, and how rows end
 ``lineage``              whose specs and values other rows need
 ``task_history``         finished tasks; cold ones are flushed to disk
 ``kv_table``             users' key-value pairs

@@ -6,21 +6,20 @@
                                                                            ↓
                               none left, killed, owner gone ─────────────> DEAD
 
-One that ended with its handles or its owner is created anew if the task that has created
+An actor that ended with its handles or its owner is created anew if the task that has created
 it runs again: that makes its calls once more, too.
 
-Each start is an *incarnation*; what an older one says is not heard. Whoever
-watches an actor (the nodes of its callers) is told of each change.
+Each start is an *incarnation*; the table ignores messages of an older one. The nodes of an
+actor's callers subscribe to its changes.
 
-The lineage of an actor that may restart is kept here: the calls that took
-effect, in order, since its last checkpoint. A call's result leaves its node
-only once the call is logged here, so an effect that anybody has seen survives.
-Results before the checkpoint are kept until their callers have them, and then those of tasks
-and actors in `actor_reply_history`: a caller whose answer was lost with the node, or that runs
-again, asks again and must not make the call twice.
+The lineage of an actor that may restart is kept here: the calls that took effect, in order, since
+its last checkpoint. A call's result leaves its node only once the call is logged here, so an
+effect that anybody has seen survives. The replies of calls before the checkpoint are kept in
+`ReplyHistory`, within a bound: a caller whose reply was lost with the node, or a task that runs
+again, asks again, and the call must not take effect twice.
 
 The logs of all actors together are bounded by ``actor_log_bytes_max``. Beyond that the
-longest is given up, which an event says: its actor works on, and is dead when it would
+longest is given up, which an event reports: its actor works on, and is dead when it would
 start again, unless it has taken a checkpoint since.
 
 Cost: a restartable actor's call is one `CallRecord` here and a share of two
@@ -29,6 +28,7 @@ messages; a call of an actor that never restarts does not come here at all.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from msgspec import Struct, field
@@ -39,7 +39,6 @@ from raytwin.runtime.control.core.batching import cut, record_bytes
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, job_number, job_of
-from raytwin.runtime.control.gcs.actor_reply_history import ActorReplyHistory
 from raytwin.runtime.control.gcs.event_log import Log
 from raytwin.runtime.control.gcs.job_table import JobTable
 from raytwin.runtime.control.gcs.pubsub import PubSub
@@ -53,7 +52,6 @@ from raytwin.runtime.control.messages import (
     ActorStarted,
     CallRecord,
     CallsLogged,
-    CallsReceived,
     CreateActors,
     FetchLineage,
     FindActor,
@@ -76,7 +74,9 @@ from raytwin.runtime.control.messages.errors import (
 PENDING, STARTING, ALIVE, DEAD = range(4)
 
 DEAD_MAX = 65_536
-"""How many dead actors are remembered, at most, for those who come late."""
+"""How many dead actors are remembered, at most, for late messages about them."""
+HISTORY_BYTES_MAX = 32 << 20
+"""Some 30,000 calls with small replies."""
 
 
 class ActorRow(Struct):
@@ -93,10 +93,6 @@ class ActorRow(Struct):
     """Calls that the checkpoint contains."""
     log: list[CallRecord] = field(default_factory=list)
     """Calls since then, in the order in which they took effect."""
-    kept: dict[bytes, CallRecord] = field(default_factory=dict)
-    """Calls before it, by array, whose callers may not have the result yet."""
-    awaited: set[bytes] = field(default_factory=set)
-    """Calls of the log whose callers may not have it yet."""
     log_bytes: int = 0
     """What the log takes, roughly."""
     dropped: int = 0
@@ -124,8 +120,66 @@ class DeadActor(Struct):
     owner, and its creator may have to run again. 0: it is not to be."""
 
 
+class ReplyHistory:
+    """Calls that the checkpoints of actors contain, with their replies, by actor.
+
+    A call that a checkpoint contains is not replayed when its actor is rebuilt, and the replies
+    that its node remembered are gone with the incarnation. So the GCS gives the next incarnation
+    these records, without arguments (`ActorLineage.kept`). Nobody can tell when a call does not
+    come again, so all records together have `HISTORY_BYTES_MAX`, and the oldest go first.
+    """
+
+    def __init__(self, bytes_max: int = HISTORY_BYTES_MAX) -> None:
+        self._of: dict[bytes, dict[bytes, CallRecord]] = {}
+        self._order: deque[tuple[bytes, bytes]] = deque()
+        """Actor and call, oldest first; also of records that were dropped since."""
+        self._bytes_max = bytes_max
+        self._count = 0
+        self.nbytes = 0
+
+    def keep(self, actor: bytes, record: CallRecord) -> None:
+        """Remember a call that a checkpoint contains."""
+        task = record.task
+        calls = self._of.setdefault(actor, {})
+        if task.array in calls:
+            return
+        light = CallRecord(replace(task, args=b"", deps=()), record.result)
+        calls[task.array] = light
+        self._order.append((actor, task.array))
+        self._count += 1
+        self.nbytes += record_bytes(light)
+        while self.nbytes > self._bytes_max:
+            self._forget(*self._order.popleft())
+        if len(self._order) > 1000 + 2 * self._count:
+            self._order = deque(key for key in self._order if key[1] in self._of.get(key[0], ()))
+
+    def of(self, actor: bytes) -> list[CallRecord]:
+        """Return the records of an actor's calls."""
+        return list(self._of.get(actor, {}).values())
+
+    def drop(self, actor: bytes) -> None:
+        """An actor does not start again."""
+        for call in list(self._of.get(actor, ())):
+            self._forget(actor, call)
+
+    def end_job(self, job: bytes) -> None:
+        """A job's tasks do not run again."""
+        for actor, calls in list(self._of.items()):
+            for call in [call for call in calls if job_of(call) == job]:
+                self._forget(actor, call)
+
+    def _forget(self, actor: bytes, call: bytes) -> None:
+        record = self._of.get(actor, {}).pop(call, None)
+        if record is None:
+            return
+        self._count -= 1
+        self.nbytes -= record_bytes(record)
+        if not self._of[actor]:
+            del self._of[actor]
+
+
 class ActorTable:
-    """The part of the GCS that knows actors."""
+    """The actors' rows, names and lineage."""
 
     def __init__(
         self,
@@ -146,7 +200,7 @@ class ActorTable:
         self.log_bytes = 0
         """What the logs of all actors take, roughly; bounded."""
         self._log_bytes_max = log_bytes_max
-        self.past = ActorReplyHistory()
+        self.past = ReplyHistory()
         self.rows: dict[bytes, ActorRow] = {}
         self.names: dict[tuple[str, str], bytes] = {}
         self.dead: BoundedMap[bytes, DeadActor] = BoundedMap(DEAD_MAX)
@@ -171,7 +225,7 @@ class ActorTable:
             return
         dead = self.dead.get(spec.array)
         if job_of(spec.array) in self._jobs.ended or (dead is not None and not dead.again):
-            return  # those who watch it have been told, or will be when they ask
+            return  # its subscribers know, or will when they ask
         row = self.rows[spec.array] = ActorRow(spec)
         if dead is not None:
             row.incarnation = dead.again
@@ -242,7 +296,7 @@ class ActorTable:
             if message.replayed:
                 self._log("call_replayed", row.spec.name, "", message.replayed)
             self._on_settled(message.actor)
-        self._tell(row)
+        self._publish(row)
 
     def on_failed(self, source: str, message: ActorFailed) -> None:
         """Start an actor again, or let it be dead."""
@@ -288,7 +342,7 @@ class ActorTable:
             self._may_come_again(row)
 
     def _may_come_again(self, row: ActorRow) -> None:
-        """It ended because nobody could call it any more, not by what it did or was told."""
+        """It ended because nobody could call it any more, not by its own acts or a kill."""
         if row.spec.array in self.dead:
             self.dead[row.spec.array].again = row.incarnation + 1
 
@@ -308,7 +362,7 @@ class ActorTable:
             self._shrink(row, len(row.log))
             row.state = DEAD
             self._log("actor_died", row.spec.name, brief(reason))
-            self._tell(row)
+            self._publish(row)
             self._pubsub.close(actor)
             del self.rows[actor]
             self.past.drop(actor)
@@ -324,13 +378,13 @@ class ActorTable:
         row.incarnation += 1
         self._log("actor_restarting", row.spec.name, brief(reason))
         self._place(row)
-        self._tell(row)
+        self._publish(row)
 
     def _current(self, actor: bytes, incarnation: int) -> ActorRow | None:
         row = self.rows.get(actor)
         return row if row is not None and row.incarnation == incarnation else None
 
-    # -- who watches -----------------------------------------------------------
+    # -- subscribers -----------------------------------------------------------
 
     def on_watch(self, source: str, message: WatchActors) -> None:
         """Subscribe a node to actors' changes."""
@@ -346,9 +400,10 @@ class ActorTable:
             if row is not None:
                 self.ctx.send(source, self._change(row))
 
-    def _tell(self, row: ActorRow) -> None:
+    def _publish(self, row: ActorRow) -> None:
         change = self._change(row)
         self._pubsub.publish(row.spec.array, change)
+        self._pubsub.publish("actors", change)
         if row.state == DEAD:
             self.ctx.send("global", change)
 
@@ -384,7 +439,6 @@ class ActorTable:
         nbytes = sum(map(record_bytes, new))
         row.log_bytes += nbytes
         self.log_bytes += nbytes
-        row.awaited.update(record.task.array for record in new)
         if row.dropped:
             self._drop_log(row)
         elif self.log_bytes > self._log_bytes_max:
@@ -407,19 +461,13 @@ class ActorTable:
         row.dropped += count
         if not row.info.checkpoint_interval:
             # It never starts again, so that nobody will ask what it did before.
-            row.kept.clear()
             self.past.drop(row.spec.array)
 
     def _shrink(self, row: ActorRow, count: int) -> None:
-        """Take calls off the log; those that callers may ask for are kept by their ID."""
+        """Take calls off the log; callers may still ask for their replies."""
         gone = row.log[:count]
         for record in gone:
-            array = record.task.array
-            if array in row.awaited:
-                row.awaited.discard(array)
-                row.kept[array] = record
-            else:
-                self.past.keep(row.spec.array, record)
+            self.past.keep(row.spec.array, record)
         del row.log[:count]
         nbytes = sum(map(record_bytes, gone))
         row.log_bytes -= nbytes
@@ -438,17 +486,6 @@ class ActorTable:
         row.dropped = 0
         row.saved, row.checkpoint = message.upto, message.state
 
-    def on_received(self, source: str, message: CallsReceived) -> None:
-        """Callers have the results of these calls."""
-        row = self.rows.get(message.actor)
-        if row is not None:
-            for array in message.calls:
-                # Not all are logged: a call may have failed before it took effect.
-                row.awaited.discard(array)
-                record = row.kept.pop(array, None)
-                if record is not None:
-                    self.past.keep(message.actor, record)
-
     def on_fetch_lineage(self, source: str, message: FetchLineage) -> None:
         """Send an actor's lineage to the node that rebuilds it."""
         row = self._current(message.actor, message.incarnation)
@@ -456,8 +493,7 @@ class ActorTable:
             self.ctx.send(source, StopActor(message.actor, message.incarnation))
             return
         kept: list[tuple[list[CallRecord], list[CallRecord]]] = [
-            ([], piece)
-            for piece in cut([*row.kept.values(), *self.past.of(message.actor)], record_bytes)
+            ([], piece) for piece in cut(self.past.of(message.actor), record_bytes)
         ]
         pieces = kept + [(piece, []) for piece in cut(row.log, record_bytes)]
         about = message.actor, message.incarnation, row.saved
@@ -466,6 +502,6 @@ class ActorTable:
         for number, (calls, before) in enumerate(pieces, start=1):
             self.ctx.send(source, ActorLineage(*about, b"", calls, before, number < len(pieces)))
         if pieces and row.state != ALIVE:
-            # Who waits for it may ask it for answers; see `actor_reconstruction`.
+            # Its callers may ask it for replies; see `actors`.
             there = replace(self._change(row), state=STARTING, node=node_of(source))
             self._pubsub.publish(message.actor, there)

@@ -1,25 +1,178 @@
-"""The rows of the task and object tables, and what the GCS knows of their owners.
+"""The state that the parts of the task and object tables share; it decides nothing.
 
-`ArrayStore` is the state that `task_object_table`, `reconstruction` and `row_release` share: the
-rows, the tombstones of dropped rows, the lineage and the liveness of owners. It decides nothing.
+`ArrayStore` has the rows, the tombstones of dropped rows, the lineage and the liveness of owners;
+`ReleasedArrays` is a bounded memory of rows that are gone; `ObjectWaiters` knows which nodes wait
+for which objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from raytwin.runtime.control.core.addresses import incarnation_of, node_of
+from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_of
 from raytwin.runtime.control.gcs.array_row import ArrayRow
 from raytwin.runtime.control.gcs.lineage import Lineage
-from raytwin.runtime.control.gcs.released_arrays import ReleasedArrays
-from raytwin.runtime.control.messages import FreeObjects, NodeInfo
+from raytwin.runtime.control.gcs.pubsub import PubSub
+from raytwin.runtime.control.messages import FreeObjects, Location, NodeInfo, ObjectLocations
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
 
 LOST_S = 1.0
 """How long the GCS waits before it looks again for a lost object: its owner's task, or an actor
 that is being rebuilt, may make it again."""
 ORPHANED_S = 60.0
 """How long the GCS keeps a row without an owner: the owner's task may run again elsewhere."""
+OWNER_DIED = Loss(LossCause.OWNER_DIED)
+RELEASED = Loss(LossCause.RELEASED)
+RELEASED_MAX = 65_536
+"""How many released arrays are remembered, at most."""
+
+
+@lru_cache(maxsize=1024)
+def _dropped(owner: str, node: int, why: Loss) -> tuple[str, int, Loss]:
+    """Return the record of a dropped row: one tuple for all that are alike.
+
+    Few are different, and the rows are many: without it each would have a reason of its own.
+    """
+    return owner, node, why
+
+
+class ReleasedArrays:
+    """The arrays that were released last, with the reason that a `get` of one raises.
+
+    A message about an array may arrive after its owner has released it: the log entry of a
+    range, the result of an actor's call, a request for its location. This memory tells such a
+    message from one about an array that is new.
+    """
+
+    def __init__(self) -> None:
+        self._dropped: BoundedMap[bytes, tuple[str, int, Loss]] = BoundedMap(RELEASED_MAX)
+        """Dropped rows: last owner, if known, the node that released it, and the reason."""
+        self._early: BoundedMap[bytes, int] = BoundedMap(RELEASED_MAX)
+        """Arrays released before the GCS heard of them: the node that released each."""
+        self._owner_died: BoundedMap[bytes, None] = BoundedMap(RELEASED_MAX)
+        """Released arrays whose owner has died."""
+
+    def __contains__(self, array: bytes) -> bool:
+        return array in self._dropped or array in self._early
+
+    def drop(self, array: bytes, owner: str, node: int, why: Loss) -> None:
+        """Note that the array's row is gone."""
+        self._dropped.pop(array, None)
+        self._dropped[array] = _dropped(owner, node, why)
+
+    def release_early(self, array: bytes, node: int) -> None:
+        """Note that a node has released an array of which the GCS has no row."""
+        self._early[array] = node
+
+    def placed(self, array: bytes, owner: str) -> None:
+        """Note that a range was placed; its owner's release may have come before it."""
+        node = node_of(owner)
+        if self._early.get(array, -1) == node:
+            del self._early[array]
+            self._dropped[array] = _dropped(owner, node, self.why(array))
+
+    def note_owner_died(self, array: bytes) -> None:
+        """A `get` of the array raises from now on that its owner has died."""
+        self._owner_died[array] = None
+
+    def note_gone(self, array: bytes, why: Loss) -> None:
+        """Note an array that never had a row and is lost, unless a reason is known already."""
+        self._dropped.setdefault(array, ("", -1, why))
+
+    def owned_again(self, array: bytes) -> None:
+        """A client owns the array again, whose row was kept."""
+        self._owner_died.pop(array, None)
+
+    def forget(self, array: bytes) -> None:
+        """A new owner has claimed the array."""
+        self._early.pop(array, None)
+        self._dropped.pop(array, None)
+        self._owner_died.pop(array, None)
+
+    def end_job(self, job: bytes) -> None:
+        """Forget a job's arrays."""
+        for table in (self._dropped, self._early):
+            for array in [array for array in table if job_of(array) == job]:
+                del table[array]
+
+    def was_released_by(self, array: bytes, client: str) -> bool:
+        """Whether the client, or its node where the owner is unknown, released the array."""
+        found = self._dropped.get(array)
+        if found is None:
+            return False
+        owner, node, _ = found
+        return owner == client or (not owner and node == node_of(client))
+
+    def was_released_early_by(self, array: bytes, client: str) -> bool:
+        """Whether the client's node released the array before the GCS heard of it."""
+        return self._early.get(array, -1) == node_of(client)
+
+    def was_put(self, array: bytes) -> bool:
+        """Whether a dropped row was of a value that was put: no task makes it again."""
+        return array in self._dropped and self._dropped[array][2].unmade is Unmade.PUT
+
+    def why(self, array: bytes) -> Loss:
+        """Return why a released array has no values."""
+        return OWNER_DIED if array in self._owner_died else RELEASED
+
+    def loss_of(self, array: bytes) -> Loss:
+        """Return the loss that a `get` of an array without a row raises."""
+        found = self._dropped.get(array)
+        return self.why(array) if found is None else found[2]
+
+
+class ObjectWaiters:
+    """The objects that nodes wait for, by array.
+
+    A node that asks where an object is (`LocateObjects`) waits here until the object table knows
+    a location, or knows that there will be none. Each subscription gets exactly one answer.
+    """
+
+    def __init__(self, ctx: Context, pubsub: PubSub) -> None:
+        self._ctx = ctx
+        self._pubsub = pubsub
+        self.arrays: dict[bytes, dict[bytes, None]] = {}
+        """Array -> its objects that a node waits for."""
+
+    def of(self, array: bytes) -> list[bytes]:
+        """Return the objects of an array that a node waits for."""
+        return list(self.arrays.get(array, ()))
+
+    def has(self, oid: bytes) -> bool:
+        """Whether a node waits for the object."""
+        return oid in self.arrays.get(oid[:ARRAY_BYTES], ())
+
+    def add(self, oid: bytes, address: str) -> None:
+        """Subscribe a node to the object's location."""
+        self._pubsub.subscribe(oid, address)
+        self.arrays.setdefault(oid[:ARRAY_BYTES], {})[oid] = None
+
+    def notify(self, location: Location) -> None:
+        """Send the location to every node that waits for its object, and end their wait."""
+        self._remove(location.object)
+        for address in self._pubsub.close(location.object):
+            self._ctx.send(address, ObjectLocations([location]))
+
+    def notify_lost(self, array: bytes, why: Loss) -> None:
+        """Answer every wait for the array: its objects are lost."""
+        for oid in self.of(array):
+            self.notify(Location(oid, (), 0, lost=why))
+
+    def drop_deserted(self) -> None:
+        """Forget the objects for which only a dead node waited."""
+        for oid in [oid for oids in self.arrays.values() for oid in oids]:
+            if not self._pubsub.has(oid):
+                self._remove(oid)
+
+    def _remove(self, oid: bytes) -> None:
+        array = oid[:ARRAY_BYTES]
+        del self.arrays[array][oid]
+        if not self.arrays[array]:
+            del self.arrays[array]
 
 
 class ArrayStore:

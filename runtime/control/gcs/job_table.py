@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
 
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.ids import JOBS_MAX, job_id, job_number, job_of
+from raytwin.runtime.control.core.ids import JOBS_MAX, job_id, job_number
 from raytwin.runtime.control.messages import (
     DescribeJob,
     JobInfo,
     JobRegistered,
     RegisterJob,
-    TaskUpdates,
 )
 
 ENDED_ROWS_MAX = 1024
@@ -95,23 +93,3 @@ class JobTable:
 def namespace_of(number: int) -> str:
     """Return the namespace of a job whose driver has chosen none."""
     return f"job-{number}"
-
-
-def without_ended(message: TaskUpdates, ended: Iterable[bytes]) -> TaskUpdates:
-    """Return a node's news without those of jobs that are over."""
-    if not ended:
-        return message
-    return TaskUpdates(
-        message.node,
-        [spec for spec in message.added if job_of(spec.array) not in ended],
-        [row for row in message.done if job_of(row[0]) not in ended],
-        [row for row in message.copies if job_of(row[0]) not in ended],
-        [array for array in message.released if job_of(array) not in ended],
-        [row for row in message.puts if job_of(row[0]) not in ended],
-        message.incarnation,
-        [row for row in message.calls if job_of(row[0]) not in ended],
-        message.owner_died,
-        message.with_references,
-        message.unreconstructable,
-        message.left,
-    )

@@ -28,10 +28,9 @@ from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, object_id
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.core.task_ranges import task_of
 from raytwin.runtime.control.gcs.array_row import ArrayRow, Done
-from raytwin.runtime.control.gcs.array_store import LOST_S, ArrayStore
+from raytwin.runtime.control.gcs.array_store import LOST_S, ArrayStore, ObjectWaiters
 from raytwin.runtime.control.gcs.event_log import Log
 from raytwin.runtime.control.gcs.lineage import by_recipe, placed_again, refusal
-from raytwin.runtime.control.gcs.object_waiters import ObjectWaiters
 from raytwin.runtime.control.gcs.owner_lookup import OwnerLookup
 from raytwin.runtime.control.messages import (
     DROPPED,

@@ -1,21 +1,17 @@
 """The GCS's history of tasks: a row for each that has finished, the coldest on disk.
 
-With ``task_history`` the GCS keeps what an array of tasks was when its owner
-lets go of it. Without a limit this grows with every task, as the paper's GCS
-does without flushing. With one::
-
-    add ──> newest generation ──its share is full──> ... ──> oldest ──the limit──> StoreRows
-
-At the limit a batch of the oldest generation goes to the storage whenever as much has come,
-so memory stays where it is and no turn does much. What is on disk is read back only if
-somebody asks for it, through the same address.
+With ``task_history`` the GCS keeps a row of an array of tasks when its last owner releases it.
+Without a limit the history grows with every task, as the paper's GCS does without flushing. At
+the limit a batch of the oldest rows goes to the storage whenever as much has come, so memory
+stays where it is and no turn does much. A row on disk is read back only for a question
+(`FindTask`), through the same address.
 
 Cost in memory: about `ROW_BYTES` and the row's own bytes each.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -28,70 +24,51 @@ from raytwin.runtime.control.messages import FindTask, LoadRow, RowLoaded, Store
 ROW_BYTES = 180
 """Of a row's two bytes objects and its place in a dict, besides their contents."""
 BATCH_ROWS = 512
-GENERATIONS = 16
-"""That the limit is divided into: from the front of one dictionary rows cannot be taken."""
+"""How many rows are flushed at once: to find the first one costs a walk over the places of those
+that were flushed before."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class TaskHistory:
-    """Rows of finished arrays, by ID."""
+    """Rows of finished arrays."""
 
     def __init__(self, ctx: Context, memory_max: int = 0) -> None:
         self._ctx = ctx
         self._memory_max = memory_max
-        self.generations: deque[dict[bytes, bytes]] = deque([{}])
-        """The rows in memory, those that came last in the last one."""
+        self.rows: dict[bytes, bytes] = {}
+        """Array -> its row in memory, the oldest first."""
         self.nbytes = 0
-        """What they take."""
-        self._newest_bytes = 0
+        """Of the rows in memory."""
         self.flushed = 0
         """Rows that are on disk and nowhere else."""
         self._asked: dict[int, tuple[str, int, str, bytes]] = {}
         self._requests = 0
 
     def add(self, array: bytes, row: ArrayRow) -> None:
-        """Keep what an array was that its owner lets go of."""
+        """Keep the row of an array that its last owner releases."""
         packed = pack(row)
-        newest = self.generations[-1]
-        earlier = newest.pop(array, None)  # a parent that ran again made it its own
+        earlier = self.rows.pop(array, None)  # of a task that ran again
         if earlier is not None:
-            self._count(-_bytes_of(array, earlier))
-        newest[array] = packed
-        self._count(_bytes_of(array, packed))
-        if not self._memory_max:
-            return
-        if self._newest_bytes >= self._memory_max // GENERATIONS:
-            self.generations.append({})
-            self._newest_bytes = 0
-        if self.nbytes > self._memory_max:
+            self.nbytes -= _bytes_of(array, earlier)
+        self.rows[array] = packed
+        self.nbytes += _bytes_of(array, packed)
+        if self._memory_max and self.nbytes > self._memory_max:
             self._flush()
-
-    def _count(self, nbytes: int) -> None:
-        self.nbytes += nbytes
-        self._newest_bytes += nbytes
 
     def _flush(self) -> None:
         """Write a batch of the oldest rows to disk."""
-        if len(self.generations) == 1:
-            self.generations.append({})
-            self._newest_bytes = 0
-        oldest = self.generations[0]
-        rows = [oldest.popitem() for _ in range(min(BATCH_ROWS, len(oldest)))]
-        if not oldest:
-            self.generations.popleft()
+        rows = list(islice(self.rows.items(), BATCH_ROWS))
+        for array, _ in rows:
+            del self.rows[array]
         self.nbytes -= sum(_bytes_of(*row) for row in rows)
         self.flushed += len(rows)
         self._ctx.send(STORAGE, StoreRows(rows))
 
-    def find(self, array: bytes) -> bytes | None:
-        """Return the last row of an array that is in memory."""
-        return next((rows[array] for rows in reversed(self.generations) if array in rows), None)
-
     def on_find(self, source: str, message: FindTask) -> None:
         """Answer from memory, or ask the disk."""
         array = message.array
-        row = self.find(array)
+        row = self.rows.get(array)
         if row is not None or not self.flushed:
             self._ctx.send(source, TaskFound(message.request, message.client, row))
             return
@@ -100,7 +77,7 @@ class TaskHistory:
         self._ctx.send(STORAGE, LoadRow(array, self._requests))
 
     def unanswered(self) -> list[LoadRow]:
-        """Return what the storage was asked and has not answered: it may be another one's."""
+        """Return the questions that the storage has not answered."""
         return [LoadRow(array, number) for number, (*_, array) in self._asked.items()]
 
     def on_loaded(self, source: str, message: RowLoaded) -> None:

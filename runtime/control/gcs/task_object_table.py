@@ -1,21 +1,18 @@
-"""The GCS's task and object tables at work: how they take updates and answer questions.
+"""The GCS's task and object tables: how they take updates and answer questions.
 
-Nodes report what they accepted, finished, copied and released (`TaskUpdates`), and ask where
-objects are (`LocateObjects`). The table is one object with four parts:
-
-================== ==================================================================
-`ArrayStore`       the rows (`ArrayRow`), tombstones, lineage; shared by the others
-`ObjectWaiters`    which nodes wait for which objects
-`Reconstruction`   what is lost and runs again
-`RowRelease`       owners of rows, and how rows end
-================== ==================================================================
-
-Whatever runs again is placed by `Reconstruction`:
+Nodes report ranges that they accepted and finished, copies, and releases (`TaskUpdates`), and ask
+where objects are (`LocateObjects`). `array_store` has the rows and the waiting nodes;
+`reconstruction` places again:
 
 * a run that a dead node had not ended, if its owner lives: event ``task_retried``;
 * an element whose values are lost, once a node waits for it: ``task_reconstructed``;
 * an element whose result was on its way to its owner from a node that died
   (the owner's node reports the gap): ``task_reconstructed``.
+
+A node reports an array as released once its owner holds no reference. A run may still be
+outstanding then: the *tombstone* of the dropped row waits for it, to free its values too. A
+row whose owner's node has died keeps for `ORPHANED_S` without an owner: the owner's task may
+run again and claim it.
 """
 
 from __future__ import annotations
@@ -23,21 +20,19 @@ from __future__ import annotations
 from collections.abc import Set
 from functools import partial
 
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, job_of
 from raytwin.runtime.control.core.range_set import Ranges
-from raytwin.runtime.control.core.task_ranges import attempt_of, needs_of, part_of
-from raytwin.runtime.control.gcs.array_row import Done, inside_of
-from raytwin.runtime.control.gcs.array_store import ORPHANED_S, ArrayStore
+from raytwin.runtime.control.core.task_ranges import array_of, attempt_of, needs_of, part_of
+from raytwin.runtime.control.gcs.array_row import ArrayRow, Done, inside_of
+from raytwin.runtime.control.gcs.array_store import ORPHANED_S, ArrayStore, ObjectWaiters
 from raytwin.runtime.control.gcs.event_log import Log
-from raytwin.runtime.control.gcs.job_table import without_ended
-from raytwin.runtime.control.gcs.object_waiters import ObjectWaiters
 from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.gcs.reconstruction import ActorReplays, Reconstruction
-from raytwin.runtime.control.gcs.row_release import RowRelease
 from raytwin.runtime.control.gcs.task_history import TaskHistory
 from raytwin.runtime.control.messages import (
     NOWHERE,
@@ -56,6 +51,11 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
 
 JOB_ENDED = Loss(LossCause.JOB_ENDED)
+
+UPDATES = tuple(
+    f.name for f in fields(TaskUpdates) if f.name not in ("node", "incarnation", "left")
+)
+"""The fields of `TaskUpdates` that are lists of rows."""
 
 Ended = tuple[bytes, int, int, tuple[int, ...]]
 """array, start, count, sizes"""
@@ -82,7 +82,6 @@ class TaskObjectTable:
         self.store = store
         self.waiters = ObjectWaiters(ctx, pubsub)
         self.reconstruction = Reconstruction(ctx, config, store, self.waiters, actors, log)
-        self.owners = RowRelease(ctx, store, self.waiters, self.reconstruction, history)
         self._ctx = ctx
         self._ended = ended
         self._history = history
@@ -108,14 +107,15 @@ class TaskObjectTable:
         alive = message.incarnation in current
         if source == f"node:{node}" and not alive:
             return  # it was declared dead, and its tasks run elsewhere
-        message = without_ended(message, self._ended)
+        if self._ended:
+            message = self._without_ended(message)
         for spec in message.added:
             moved = message.left >= 0 and self._leave(spec, message.left)
             self._accept(spec, node, alive, moved)
         for array, size in message.puts:
             row = store.row(array)
             row.put = True
-            self.owners.adopt(array, row, f"node:{node}")
+            self.adopt(array, row, f"node:{node}")
             row.finish(Done(0, 1, node, (size,) if size else ()))
             self.reconstruction.on_made(array, row, 0, 1)
         late = self._add_calls(node, message.calls)
@@ -127,9 +127,19 @@ class TaskObjectTable:
             self._add_copy(node, oid, size)
         owner_died = frozenset(message.owner_died)
         for array in message.released:
-            self.owners.release(array, node, array in owner_died)
+            self.release(array, node, array in owner_died)
         for array in store.lineage.overweight():
-            self.owners.drop(array, -1)
+            self.drop(array, -1)
+
+    def _without_ended(self, message: TaskUpdates) -> TaskUpdates:
+        """Leave the rows of jobs that have ended out of a message."""
+        rows = {
+            name: [
+                row for row in getattr(message, name) if job_of(array_of(row)) not in self._ended
+            ]
+            for name in UPDATES
+        }
+        return replace(message, **rows)
 
     def _add_calls(self, node: int, calls: list[tuple[bytes, str, bytes]]) -> set[bytes]:
         """Give rows to actors' calls; return those whose owner has released them already."""
@@ -144,7 +154,7 @@ class TaskObjectTable:
             row = self.store.row(array)
             # The owner's node reports small items of a stream, and may not know the actor.
             row.actor = actor or row.actor or b""
-            self.owners.adopt(array, row, owner)
+            self.adopt(array, row, owner)
         return late
 
     def _add_done(
@@ -163,7 +173,7 @@ class TaskObjectTable:
                     continue
             if array not in store.rows:
                 # Its log entry is late, or its row was dropped before its time.
-                self._ctx.after(ORPHANED_S, partial(self.owners.drop_orphans, [array]))
+                self._ctx.after(ORPHANED_S, partial(self.drop_orphans, [array]))
             row = store.row(array)
             row.finish(Done(start, count, node, sizes))
             if array in with_references:
@@ -214,7 +224,7 @@ class TaskObjectTable:
             self.store.lineage.use(array, row, needs_of(spec), ARRAY_BYTES)
         late = row.released and spec.owner == row.former
         if not attempt_of(spec) and not late and not moved:
-            self.owners.adopt(array, row, spec.owner)
+            self.adopt(array, row, spec.owner)
         owner = self.store.owner_of(row)
         if alive:
             row.accept(spec, node)
@@ -246,7 +256,7 @@ class TaskObjectTable:
                 self._history.add(array, row)
             row.accepted, row.done, row.copies = [], [], {}
             if array in self.store.rows:
-                self.owners.drop(array, -1)
+                self.drop(array, -1)
         for array in [array for array in self.waiters.arrays if job_of(array) == job]:
             self.waiters.notify_lost(array, JOB_ENDED)
         for array in [array for array in self.store.tombstones if job_of(array) == job]:
@@ -285,7 +295,7 @@ class TaskObjectTable:
             self.reconstruction.seek(array, row, self.waiters.of(array))
             self.reconstruction.settle(array, row)
         if orphans:
-            self._ctx.after(ORPHANED_S, partial(self.owners.drop_orphans, orphans))
+            self._ctx.after(ORPHANED_S, partial(self.drop_orphans, orphans))
         for at, arrays in lost.items():
             # An actor rebuilt on the dead node may have replayed a call whose result its owner
             # had released before, and the node died before it could tell the owner's node.
@@ -301,7 +311,7 @@ class TaskObjectTable:
                 self._add_partial_result(array, owner, sizes)
             elif not row.released and message.node not in row.owners:
                 # The caller ran on another node at first, which has said the same.
-                self.owners.adopt(array, row, owner)
+                self.adopt(array, row, owner)
         for array in message.gone:
             self._note_gone(array, Loss(LossCause.UNTOLD))
         # An owner has reported all that it knows of an array that has a row.
@@ -313,7 +323,7 @@ class TaskObjectTable:
         for array in message.let_go:
             row = self.store.rows.get(array)
             if row is not None and all(done.lost for done in row.done):
-                self.owners.release(array, message.node, False)
+                self.release(array, message.node, False)
 
     def _add_partial_result(self, array: bytes, owner: str, sizes: tuple[int, ...]) -> None:
         """Enter a call's results, of which the node died that should have reported them.
@@ -322,7 +332,7 @@ class TaskObjectTable:
         """
         row = self.store.row(array)
         row.actor = b""
-        self.owners.adopt(array, row, owner)
+        self.adopt(array, row, owner)
         row.finish(Done(0, 1, NOWHERE, sizes, Loss(LossCause.UNTOLD)))
         self.reconstruction.on_made(array, row, 0, 1)
         self.reconstruction.seek(array, row, self.waiters.of(array))
@@ -367,7 +377,7 @@ class TaskObjectTable:
             if row.unreconstructable:
                 # It lacked an input, which its owner's task has put or submitted again by now.
                 self.store.free_values(spec.array, row, -1)
-            self.owners.adopt(spec.array, row, spec.owner)
+            self.adopt(spec.array, row, spec.owner)
             there = Ranges()
             end = spec.start + spec.count
             ranges = [(d.start, d.count, d.node) for d in row.done if not d.lost]
@@ -415,6 +425,131 @@ class TaskObjectTable:
                 self.reconstruction.seek(array, row, oids)
             else:
                 self.reconstruction.await_row(array)
+
+    # -- owners of rows, and how rows end ----------------------------------------
+
+    def adopt(self, array: bytes, row: ArrayRow, owner: str) -> None:
+        """Make a client an owner: it waits for the array's results, or has put it."""
+        row.unreconstructable = None  # its owner's task puts and submits its inputs again
+        if row.released:
+            row.released = False
+            self.store.released.owned_again(array)
+            self.store.lineage.unkeep(array)
+        node = node_of(owner)
+        if not self.store.is_dead(owner):
+            row.owners.pop(node, None)
+            row.owners[node] = owner
+        elif not row.owners:
+            row.former = owner
+            self._ctx.after(ORPHANED_S, partial(self.drop_orphans, [array]))
+
+    def release(self, array: bytes, node: int, died: bool) -> None:
+        """An owner on that node has released the array, or has died."""
+        row = self.store.rows.get(array)
+        if row is None:
+            # A large result of an actor's call, which its node has not reported yet.
+            self.store.released.release_early(array, node)
+            if died:
+                self.store.released.note_owner_died(array)
+        if row is None or row.released:
+            return
+        orphaned = row.actor is None and row.former and self.store.is_dead(row.former)
+        if node not in row.owners and (orphaned or row.live_owner(self.store.alive)):
+            # The node has no owner any more. It keeps the values for a living owner, or for
+            # the dead owner's task, which may run again.
+            return
+        row.former = row.owners.pop(node, row.former)
+        owner = row.live_owner(self.store.alive)
+        if owner:
+            # The node has freed its values, and another owner may wait for them.
+            for spec, gaps in row.forget_node(node):
+                for index in [i for start, count in gaps for i in range(start, start + count)]:
+                    made = any(not done.lost for done in row.ended(index))
+                    if not made and not row.pending(index, self.store.alive):
+                        why = "its first owner has released it"
+                        self.reconstruction.run_again(array, row, spec, index, 1, owner, why)
+            if node in row.asked:
+                # The node may have freed a result before it was asked to forward it; the
+                # other owner's node knows whether it has got it.
+                for done in row.done:
+                    if done.lost:
+                        heir = ForwardResults(array, done.start, done.count, owner)
+                        self._ctx.send(f"node:{node_of(owner)}", heir)
+        else:
+            if died:
+                self.store.released.note_owner_died(array)
+            self._release_last(array, row, node)
+
+    def overtaken(self, spec: TaskSpec) -> None:
+        """Note a placed range, which its owner's release may have overtaken."""
+        if spec.array not in self.store.rows:
+            self.store.released.placed(spec.array, spec.owner)
+
+    def drop_orphans(self, arrays: list[bytes]) -> None:
+        """Release those of the arrays that have no living owner."""
+        for array in arrays:
+            row = self.store.rows.get(array)
+            if row is not None and not row.released and not row.live_owner(self.store.alive):
+                if row.former and self.store.is_dead(row.former):
+                    self.store.released.note_owner_died(array)
+                self._release_last(array, row, -1)
+
+    def _release_last(self, array: bytes, row: ArrayRow, node: int) -> None:
+        """The last owner is gone: free the values, keep the specs if lineage may need them."""
+        row.owners = {}
+        if self._history is not None and (row.accepted or row.lineage):
+            self._history.add(array, row)
+        if array not in self.store.lineage.uses or row.put:
+            self.drop(array, node)
+            return
+        row.released = True
+        if array not in self.store.lineage.needed:
+            self.waiters.notify_lost(array, self.store.released.why(array))
+            self.store.free_values(array, row, node)
+        else:
+            row.forget_node(node)
+            self.store.lineage.hold(array, row.inner)
+            self.reconstruction.seek(array, row, self.waiters.of(array))
+        self.store.lineage.keep(array, row)
+
+    def drop(self, array: bytes, node: int) -> None:
+        """Forget a row, and every released row that was kept as its lineage only.
+
+        `node` is the last owner's, which has freed its values itself; -1 for none.
+        """
+        pending = [(array, node)]
+        while pending:
+            array, node = pending.pop()
+            row = self.store.rows.pop(array, None)
+            if row is None:
+                continue
+            self.store.lineage.unkeep(array)
+            why = self.store.released.why(array)
+            if row.put:
+                why = replace(why, unmade=Unmade.PUT)
+            elif array in self.store.lineage.uses:
+                why = replace(why, unmade=Unmade.NO_RECORD)
+            # A later `get` gets its answer once no actor replays the call: a checkpoint
+            # contains it, or the actor is dead.
+            later = why
+            if row.actor is not None and not row.put:
+                later = replace(why, unmade=Unmade.ACTOR_WENT_ON)
+            self.store.released.drop(array, row.former, node, later)
+            self.waiters.notify_lost(array, why)
+            holders = row.holders() - {node}
+            row.forget_values(self.store.alive, node)
+            left = row.outstanding()
+            if left:
+                self.store.tombstones[array] = left
+            for holder in sorted(holders):
+                if holder in self.store.alive and holder not in left:
+                    self.store.free_at(array, holder)
+            self.reconstruction.unneed(array, row)
+            for dep in row.deps:
+                if self.store.lineage.unuse(array, dep):
+                    freed = self.store.rows.get(dep)
+                    if freed is not None and freed.released:
+                        pending.append((dep, -1))
 
 
 def _items_first(done: list[Ended]) -> list[Ended]:

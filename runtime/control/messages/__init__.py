@@ -61,7 +61,7 @@ client  -> node      SubmitTasks (creations and calls), KillActor, FindActor
 worker  -> node      SaveActor, ExitActor
 node    -> worker    RestoreActor
 node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor,
-                     LogCalls, SaveActor, FetchLineage, CallsReceived, FindActor
+                     LogCalls, SaveActor, FetchLineage, FindActor
 gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
 gcs     -> global    ActorChanged, PlaceTasks (creations)
 global  -> gcs       ActorPlaced
@@ -89,9 +89,9 @@ global  -> gcs.<k>   TasksPlaced, in place of TaskUpdates and AssignTasks
 gcs.<k> -> gcs.<l>   TasksPlaced (on its way), LineageChanges
 node    -> gcs.<k>   LineageChanges, ahead of TaskUpdates
 gcs.<k> -> node      AssignTasks, CancelTask
-gcs.<k> -> gcs       Event, NodesSeen, AskReplay
+gcs.<k> -> gcs       Event, NodesSeen
 gcs.<k> -> global    PlaceTasks
-gcs     -> gcs.<k>   NodeChanged, ActorSettled, JobEnded
+gcs     -> gcs.<k>   NodeChanged, ActorChanged, JobEnded
 ==================== =======================================================
 
 Where the GCS is replicated, durable or sharded, a *chain* stands in for ``gcs`` and

@@ -57,7 +57,7 @@ class ActorChanged(Struct, array_like=True, tag=75):
     incarnation: int
     reason: Union[Failure, None] = None
     logged: bool = False
-    """Its calls are logged; the GCS wants `CallsReceived`."""
+    """Its calls are logged."""
 
 
 class ActorCalls(Struct, array_like=True, tag=76):
@@ -97,13 +97,6 @@ class CallsDrained(Struct, array_like=True, tag=151):
     """Every result of the actor's calls that will ever come has come."""
 
     actor: bytes
-
-
-class CallsReceived(Struct, array_like=True, tag=77):
-    """The results of these calls have arrived: nobody will ask again."""
-
-    actor: bytes
-    calls: list[bytes]
 
 
 class KillActor(Struct, array_like=True, tag=78):
@@ -246,7 +239,7 @@ class DirectCall(Struct, array_like=True, tag=183):
 
 ActorMessage = Union[
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
-    CancelCall, DrainCalls, CallsDrained, CallsReceived, KillActor, StopActor, LogCalls,
+    CancelCall, DrainCalls, CallsDrained, KillActor, StopActor, LogCalls,
     CallsLogged, SaveActor, FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor,
     ActorFound, DirectOpen, DirectClosed, DirectCall,
 ]  # fmt: skip

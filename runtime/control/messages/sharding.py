@@ -38,25 +38,4 @@ class NodesSeen(Struct, array_like=True, tag=157):
     count: int
 
 
-class AskReplay(Struct, array_like=True, tag=158):
-    """Is this actor, or for an empty ID any, being rebuilt, and makes that array again?
-
-    Answered by `ActorSettled` when it is not.
-    """
-
-    actor: bytes
-    array: bytes
-
-
-class ActorSettled(Struct, array_like=True, tag=159):
-    """It is not (``now``), or was until now: what it has not made again is lost."""
-
-    actor: bytes
-    now: bool
-    array: bytes = b""
-    """What was asked about, if it was about any actor."""
-
-
-ShardMessage = Union[
-    LineageChanges, TasksPlaced, NodesSeen, AskReplay, ActorSettled,
-]  # fmt: skip
+ShardMessage = Union[LineageChanges, TasksPlaced, NodesSeen]

@@ -29,7 +29,7 @@ written by msgspec in one piece.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from types import MethodType, ModuleType
@@ -52,17 +52,22 @@ _LEAVES = frozenset({type(None), bool, int, float, str, bytes})
 
 
 class StateTypes:
-    """The classes that a snapshot may name: all that the given modules define or import.
+    """The classes that a snapshot may name: those in the loaded modules of the given packages.
 
     Raises ValueError if two of them have one name.
     """
 
-    def __init__(self, modules: Iterable[ModuleType]) -> None:
+    def __init__(self, *packages: ModuleType) -> None:
         self._by_name: dict[str, type] = {}
-        for module in modules:
-            for found in vars(module).values():
-                if isinstance(found, type) and found.__module__.startswith(HOME):
-                    self.add(found)
+        for package in packages:
+            self._add_all(package)
+
+    def _add_all(self, module: ModuleType) -> None:
+        for found in list(vars(module).values()):
+            if isinstance(found, type) and found.__module__.startswith(HOME):
+                self.add(found)
+            elif isinstance(found, ModuleType) and found.__name__.startswith(module.__name__ + "."):
+                self._add_all(found)
 
     def add(self, cls: type) -> None:
         """Register one class."""

@@ -1,18 +1,17 @@
-"""One shard of the GCS's tables, and what is left of the GCS besides the shards.
+"""One shard of the GCS's tables, and the rest of the GCS beside the shards.
 
-`Shard` has the tables whose rows are spread; it hears of nodes and jobs from
-`ShardedGcs`, whose own tables of tasks, objects, functions and keys stay empty.
-What goes where is in `shards`; how inputs in other shards are kept, in
-`shard_lineage`. What keeps order between parts that have no channel in common:
+`Shard` has the tables whose rows are spread; `ShardedGcs` announces nodes, jobs and actors to it,
+and its own tables of tasks, objects, functions and keys stay empty. `router` says which shard has
+a key, `lineage` how inputs in other shards are kept. The order between parts that share no
+channel:
 
-* **Nodes.** A change of a node goes to the shards first. Nodes are told of it when
-  all shards have said that they have heard (`_Gate`), so what a node says because
-  of it finds the shards informed. The global scheduler is told at once: what it
-  sends to shards comes behind the news.
-* **Placements.** A range that was placed is logged by the shard that has its row,
-  and that shard assigns it: no news of the range can be there before itself.
-* **Actors.** A lost value that an actor has made is made again by whoever rebuilds
-  the actor, if that is under way: the shard asks (`AskReplay`) before it acts.
+* **Nodes.** A change of a node goes to the shards first. Nodes hear of it when all shards have
+  confirmed it (`_Gate`), so the messages that a node sends because of it find the shards
+  informed. The global scheduler hears of it at once: its messages to shards follow the change.
+* **Placements.** A range that was placed is logged by the shard that has its row, and that shard
+  assigns it: no report about the range can be there before the range.
+* **Actors.** A lost value of an actor's call is made again by the actor if that is being rebuilt:
+  ``gcs`` announces that to the shards with the death of the actor's node.
 """
 
 from __future__ import annotations
@@ -21,9 +20,12 @@ from collections import deque
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.gcs.actor_table import PENDING, STARTING
 from raytwin.runtime.control.gcs.array_row import ArrayRow
 from raytwin.runtime.control.gcs.array_store import LOST_S, ArrayStore
 from raytwin.runtime.control.gcs.event_log import RemoteEventLog
@@ -37,8 +39,7 @@ from raytwin.runtime.control.gcs.sharding.router import Between, Router
 from raytwin.runtime.control.gcs.task_history import TaskHistory
 from raytwin.runtime.control.gcs.task_object_table import TaskObjectTable
 from raytwin.runtime.control.messages import (
-    ActorSettled,
-    AskReplay,
+    ActorChanged,
     AssignTasks,
     CancelTask,
     ClaimTasks,
@@ -56,8 +57,6 @@ from raytwin.runtime.control.messages import (
     NodesSeen,
     ObjectsMissing,
     OwnersFound,
-    Query,
-    QueryReply,
     Registered,
     ResultsMissing,
     TaskSpec,
@@ -67,30 +66,22 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 
 
-class RemoteActors:
-    """The actor table as a shard knows it: the shard asks ``gcs``, and looks again later."""
+class RebuiltActors:
+    """The actors that ``gcs`` has announced as being rebuilt.
 
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
-        self.settled = b""
-        """An actor that is known, in this turn, not to be rebuilt."""
-        self.not_remade: dict[bytes, None] = {}
-        """Arrays that no actor makes again, by the last answer of ``gcs``."""
+    A shard does not know their logs: it waits for an actor that may replay a call.
+    """
+
+    def __init__(self) -> None:
+        self.actors: set[bytes] = set()
 
     def replays(self, actor: bytes, call: bytes) -> bool:
-        """Whether the actor may be being rebuilt; the answer to the question calls again."""
-        if actor == self.settled:
-            return False
-        self._ctx.send("gcs", AskReplay(actor, call))
-        return True
+        """Whether the actor is being rebuilt."""
+        return actor in self.actors
 
     def remakes(self, call: bytes) -> bool:
-        """Whether any actor may replay the call; the next look knows the answer."""
-        if call in self.not_remade:
-            del self.not_remade[call]
-            return False
-        self._ctx.send("gcs", AskReplay(b"", call))
-        return True
+        """Whether any actor is being rebuilt."""
+        return bool(self.actors)
 
 
 class Shard:
@@ -103,13 +94,15 @@ class Shard:
         self._alive: set[int] = set()
         self._changes = 0
         """Changes of nodes that ``gcs`` has announced so far."""
+        self._died: list[NodeInfo] = []
+        """Nodes that have died in this turn."""
         self.pubsub = PubSub(ctx)
         self.jobs = JobTable(ctx)
         self.functions = FunctionTable(ctx, self.pubsub, self.jobs.ended)
         self.kv = KvTable(ctx)
         self.history = TaskHistory(ctx)
         self._events = RemoteEventLog(ctx)
-        self._actors = RemoteActors(ctx)
+        self._actors = RebuiltActors()
         self.lineage = ShardLineage(
             ctx, config.lineage_bytes_max // config.gcs_shards, shard, config.gcs_shards,
             self._on_unused, self._on_unneeded,
@@ -140,12 +133,11 @@ class Shard:
             OwnersFound: self.table.on_owners_found,
             CancelTask: self._on_cancel,
             LineageChanges: self.lineage.on_changes,
-            ActorSettled: self._on_settled,
+            ActorChanged: self._on_actor_changed,
             KvPut: self.kv.on_put,
             KvGet: self.kv.on_get,
             KvDelete: self.kv.on_delete,
             FindTask: self.history.on_find,
-            Query: self._on_query,
         }
 
     @property
@@ -158,12 +150,12 @@ class Shard:
         self._handlers[type(message)](source, message)
 
     def end_turn(self) -> None:
-        """Tell the other shards what changed for them."""
+        """Look for lost values, and send the other shards the changes of lineage."""
+        # Not before: that the dead nodes' actors are being rebuilt comes in the same turn.
+        died, self._died = self._died, []
+        for info in died:
+            self.table.on_node_died(info.node, info.reason)
         self.lineage.end_turn()
-
-    def _on_query(self, source: str, message: Query) -> None:
-        """Answer how much is in the tables, the only question that ``gcs`` asks a shard."""
-        self.ctx.send(source, QueryReply(message.key, message.client, self.table.sizes()))
 
     # -- nodes and jobs ----------------------------------------------------------
 
@@ -177,7 +169,7 @@ class Shard:
         elif info.node in self._alive:
             self._alive.discard(info.node)
             self.pubsub.drop(f"node:{info.node}")
-            self.table.on_node_died(info.node, info.reason)
+            self._died.append(info)
 
     def _on_job_ended(self, source: str, message: JobEnded) -> None:
         self.jobs.end(message.job, message.reason)
@@ -190,14 +182,12 @@ class Shard:
         if message.way:
             for spec in message.tasks:
                 self.lineage.visited(spec)
-            following = TasksPlaced(
-                message.node, message.incarnation, message.tasks, message.way[1:], message.left
-            )
+            following = replace(message, way=message.way[1:])
             self.ctx.send(shard_address(message.way[0]), following)
             return
         node = message.node
         for spec in message.tasks:
-            self.table.owners.overtaken(spec)
+            self.table.overtaken(spec)
         log = TaskUpdates(
             node, message.tasks, [], [], [], incarnation=message.incarnation, left=message.left
         )
@@ -230,30 +220,27 @@ class Shard:
     def _on_unused(self, array: bytes) -> None:
         row = self.arrays.get(array)
         if row is not None and row.released:
-            self.table.owners.drop(array, -1)
+            self.table.drop(array, -1)
 
     def _on_unneeded(self, array: bytes) -> None:
         self.table.reconstruction.unneeded(array)
 
-    def _on_settled(self, source: str, message: ActorSettled) -> None:
-        if message.array:
-            if message.array in self.table.waiters.arrays:
-                self._actors.not_remade[message.array] = None
-        elif not message.now:
+    def _on_actor_changed(self, source: str, message: ActorChanged) -> None:
+        if message.state in (PENDING, STARTING):
+            if message.logged:
+                self._actors.actors.add(message.actor)
+        elif message.actor in self._actors.actors:
+            self._actors.actors.discard(message.actor)
             self.table.reconstruction.on_actor_settled(message.actor)
-        else:
-            self._actors.settled = message.actor
-            self.table.reconstruction.seek_made_by(message.actor)
-            self._actors.settled = b""
 
 
 class _Gate(Between):
-    """A `Context` that holds back what nodes hear of nodes until the shards know it."""
+    """A `Context` that holds back changes of nodes to nodes until the shards know them."""
 
     def __init__(self, ctx: Context, shards: int) -> None:
         super().__init__(ctx)
         self._sent = 0
-        """Changes that every shard was told of."""
+        """Changes that were sent to every shard."""
         self._seen = {shard_address(shard): 0 for shard in range(1, shards + 1)}
         self._first = shard_address(1)
         self._turn: list[tuple[str, Any]] = []
@@ -268,29 +255,17 @@ class _Gate(Between):
         self._ctx.send(to, message)
 
     def seen(self, shard: str, count: int) -> None:
-        """A shard has heard of so many changes."""
+        """A shard has confirmed so many changes."""
         self._seen[shard] = count
 
     def end_turn(self) -> None:
-        """Let out what all shards know."""
+        """Send nodes the changes that all shards know."""
         self._held += [(self._sent, to, message) for to, message in self._turn]
         self._turn = []
         seen = min(self._seen.values())
         while self._held and self._held[0][0] <= seen:
             _, to, message = self._held.popleft()
             self._ctx.send(to, message)
-
-
-class _Sum:
-    """A question that all shards have to answer: their counts together are the answer."""
-
-    __slots__ = ("missing", "query", "rows", "source")
-
-    def __init__(self, source: str, query: Query, missing: int, actors: int) -> None:
-        self.source = source
-        self.query = query
-        self.missing = missing
-        self.rows = {"actors": actors}
 
 
 class ShardedGcs(Gcs):
@@ -302,54 +277,15 @@ class ShardedGcs(Gcs):
         for shard in range(1, config.gcs_shards + 1):
             self.pubsub.subscribe("nodes", shard_address(shard))
             self.pubsub.subscribe("jobs", shard_address(shard))
-        self._asking: dict[bytes, dict[str, None]] = {}
-        """By actor that is being rebuilt: shards that want to hear when it is."""
-        self._sums: dict[int, _Sum] = {}
-        """Questions about the tables, until every shard has answered."""
-        self._questions = 0
-        self._handlers.update({
-            NodesSeen: lambda source, message: self.gate.seen(source, message.count),
-            AskReplay: self._on_ask,
-            QueryReply: self._on_part,
-        })  # fmt: skip
+            self.pubsub.subscribe("actors", shard_address(shard))
+        self._handlers[NodesSeen] = self._on_nodes_seen
 
     def end_turn(self) -> None:
-        """Let out what nodes may hear."""
+        """Send nodes the changes that all shards know."""
         self.gate.end_turn()
 
-    def _on_ask(self, source: str, message: AskReplay) -> None:
-        if not message.actor:
-            if not self.actors.remakes(message.array):
-                self.ctx.send(source, ActorSettled(b"", True, message.array))
-        elif self.actors.replays(message.actor, message.array):
-            self._asking.setdefault(message.actor, {})[source] = None
-        else:
-            self.ctx.send(source, ActorSettled(message.actor, True))
-
-    def _on_query(self, source: str, message: Query) -> None:
-        if message.kind != "tables":
-            super()._on_query(source, message)
-            return
-        self._questions += 1
-        shards = [shard_address(shard) for shard in range(1, self.config.gcs_shards + 1)]
-        self._sums[self._questions] = _Sum(source, message, len(shards), len(self.actors.rows))
-        for shard in shards:
-            self.ctx.send(shard, Query(message.kind, self._questions))
-
-    def _on_part(self, source: str, message: QueryReply) -> None:
-        asked = self._sums[message.key]
-        # A shard has no actors of its own.
-        for name, count in message.value.items():
-            asked.rows[name] = asked.rows.get(name, 0) + count
-        asked.missing -= 1
-        if not asked.missing:
-            del self._sums[message.key]
-            answer = QueryReply(asked.query.key, asked.query.client, asked.rows)
-            self.ctx.send(asked.source, answer)
-
-    def _on_actor_settled(self, actor: bytes) -> None:
-        for shard in self._asking.pop(actor, ()):
-            self.ctx.send(shard, ActorSettled(actor, False))
+    def _on_nodes_seen(self, source: str, message: NodesSeen) -> None:
+        self.gate.seen(source, message.count)
 
 
 class ShardedScheduler(GlobalScheduler):
