@@ -1,4 +1,4 @@
-"""What programs see: Ray's task API."""
+"""Ray's task API, which programs import through the package `raytwin`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,10 @@ from typing import Any
 
 
 class Parameters:
-    """What a function or class takes; without one, and of builtins that do not say, anything."""
+    """The parameters of a function or class.
+
+    Without one, or of a builtin that does not say, any call is right.
+    """
 
     __slots__ = ("_signature", "least", "most")
 

@@ -2,7 +2,7 @@
 
 A driver or worker of a real backend has one backend for the whole process. In virtual
 time many drivers and workers share a process, so a backend may install a
-look-up that tells them apart by the running greenlet.
+look-up that finds the backend of the running greenlet.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RefHolder(Protocol):
 
 
 class _Kind(type):
-    """What is missing from the class itself says so: ``ObjectRef.nil()``."""
+    """The class of `ObjectRef`, which refuses attributes that it lacks: ``ObjectRef.nil()``."""
 
     def __getattr__(cls, name: str) -> Any:
         raise not_there("ObjectRef", cls, name)
@@ -61,7 +61,7 @@ class ObjectRef(metaclass=_Kind):
                 "raytwin makes no ObjectRef of an ID: calls, put() and map() return references, and"
                 " they may be sent to tasks and actors"
             )
-        # Counted first: what cannot be counted is no reference, and nobody drops it.
+        # Counted first: if that fails there is no reference whose end would be counted.
         holder.ref_added(oid)
         return counted_ref(oid, holder)
 
@@ -193,7 +193,7 @@ class ObjectRefArray(Sequence[ObjectRef]):
         return f"ObjectRefArray({self._array.hex()}, {self._count})"
 
     def __reduce__(self) -> Any:
-        # As its references: whoever gets it does not own the array.
+        # Sent as its references: the receiver does not own the array.
         return list, (list(self),)
 
 
@@ -316,7 +316,7 @@ class Backend(Protocol):
         """Return the qualified name of a running task's function."""
 
     def own_actor(self) -> tuple[ObjectRef, type]:
-        """Return what stands for the actor that calls, and its class."""
+        """Return the reference that keeps the calling actor alive, and its class."""
 
     def exit_actor(self) -> None:
         """End the actor that calls."""
@@ -401,7 +401,7 @@ def current() -> Backend:
 
 
 def present() -> Backend:
-    """Return the calling code's backend, to ask it what there is: none is started for that.
+    """Return the calling code's backend, and start none for a query.
 
     Raises RaySystemError if no cluster is connected.
     """

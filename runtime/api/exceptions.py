@@ -20,8 +20,7 @@ class RayError(Exception):
     """Base of all errors that do not come from the calling code itself."""
 
     failure: Failure | None = None
-    """The cause and what it befell, as data, of an error that the control plane has found;
-    see `errors`."""
+    """The cause and its object, task or actor as data, if the control plane found the error."""
 
 
 class RaySystemError(RayError):
@@ -61,7 +60,7 @@ class TaskPlacementGroupRemoved(RayError):
 
 
 class RuntimeEnvSetupError(RayError):
-    """What a task's ``runtime_env`` asks for could not be set up."""
+    """A task's ``runtime_env`` could not be set up."""
 
 
 class ObjectLostError(RayError):
@@ -183,7 +182,7 @@ class UnserializableException(RayError):
 
 
 class OufOfBandObjectRefSerializationException(RayError):
-    """A reference was pickled where nobody counts it; here it is pinned instead."""
+    """A reference was pickled where it is not counted; raytwin pins it instead."""
 
 
 class StreamingGeneratorReplayInconsistentError(RaySystemError):
@@ -296,6 +295,6 @@ def _copy_members(source: BaseException, target: BaseException) -> None:
             if of_c and name != "args" and not name.startswith("_"):
                 value = getattr(source, name, None)
                 if value is not None:
-                    # Some cannot be set; what they tell is in `cause` too.
+                    # Some cannot be set; `cause` has their values too.
                     with suppress(AttributeError, TypeError):
                         setattr(target, name, value)

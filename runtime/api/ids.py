@@ -58,15 +58,6 @@ class JobID(BaseID):
     __slots__ = ()
     SIZE = 4
 
-    @classmethod
-    def from_int(cls, number: int) -> JobID:
-        """Return the ID of the job of that number."""
-        return cls(number.to_bytes(4, "little"))
-
-    def int(self) -> int:
-        """Return the job's number."""
-        return int.from_bytes(self._id, "little")
-
 
 class ActorID(BaseID):
     """The ID of an actor, 12 bytes."""
@@ -76,7 +67,7 @@ class ActorID(BaseID):
 
 
 class NodeID(BaseID):
-    """The ID of a node: its number in decimal, as `nodes()` tells it."""
+    """The ID of a node: its number in decimal, as in `nodes()`."""
 
     __slots__ = ()
 

@@ -33,7 +33,7 @@ ADDRESS = "RAYTWIN_ADDRESS"
 """Environment variable: the address where ``init()`` is given none."""
 
 OVERRIDES: dict[str, Any] = {}
-"""What the command line of `raytwin exec` has; goes before what the script says."""
+"""Options of the command line of `raytwin exec`; they go before the script's own."""
 
 started_by = 0
 """The process that has started a cluster with these; those that it starts may join that one."""
@@ -76,9 +76,9 @@ def init(
 
     With ``address``, or `ADDRESS` in the environment, the program joins a cluster of
     this user that is running on this machine, as a further job: ``"auto"`` means the
-    one that was started last, ``host:port`` the one that `raytwin start`, or
-    ``context.address_info["address"]`` in the program that started it, has told. What
-    jobs share and what they do not is in docs/api.md. Otherwise, and with ``"local"``,
+    one that was started last, ``host:port`` the one that `raytwin start` printed, or
+    ``context.address_info["address"]`` in the program that started it has. docs/api.md
+    says what jobs share. Otherwise, and with ``"local"``,
     a cluster is started, which ends with this program.
 
     To start one every backend takes, besides what docs/api.md lists:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 FRONT = "raytwin"
 FOLDERS = frozenset(("__main__", "chaos", "reports", "runtime", "scenarios", "simulator"))
-"""What the package `raytwin` has besides the names of Ray's."""
+"""The folders of the package `raytwin`, besides the modules named as Ray's."""
 AS_RAY = "RAYTWIN_AS_RAY"
 """Environment variable: workers install the name ``ray``, too."""
 
@@ -46,7 +46,7 @@ PUBLIC = {
 """Where each module really is, by its name behind ``raytwin.``."""
 
 AT_ASKING = ("actor", "cloudpickle", "remote_function", "runtime_context", "runtime_env")
-"""Modules that are attributes of the front, as in Ray, though nobody has imported them."""
+"""Modules that are attributes of the front, as in Ray, before a program imports them."""
 
 _AT_ONCE = {"util": ("util.placement_group",)}
 """Submodules that exist with their parent: the first import of a submodule sets

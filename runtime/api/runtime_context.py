@@ -53,7 +53,7 @@ class RuntimeContext:
     def is_canceled(self) -> bool:
         """Return whether `cancel` was called for the running task or actor's call.
 
-        A task is told so by KeyboardInterrupt as well; a method that is no coroutine goes
+        A cancelled task gets a KeyboardInterrupt as well; a method that is no coroutine goes
         on, and can ask. One that is replayed was cancelled from its beginning, or from
         the item on that it had come to. Raises RuntimeError in a driver, and in an actor
         of coroutines, whose calls are cancelled where they wait.
@@ -173,7 +173,7 @@ __getattr__ = refuser("runtime_context")
 
 
 def get_runtime_context() -> RuntimeContext:
-    """Return the context of whoever calls."""
+    """Return the context of the calling code."""
     return _CONTEXT
 
 

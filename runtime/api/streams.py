@@ -1,4 +1,4 @@
-"""What a generator task returns: the references of its items, as they are made."""
+"""Streams: the references of the items that a generator task yields, as it makes them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class ObjectRefGenerator:
     """Iterates over the `ObjectRef`s of what a task yields.
 
     ``next`` waits until the task has yielded the item, and ends when the task
-    has. If it raises, the last reference stands for the exception: its `get`
-    raises it. The items live until no reference to any of them is left.
+    has. If it raises, `get` of the last reference raises the exception. The items live
+    until no reference to any of them is left.
 
     Several threads or coroutines may iterate: each item goes to one of them. All wait for
-    the next item, and the first that is awake takes it.
+    the next item, and the first that wakes takes it.
     """
 
     def __init__(self, end: ObjectRef, backend: Backend) -> None:

@@ -39,7 +39,7 @@ _ROUNDING_NS = 2
 
 @dataclass
 class Recording:
-    """What a cluster remembers of its run; rows as in `queries`."""
+    """The rows that a cluster keeps of its run, as in `queries`."""
 
     ranges: list[list[Any]] = field(default_factory=list)
     transfers: list[list[Any]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""From what `init` is asked for to the settings of a cluster's control plane, on any backend."""
+"""The settings of a cluster's control plane, made of the options of `init` on any backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXACT: dict[Any, Callable[[str, Any], Any]] = {
     str: text,
     bool: lambda name, given: bool(given),
 }
-"""How a setting of a type is checked."""
+"""The check of each type of setting."""
 _RANGES = {
     "store_copy_threads": (0, 256, " (as many as pay)"),
     "fetch_streams": (1, 64, ""),

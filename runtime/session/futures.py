@@ -133,7 +133,7 @@ class FutureDesk:
     def future(self, ref: ObjectRef) -> Future[Any]:
         """Return a future of a reference's value.
 
-        Its error is RaySystemError once the cluster is gone, or the task that asked has ended.
+        Its error is RaySystemError once the cluster is gone, or the task that made it has ended.
         """
         waiter = NotifyingWaiter(ref, Future(), self._done)
         self._begin(waiter)
@@ -195,7 +195,7 @@ class FutureDesk:
         self._stopping = False
         # In this order: another thread's new future is pending before it can be done.
         self._done.clear()
-        given_up = self._give_up("the task that asked for this value has ended")
+        given_up = self._give_up("the task that made this future has ended")
         for waiter in given_up:
             waiter.leave(self._session)
         with self._world:

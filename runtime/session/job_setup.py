@@ -1,8 +1,8 @@
-"""What the workers of a joined job need before they can load its functions.
+"""The setup of a joined job, which its workers need before they can load its functions.
 
-Workers are forked by the cluster that was there before the job, and know where that
-finds its modules. The functions of a job that joined carry what is different: their
-serialized form has it in front. A worker belongs to one job, so it is done once.
+Workers are forked by the cluster that was there before the job, and have that cluster's
+module paths. The functions of a job that joined carry the job's own: their
+serialized form has them in front. A worker belongs to one job, so it is done once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From what `init` is asked for to the resources of each node, and what may be done to one."""
+"""The resources of each node, made of the options of `init`, and checks of operations on nodes."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class SessionActors:
 
 
 def _retrieve_error_of_task() -> None:
-    """Keep asyncio from logging that nobody retrieves the error of its running task."""
+    """Keep asyncio from logging that the error of its running task was never retrieved."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
         task = asyncio.current_task()

@@ -1,4 +1,4 @@
-"""Which task the calling code belongs to, and the IDs of the children that it makes.
+"""The task that the calling code belongs to, and the IDs of the children that it makes.
 
 The IDs of the tasks that a task submits and of the objects that it puts follow from its own
 ID and a counter (see `ids`), so that a task which runs again names the same children. The
@@ -50,7 +50,7 @@ class TaskContext:
         self.actor_stands: tuple[str, TaskExtra | None] = ("", None)
         """The demand and the extra of the actor's creation: they hold for its calls."""
         self.env_vars: tuple[tuple[str, str], ...] = ()
-        """Of every task that this driver submits."""
+        """The environment variables of every task that this driver submits."""
         self._element: tuple[bytes, int, int] | None = None
         """Array, index and try of the element that the client counts for."""
         self.thread = get_ident()
@@ -91,7 +91,7 @@ class TaskContext:
             return None
         spec = executor.running
         if spec is None or (spec.extra is not None and spec.extra.call):
-            # Calls that run at the same time are not told apart: the same holds for all.
+            # Calls that run at the same time share one answer: the same holds for all.
             return self.actor_stands if self.actor is not None else None
         return spec.demand, spec.extra
 

@@ -61,7 +61,7 @@ class TaskSubmitter:
         self._session = session
         """Waits for the items of the streams that tasks return."""
         self.setup = b""
-        """What functions carry for the workers of a job that joined; see `job_setup`."""
+        """The setup that functions carry for the workers of a job that joined; see `job_setup`."""
 
     def submit(
         self,

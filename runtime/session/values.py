@@ -6,7 +6,7 @@ sees a large value where it is, and unpins it when no view of it is left.
 
 The thread that runs a task gives up the task's CPU while it waits in `get` or `wait`, and
 takes it back before it goes on. A wait of any other thread keeps the CPU, which the task
-uses meanwhile; so does a wait that stands for another thread's in virtual time
+uses meanwhile; so does a wait in virtual time that in real time another thread would do
 (`keeping_cpu`), and the runtime's own wait for room in the store or for a reply (`block`).
 """
 
@@ -568,7 +568,7 @@ class Values:
             self._references.inputs_done.append(value.object)
 
     def error_of(self, status: int, payload: bytes, oid: bytes = b"") -> BaseException:
-        """Return the exception that a failed range stands for."""
+        """Return the exception of a failed range."""
         if status == USER_ERROR:
             name, text, cause = self.world.deserialize(payload)
             if isinstance(cause, bytes):

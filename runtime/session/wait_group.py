@@ -18,7 +18,7 @@ the first of them in order costs O(log n). What is O(n) is two passes in C: comp
 and copying it.
 
 The group has references of its own, which must not outlive the program's: a session
-dissolves a group whose returned list nobody else has.
+dissolves a group whose returned list the program has dropped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a session needs besides the control plane: real processes and virtual time implement it."""
+"""The world of a session, which real processes and virtual time implement."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class World(Protocol):
     sink: ContextVar[list[Any] | None]
     """Not None where a value is being serialized."""
     environment: Environment
-    """Of the running task."""
+    """The environment variables of the running task."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *exc: object) -> None: ...
@@ -84,14 +84,14 @@ class World(Protocol):
         """
 
     def spawn(self, run: Callable[[], None], most: int) -> None:
-        """Run something beside the program that calls: a thread, or what stands for one.
+        """Run something beside the program that calls: in a thread, or in a greenlet.
 
         Threads are kept and used again, so there are never more than `most`, as long as no
         more than that is under way.
         """
 
     unwinding: tuple[type[BaseException], ...]
-    """What the world ends user code with whose process is gone."""
+    """The exceptions by which the world ends user code whose process is gone."""
 
     def is_for_driver(self, error: BaseException) -> bool:
         """Whether a handler of a signal has raised it, and the driver is in this process."""

@@ -11,7 +11,7 @@ from raytwin.runtime.api.options.task_options import EVER, TaskOptions, options_
 _OF_TASKS = (
     "num_cpus", "num_gpus", "resources", "scheduling_strategy", "runtime_env", "accelerator_type",
 )  # fmt: skip
-"""What means the same for a task."""
+"""Options with the same meaning as for a task."""
 NAMES = (
     *_OF_TASKS, "name", "namespace", "get_if_exists", "lifetime", "max_restarts",
     "max_task_retries", "max_concurrency", "max_pending_calls", "checkpoint_interval",
@@ -21,7 +21,7 @@ _LEAST = {
     "max_restarts": -1, "max_task_retries": -1, "max_pending_calls": -1, "max_concurrency": 0,
     "checkpoint_interval": 0,
 }  # fmt: skip
-"""Of each option that is a number."""
+"""The least value of each option that is a number."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""What a public argument has to be before it travels.
+"""The checks of public arguments before they travel.
 
-Messages are encoded as they are and decoded by their types, on another process: what is
-not exactly of its field's type would be found out there, where nobody can tell the program.
-So each of these returns exactly an `int`, `float`, `str` or `bytes`, whatever stood for it (a
-bool, a NumPy number, a subclass of `str`), and raises TypeError for what stands for none,
+Messages are encoded as they are and decoded by their types, in another process: a value that
+is not exactly of its field's type would fail there, where no error reaches the program.
+So each check returns exactly an `int`, `float`, `str` or `bytes`, also for a bool, a
+NumPy number or a subclass of `str`, and raises TypeError for values of another type,
 ValueError for what is out of range, in one line that says which argument it was. A
 simulated cluster encodes nothing, and has the same checks.
 """
@@ -38,7 +38,7 @@ def integer(what: str, given: Any, least: int, most: int = INTEGER_MAX, note: st
 def amount(what: str, given: Any) -> float:
     """Return an amount of a resource: a finite number that is not negative.
 
-    Whole ones stay whole, so that they are told as they were given.
+    Whole ones stay whole, so that they are shown as they were given.
     """
     if not isinstance(given, Real):
         raise TypeError(f"{what} is a number, not {given!r}")

@@ -1,7 +1,7 @@
-"""Which options `init` has, and what of them cannot go together: said before it starts anything.
+"""The options of `init`, checked before it starts a process.
 
-What a number or a string has to be is in `checks`; what it has to be for a
-cluster that can be made is checked where that is made.
+`checks` has the types of numbers and strings; whether a cluster can be made with them is
+checked where it is made.
 """
 
 from __future__ import annotations

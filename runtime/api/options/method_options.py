@@ -82,7 +82,7 @@ class ActorCall:
 
     actor: bytes
     hold: bytes
-    """The object that stands for the actor being alive."""
+    """The object whose references keep the actor alive."""
     method: str
     name: str
     rebuilt: bool

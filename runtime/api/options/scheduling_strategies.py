@@ -1,4 +1,4 @@
-"""Where a task should run: the values of the option ``scheduling_strategy``."""
+"""The values of the option ``scheduling_strategy``: the nodes that a task may run on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class GroupHandle:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the handle stands for no group."""
+        """Whether this is the handle of no group."""
         return not self._bundles
 
 
@@ -88,7 +88,7 @@ class PlacementGroupSchedulingStrategy:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says: in no placement group."""
+        """Whether tasks run in no placement group."""
         return self.placement_group is None or self.placement_group.is_empty
 
     def __repr__(self) -> str:

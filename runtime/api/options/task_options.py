@@ -51,12 +51,12 @@ _DEFAULTS: dict[str, Any] = {
     "placement_group": "default",
     "placement_group_bundle_index": -1,
 }
-"""Of these options, in Ray; of the others None."""
+"""The defaults of these options in Ray; those of the others are None."""
 
 EVER = " (for ever)"
-"""What -1 means, in errors."""
+"""The meaning of -1, in errors."""
 ACCELERATOR_AMOUNT = 0.001
-"""What a task takes of a node's ``accelerator_type:X``: it says where, not how much."""
+"""The amount of ``accelerator_type:X`` that a task takes: it chooses nodes, and limits nothing."""
 
 _STREAMS = {"streaming": STREAM, "dynamic": DYNAMIC}
 

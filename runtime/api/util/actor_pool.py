@@ -1,9 +1,9 @@
-"""A pool of actors that share work: whoever is free takes the next piece.
+"""A pool of actors that share work: an idle actor takes the next piece.
 
 Work is ``(function, value)``; ``function(actor, value)`` makes one actor call and
 returns its reference. A piece is *started* on an idle actor or waits for one, and
 gets a number when it starts. An actor is idle again once the result of its piece
-has been collected, so a pool whose results nobody collects stands still.
+has been collected, so a pool stands still unless its results are collected.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ActorPool:
 
     def _ready(self, numbers: list[int], timeout: float | None) -> list[int]:
         """Return the number of a piece that is done, [] if none is in time."""
-        # The references of one call come to be together: one of them tells.
+        # The references of one call are ready together, so the first one is enough.
         by_ref = {_first(self._running[number][0]): number for number in numbers}
         done, _ = wait(list(by_ref), num_returns=1, timeout=timeout)
         return [by_ref[ref] for ref in done]

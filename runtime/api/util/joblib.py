@@ -16,7 +16,7 @@ from raytwin.runtime.api.util.pool import Pool
 __getattr__ = refuser("util.joblib")
 
 _OF_PROCESSES = {"context", "max_nbytes", "mmap_mode", "temp_folder", "verbose"}
-"""What `Parallel` always says, of processes that it starts itself and that share no store."""
+"""Options that `Parallel` always passes, for processes that it starts itself."""
 
 
 def register_ray() -> None:

@@ -28,7 +28,7 @@ class PlacementGroup(GroupHandle):
 
     @staticmethod
     def empty() -> PlacementGroup:
-        """Return what stands for no group."""
+        """Return the handle of no group."""
         return PlacementGroup(bytes(ARRAY_BYTES), [])
 
     def ready(self) -> ObjectRef:

@@ -24,7 +24,7 @@ __getattr__ = refuser("util.multiprocessing")
 __path__: list[str] = []
 
 CHUNKS_PER_PROCESS = 4
-"""Into how many chunks per process `map` divides its work, unless told."""
+"""The chunks per process into which `map` divides its work without a ``chunksize``."""
 
 Callback = Callable[[Any], object]
 ErrorCallback = Callable[[BaseException], object]

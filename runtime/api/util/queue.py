@@ -1,7 +1,7 @@
 """A first-in first-out queue that drivers, tasks and actors share.
 
 It lives in an actor of its own; a `Queue` is a handle that may be sent anywhere.
-Whoever waits for an item, or for room, waits in a coroutine of that actor, at
+A `get` or `put` that has to wait does so in a coroutine of that actor, at
 most as many at a time as its ``max_concurrency``.
 """
 
