@@ -40,11 +40,11 @@ from raytwin.runtime.control.messages.errors import (
 LOSSES = {
     LossCause.NODE_DIED: "the only copy was on node {0.node}, which died",
     LossCause.COPY_MISSING: "the only copy was on node {0.node}, which does not have it any more",
-    LossCause.UNTOLD: "the only copy was on a node that died",
+    LossCause.UNREPORTED: "the only copy was on a node that died",
     LossCause.MAKER_DIED: "the node died that was to make it",
     LossCause.OWNER_DIED: "its owner has died",
     LossCause.RELEASED: "its owner has died or released it",
-    LossCause.LET_GO: "its owner has let go of it",
+    LossCause.FREED: "its owner has released it",
     LossCause.JOB_ENDED: "its job has ended",
     LossCause.EARLIER_RUN: ("it was made for an earlier run of its caller, which has let go of it"),
     LossCause.FORGOTTEN: (

@@ -35,7 +35,7 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
 from tests.control.alone import Alone, array, spec
 
-LOST = Loss(LossCause.LET_GO, unmade=Unmade.PUT, object=bytes(18))
+LOST = Loss(LossCause.FREED, unmade=Unmade.PUT, object=bytes(18))
 
 
 def oid(number: int, index: int = 0) -> bytes:
@@ -312,10 +312,10 @@ def test_who_may_run_once_more_for_others(retries: int, attempt: int, may: bool)
     table.made(replace(spec(1, retries=retries), extra=TaskExtra(attempt=attempt)), 0)
     task = replace(spec(1, retries=retries), extra=TaskExtra(attempt=attempt))
     row = table.gcs.table.store.row(array(1))
-    let_go = Loss(LossCause.LET_GO)
-    assert (refusal(row, task, let_go, let_go=True) is None) == may
+    freed = Loss(LossCause.FREED)
+    assert (refusal(row, task, freed, freed=True) is None) == may
     if may:
-        assert placed_again(task, 0, 1, "", let_go=True).retries == retries
+        assert placed_again(task, 0, 1, "", freed=True).retries == retries
 
 
 # -- what is inside of values ------------------------------------------------------

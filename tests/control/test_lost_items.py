@@ -97,7 +97,7 @@ def test_it_is_lost_when_its_node_died_before_it_told_of_it(asked_first: bool) -
     answered(table, 3)
     locations = table.told()
     assert [(each.nodes, each.ended) for each in locations] == [((), 3)] * 2
-    assert all(each.lost.cause is LossCause.UNTOLD for each in locations)
+    assert all(each.lost.cause is LossCause.UNREPORTED for each in locations)
     table.ask(ITEM, node=0)
     assert [each.lost for each in table.told()] == [locations[0].lost]
     table.ctx.pass_time(100.0)

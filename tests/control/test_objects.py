@@ -38,7 +38,7 @@ from tests.control.alone import Alone, array, result
 
 LOST = pack(Loss(LossCause.RELEASED))
 CRASHED = pack(WorkerCrash("task"))
-NOT_YIELDED = Loss(LossCause.UNTOLD, unmade=Unmade.NOT_YIELDED, task="t")
+NOT_YIELDED = Loss(LossCause.UNREPORTED, unmade=Unmade.NOT_YIELDED, task="t")
 OID = object_id(array(1), 0, 0)
 
 
@@ -313,7 +313,7 @@ def test_what_a_stream_has_yielded_is_not_hidden_by_its_end() -> None:
     item = object_id(array(1), STREAM_BASE, 0)
     directory.ask(item)
     directory.pulls.on_location(
-        Location(item, (), 0, lost=Loss(LossCause.UNTOLD, unmade=Unmade.NO_RETRIES, task="t"))
+        Location(item, (), 0, lost=Loss(LossCause.UNREPORTED, unmade=Unmade.NO_RETRIES, task="t"))
     )
     assert directory.told[0].status == SYSTEM_ERROR
     directory = Directory()

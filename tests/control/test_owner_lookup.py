@@ -27,7 +27,7 @@ from tests.control.one_node import DRIVER, Node
 from tests.control.test_lost_inputs import Table, oid
 from tests.control.test_stream_replies import call
 
-UNTOLD = Loss(LossCause.UNTOLD, unmade=Unmade.ACTOR_WENT_ON)
+UNREPORTED = Loss(LossCause.UNREPORTED, unmade=Unmade.ACTOR_WENT_ON)
 LARGE, SMALL = object_id(array(1), 0, 0), object_id(array(1), 0, 1)
 
 
@@ -65,7 +65,7 @@ def test_whose_call_was_answered_hears_that_an_actor_had_made_what_nobody_has_to
     for number in (1, 2, 3):
         table.gcs.handle(f"node:{number}", OwnersFound(number, [], [array(1)]))
     [location] = table.told()
-    assert location.lost == UNTOLD
+    assert location.lost == UNREPORTED
 
 
 def half_gone() -> tuple[Table, Node]:
@@ -105,7 +105,7 @@ def test_a_small_value_beside_a_large_one_that_has_gone_is_where_its_owner_is() 
     found = {each.object: (each.nodes, each.size, each.lost) for each in table.told()}
     assert found == {
         SMALL: ((0,), 0, None),
-        LARGE: ((), 0, UNTOLD),
+        LARGE: ((), 0, UNREPORTED),
     }
     node.turn("node:3", PullObject(SMALL))
     [payload] = node.ctx.take(ObjectPayload, "node:3")

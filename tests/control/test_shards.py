@@ -113,7 +113,7 @@ def test_whose_arrays_are_goes_to_the_shards_that_have_asked() -> None:
     kept = [(each, "driver:3.0", (500, 0)) for each in lists[1][::4]]
     whole = OwnersFound(3, *lists, lists[1][::2], kept)
     Router(ctx, SHARDS).send("gcs", whole)
-    for name in ("owned", "others", "let_go", "gone", "kept"):
+    for name in ("owned", "others", "unowned", "gone", "kept"):
         for to, part in ctx.sent:
             assert part.node == 3
             for row in getattr(part, name):

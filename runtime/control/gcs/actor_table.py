@@ -285,7 +285,7 @@ class ActorTable:
     def on_started(self, source: str, message: ActorStarted) -> None:
         """Note that an actor is alive; stop an incarnation that is not the current one."""
         row = self._current(message.actor, message.incarnation)
-        # The node's news may overtake the global scheduler's of having chosen it.
+        # The node's report may overtake the global scheduler's, which has chosen it.
         early = row is not None and row.state == PENDING and message.node in self._alive
         if row is None or not (early or row.node == message.node):
             self.ctx.send(source, StopActor(message.actor, message.incarnation))
@@ -310,7 +310,7 @@ class ActorTable:
             self._fail(row, ActorDeath(DeathCause.NODE_DIED, detail=reason), False)
 
     def drop_orphans(self, died: Callable[[str], bool]) -> None:
-        """End what dead clients own, unless somebody else owns it since."""
+        """End the actors of dead clients, unless another client owns them since."""
         for row in list(self.rows.values()):
             if not row.info.detached and died(row.spec.owner):
                 self._stop(row)
@@ -460,7 +460,7 @@ class ActorTable:
         self._shrink(row, count)
         row.dropped += count
         if not row.info.checkpoint_interval:
-            # It never starts again, so that nobody will ask what it did before.
+            # It never starts again, so no caller will ask for its replies.
             self.past.drop(row.spec.array)
 
     def _shrink(self, row: ActorRow, count: int) -> None:

@@ -9,11 +9,11 @@ What an element of an array is to the GCS::
 
     UNKNOWN ──accepted──> PENDING ──done──> MADE ──its last copy's node dies──> LOST
                  ↑                                                               │
-                 └────────────── placed again, if somebody asks ─────────────────┘
+                 └────────────── placed again, if a node asks ───────────────────┘
 
 The life of a row::
 
-    OWNED ──its last owner lets go──> RELEASED ──nothing needs its lineage──> gone
+    OWNED ──its last owner releases it──> RELEASED ──nothing needs its lineage──> gone
       └───────────────nothing needs its lineage, or it was put───────────────↗
 
 A released row has no values, only the specs that could make them again; see
@@ -160,8 +160,8 @@ class ArrayRow:
         return unfinished
 
     def lose_object(self, oid: bytes, node: int, why: Loss) -> None:
-        """A living node does not have what the table says it has."""
-        # It may have other parts of the array, and is told when that is freed.
+        """A living node lacks a value that the table has as its own."""
+        # It may have other parts of the array, and has to free these later.
         self.copied(oid, node, DROPPED)
         _, index, _ = split_object_id(oid)
         for done in self.ended(index):
@@ -172,7 +172,7 @@ class ArrayRow:
     def forget_node(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
         """An owner's node has freed all that it had; return what will not end there.
 
-        Those are (spec, gaps) of runs that were the owner's own: nobody hears of them.
+        Those are (spec, gaps) of the owner's own runs: its node does not report them.
         """
         unfinished = [
             (spec, gaps)
@@ -186,7 +186,7 @@ class ArrayRow:
         self.lineage += over
         for done in self.done:
             if done.node == node and not done.lost:
-                done.lost = Loss(LossCause.LET_GO)
+                done.lost = Loss(LossCause.FREED)
                 self._retire(node, done.start, _end(done))
         for oid in [oid for oid, nodes in self.copies.items() if node in nodes]:
             self.uncopied(oid, node)
@@ -266,9 +266,9 @@ class ArrayRow:
             else:
                 gone = done.lost or Loss(LossCause.NODE_DIED, done.node)
         if made and size == 0 and (self.again is None or index not in self.again):
-            # Its owners were sent it, and one that did not get it has said so.
-            told = [n for n in self.owners if n in alive and copies.get(n) != DROPPED]
-            nodes.update(dict.fromkeys(told))
+            # The owners got the value, except for those that reported that they did not.
+            at_owners = [n for n in self.owners if n in alive and copies.get(n) != DROPPED]
+            nodes.update(dict.fromkeys(at_owners))
         if nodes:
             return Location(oid, tuple(nodes), size)
         return Location(oid, (), size, lost=gone) if made else None
@@ -305,18 +305,18 @@ class ArrayRow:
         ended = {done.node for done in self.ended(task_of(index)) if not done.lost}
         return bool(ended) and ended.isdisjoint(done.node for done in self.ended(index))
 
-    def was_let_go(self, index: int) -> bool:
-        """Whether an element is to be made again though no fault has taken it."""
+    def was_freed(self, index: int) -> bool:
+        """Whether an element was freed by its owner, and not lost by a fault."""
         ended = list(self.ended(index))
         if not ended:
             return self.released
-        return all(d.lost is not None and d.lost.cause is LossCause.LET_GO for d in ended)
+        return all(d.lost is not None and d.lost.cause is LossCause.FREED for d in ended)
 
-    def is_untold(self, oid: bytes, alive: set[int]) -> bool:
-        """Whether a call has ended, and nobody has told of this item of it.
+    def is_unreported(self, oid: bytes, alive: set[int]) -> bool:
+        """Whether a call has ended, and no node has reported this item of it.
 
-        Its owner's node tells of the end; of a large item the node that has it, which may be
-        about to, or may have died before it did.
+        The owner's node reports the end; the node that has a large item reports that, and may
+        have died before it did.
         """
         _, index, _ = split_object_id(oid)
         if index < STREAM_BASE or self.actor is None or self.released:
@@ -348,7 +348,7 @@ class ArrayRow:
         found = [(spec, ended.missing(spec.start, spec.count)) for spec in specs]
         left = sum(count for _, gaps in found for _, count in gaps)
         if left < self.outstanding().get(node, 0):
-            # Some element was there twice and ended once: nobody knows for whom.
+            # Some element was there twice and ended once: for which owner is unknown.
             return [(spec, [(spec.start, spec.count)]) for spec in specs]
         return [(spec, gaps) for spec, gaps in found if gaps]
 

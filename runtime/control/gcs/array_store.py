@@ -45,7 +45,7 @@ class ReleasedArrays:
 
     A message about an array may arrive after its owner has released it: the log entry of a
     range, the result of an actor's call, a request for its location. This memory tells such a
-    message from one about an array that is new.
+    message from one about a new array.
     """
 
     def __init__(self) -> None:

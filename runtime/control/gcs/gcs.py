@@ -196,7 +196,7 @@ class Gcs:
         self.pubsub.publish("jobs", JobEnded(job, reason, kept))
 
     def _on_cancel(self, source: str, message: CancelTask) -> None:
-        """Tell the global scheduler which nodes have the range; its cancellation of each
+        """Answer the global scheduler which nodes have the range; its cancellation of each
         follows the assignment."""
         row = self.arrays.get(message.array)
         if row is None:

@@ -48,7 +48,7 @@ class JobTable:
         self._ctx.send(source, JobRegistered(info, message.key))
 
     def on_describe(self, source: str, message: DescribeJob) -> None:
-        """Its driver says more of it."""
+        """Enter the driver's namespace, entry point and process."""
         number = job_number(message.job)
         row = self.rows.get(number)
         if row is not None:
@@ -75,7 +75,7 @@ class JobTable:
         return branch
 
     def namespace_of(self, job: bytes) -> str:
-        """Return the namespace of a job's names, where none is said."""
+        """Return the namespace of a job's names, by default."""
         number = job_number(job)
         return self._namespaces.get(number, namespace_of(number)) if job else ""
 

@@ -1,26 +1,24 @@
-"""The rules of lineage: what may be made again, what that needs, what is kept for it.
+"""The rules of lineage: which values may be made again, from which inputs, and what is kept.
 
-A value whose every copy is gone is made again by running its task again, and
-only if somebody asks for it. The run takes one of the task's retries, as each is
-for one fault; what its owner had let go of, and others need, takes none. It asks
-for its inputs as any task does, and asking is what has those made again that
-are gone too; so the recursion needs no plan and no stack.
+A value whose every copy is gone is made again by running its task again, and only if a node asks
+for it. The run takes one of the task's retries, as each is for one fault; a value that its owner
+had freed, and others need, takes none. The run asks for its inputs as any task does, and that has
+lost inputs made again; so the recursion needs no plan and no stack.
 
-Three books are kept, all by array:
+Three tables are kept, all by array:
 
 ``uses``    how many rows have the array as an input. A row that its owner has
             released stays, without values, while this is not 0
-``kept``    those rows, oldest first, with what they weigh. Beyond
+``kept``    those rows, oldest first, with their weight. Beyond
             ``lineage_bytes_max`` the oldest is dropped: memory is bounded, and
-            what depends on it cannot be made again
+            arrays that depend on it cannot be made again
 ``needed``  which arrays are being made again and have it as an input, and which
             released ones have values that refer to it and are needed themselves.
             Values of a released array may exist only while this is not empty
 
-What was put cannot be made again, nor what has no retries left, nor what has no
-spec any more, nor what needs any of these; `refusal` says so. That an input
-is lost for good is found out by the run that asks for it: its node says so, and no
-other run is tried.
+A value cannot be made again (`refusal`) if it was put, if its task has no retries or no spec left,
+or if an input of it cannot. A run finds out that an input is lost for good: its node reports that,
+and no other run is tried.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ SPEC_BYTES = 500
 
 
 class Lineage:
-    """Who needs whose spec, and whose values."""
+    """Which rows need the specs of others, and which their values."""
 
     def __init__(self, bytes_max: int) -> None:
         self.uses: dict[bytes, int] = {}
@@ -62,7 +60,7 @@ class Lineage:
         self.uses[dep] = self.uses.get(dep, 0) + 1
 
     def refuse(self, spec: TaskSpec, array_bytes: int) -> None:
-        """A range is not taken into a row: nobody waits for it."""
+        """A range is not taken into a row: no owner waits for it."""
 
     def unuse(self, array: bytes, dep: bytes) -> bool:
         """A row that had the array as an input is gone; return whether it was the last."""
@@ -128,13 +126,13 @@ class Lineage:
 
 
 def placed_again(
-    spec: TaskSpec, start: int, count: int, owner: str, let_go: bool = False
+    spec: TaskSpec, start: int, count: int, owner: str, freed: bool = False
 ) -> TaskSpec:
     """Return elements of a range as they are placed again: one retry less, unless they were
-    let go of."""
-    assert spec.retries or (let_go and attempt_of(spec)), "it has no retries left"
+    freed."""
+    assert spec.retries or (freed and attempt_of(spec)), "it has no retries left"
     part = part_of(spec, start, count)
-    if spec.retries > 0 and not let_go:
+    if spec.retries > 0 and not freed:
         part.retries = spec.retries - 1
     extra = spec.extra if spec.extra is not None else TaskExtra()
     part.extra = replace(extra, attempt=extra.attempt + 1)
@@ -142,10 +140,10 @@ def placed_again(
     return part
 
 
-def refusal(row: ArrayRow, spec: TaskSpec | None, lost: Loss, let_go: bool = False) -> Loss | None:
+def refusal(row: ArrayRow, spec: TaskSpec | None, lost: Loss, freed: bool = False) -> Loss | None:
     """Return why a lost value cannot be made again; None: it can.
 
-    One that was let go of may be whose task has been run again before.
+    A freed one may, if its task has run again before.
     """
     if row.put:
         return replace(lost, unmade=Unmade.PUT)
@@ -156,7 +154,7 @@ def refusal(row: ArrayRow, spec: TaskSpec | None, lost: Loss, let_go: bool = Fal
     if row.unreconstructable is not None:
         root = root_of(row.unreconstructable)
         return replace(lost, unmade=Unmade.INPUT_LOST, task=spec.name, root=root)
-    if not spec.retries and not (let_go and attempt_of(spec)):
+    if not spec.retries and not (freed and attempt_of(spec)):
         return replace(lost, unmade=Unmade.NO_RETRIES, task=spec.name)
     return None
 

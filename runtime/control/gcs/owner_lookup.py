@@ -1,4 +1,4 @@
-"""Owner lookup: the GCS asks every node who owns an array that is awaited and has no row.
+"""Owner lookup: the GCS asks every node for the owner of an awaited array without a row.
 
 Most such arrays are on their way: the owner's node has not reported them yet, or an actor's call
 makes them, which the table learns when the call has ended. Others never come, as the owner's node

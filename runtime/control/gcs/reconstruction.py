@@ -51,7 +51,7 @@ from raytwin.runtime.control.messages.errors import (
 )
 
 UNREPORTED_TIMEOUTS = 2.0
-"""How many heartbeat timeouts the GCS waits for an array of which it never heard: its owner's
+"""How many heartbeat timeouts the GCS waits for an array that has no row: its owner's
 node may be slow to report it, or may have died before it did."""
 
 
@@ -89,19 +89,19 @@ class Reconstruction:
     def seek(self, array: bytes, row: ArrayRow, oids: Iterable[bytes]) -> None:
         """Have those of the awaited objects made again that are lost and not under way."""
         absent: dict[int, list[bytes]] = {}
-        untold = False
+        unreported = False
         if row.actor and self._actors.replays(row.actor, array):
             return
         for oid in oids:
-            if row.is_untold(oid, self._store.alive):
-                untold = True
+            if row.is_unreported(oid, self._store.alive):
+                unreported = True
                 continue
             index = split_object_id(oid)[1]
             location = row.locate(oid, self._store.alive)
             there = location is not None and bool(location.nodes)
             if not there and not row.pending(index, self._store.alive):
                 absent.setdefault(index, []).append(oid)
-        if untold:
+        if unreported:
             if not row.actor and self._actors.remakes(array):
                 self._ctx.after(LOST_S, partial(self._seek_again, array))
             else:
@@ -110,7 +110,7 @@ class Reconstruction:
             lost = next((done.lost for done in row.ended(start)), None)
             if start >= STREAM_BASE and row.actor is not None and not any(row.ended(0)):
                 # Items come before their call is logged. It runs, or does so again: then they
-                # come again, or its end does, which says that they will not.
+                # come again, or its end does, which shows that they will not.
                 continue
             if spec is None and not lost:
                 if row.actor is None or not row.released:
@@ -121,7 +121,7 @@ class Reconstruction:
                 lost = self._store.released.why(array)
             elif (
                 lost is not None
-                and lost.cause is LossCause.UNTOLD
+                and lost.cause is LossCause.UNREPORTED
                 and start < STREAM_BASE
                 and not row.actor
                 and self._actors.remakes(array)
@@ -132,7 +132,7 @@ class Reconstruction:
             if lost is None and row.released:
                 lost = self._store.released.why(array)
             lost = lost or Loss(LossCause.MAKER_DIED)
-            why = refusal(row, spec, lost, row.was_let_go(start))
+            why = refusal(row, spec, lost, row.was_freed(start))
             if row.put and not row.owners and row.former and self._store.is_dead(row.former):
                 why = Loss(LossCause.OWNER_DIED, unmade=Unmade.PUT)
             ended = -1
@@ -160,8 +160,8 @@ class Reconstruction:
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, detail: str
     ) -> None:
         """Have elements run again somewhere."""
-        let_go = row.was_let_go(start)
-        part = placed_again(spec, start, count, row.live_owner(self._store.alive), let_go)
+        freed = row.was_freed(start)
+        part = placed_again(spec, start, count, row.live_owner(self._store.alive), freed)
         made = any(row.ended(start))
         if row.again is None:
             row.again = Ranges()
@@ -195,20 +195,20 @@ class Reconstruction:
         row = self._store.rows.get(array)
         if row is None:
             return array in self._waiters.arrays
-        return any(row.is_untold(oid, self._store.alive) for oid in self._waiters.of(array))
+        return any(row.is_unreported(oid, self._store.alive) for oid in self._waiters.of(array))
 
     def _has_no_owner(self, array: bytes) -> None:
-        """Nobody is left who could tell of what is awaited: an array, or items of a call."""
+        """No node is left that could report the awaited array, or items of a call."""
         row = self._store.rows.get(array)
         if row is None:
             self._give_up(self._waiters.of(array))
             return
         for oid in self._waiters.of(array):
-            if row.is_untold(oid, self._store.alive):
-                untold = Loss(LossCause.UNTOLD)
-                row.finish(Done(split_object_id(oid)[1], 1, NOWHERE, (), untold))
+            if row.is_unreported(oid, self._store.alive):
+                unreported = Loss(LossCause.UNREPORTED)
+                row.finish(Done(split_object_id(oid)[1], 1, NOWHERE, (), unreported))
                 for node in row.owners:
-                    row.copied(oid, node, DROPPED)  # it would have told of a small one
+                    row.copied(oid, node, DROPPED)  # it would have reported a small one
         self.seek(array, row, self._waiters.of(array))
 
     def _seek_again(self, array: bytes) -> None:
@@ -217,7 +217,7 @@ class Reconstruction:
             self.seek(array, row, self._waiters.of(array))
 
     def seek_made_by(self, actor: bytes) -> None:
-        """Have made again what somebody waits for and an actor has made."""
+        """Look again for the awaited results of an actor's calls."""
         for array in list(self._waiters.arrays):
             row = self._store.rows.get(array)
             if row is not None and row.actor == actor:
@@ -225,7 +225,7 @@ class Reconstruction:
 
     def on_actor_settled(self, actor: bytes) -> None:
         """It is rebuilt, or dead: what it has not made again is lost."""
-        # The news of what it made may come after those of itself.
+        # Reports of its results may come after that of itself.
         self._ctx.after(LOST_S, partial(self.seek_made_by, actor))
 
     def rerun(
@@ -236,7 +236,7 @@ class Reconstruction:
         if not self._store.is_dead(spec.owner):
             self.run_again(array, row, spec, start, count, owner, reason)
             return
-        # Its owner died. Who owns the array now may have runs of its own.
+        # Its owner died. The array's present owner may have runs of its own.
         for index in range(start, start + count):
             made = any(not done.lost for done in row.ended(index))
             if not made and not row.pending(index, self._store.alive):
@@ -248,7 +248,7 @@ class Reconstruction:
     ) -> None:  # fmt: skip
         lost = next((done.lost for done in row.ended(start)), None)
         died = Loss(LossCause.MAKER_DIED, detail=reason)
-        why = refusal(row, spec, lost or died, row.was_let_go(start))
+        why = refusal(row, spec, lost or died, row.was_freed(start))
         if why is None:
             detail = reason if lost is None else brief(lost)
             self._place(array, row, spec, start, count, detail)
@@ -308,7 +308,7 @@ class Reconstruction:
         self.on_made(array, row, start, count)
 
     def on_made(self, array: bytes, row: ArrayRow, start: int, count: int) -> None:
-        """Elements have ended: tell who waits, let go of what only they needed."""
+        """Elements have ended: notify the waiting nodes, free inputs that only they needed."""
         if row.again is not None:
             row.again.remove(start, count)
         waited = self._waiters.of(array)

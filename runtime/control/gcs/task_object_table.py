@@ -298,11 +298,11 @@ class TaskObjectTable:
             self._ctx.after(ORPHANED_S, partial(self.drop_orphans, orphans))
         for at, arrays in lost.items():
             # An actor rebuilt on the dead node may have replayed a call whose result its owner
-            # had released before, and the node died before it could tell the owner's node.
+            # had released before, and the node died before it could ask the owner's node.
             self._ctx.send(f"node:{at}", SeekOwners([], arrays))
 
     def on_owners_found(self, source: str, message: OwnersFound) -> None:
-        """A node says which arrays its clients own, and which they do not own any more."""
+        """A node answers which arrays its clients own, and which they do not own any more."""
         for array, owner, sizes in message.kept:
             if job_of(array) in self._ended:
                 continue
@@ -310,17 +310,17 @@ class TaskObjectTable:
             if row is None:
                 self._add_partial_result(array, owner, sizes)
             elif not row.released and message.node not in row.owners:
-                # The caller ran on another node at first, which has said the same.
+                # The caller ran on another node at first, which has reported the same.
                 self.adopt(array, row, owner)
         for array in message.gone:
-            self._note_gone(array, Loss(LossCause.UNTOLD))
+            self._note_gone(array, Loss(LossCause.UNREPORTED))
         # An owner has reported all that it knows of an array that has a row.
         reported = [array for array in message.owned if array in self.store.rows]
         if reported:
             owned = [array for array in message.owned if array not in self.store.rows]
             message = replace(message, owned=owned, others=message.others + reported)
         self.reconstruction.lookup.on_found(source, message)
-        for array in message.let_go:
+        for array in message.unowned:
             row = self.store.rows.get(array)
             if row is not None and all(done.lost for done in row.done):
                 self.release(array, message.node, False)
@@ -333,7 +333,7 @@ class TaskObjectTable:
         row = self.store.row(array)
         row.actor = b""
         self.adopt(array, row, owner)
-        row.finish(Done(0, 1, NOWHERE, sizes, Loss(LossCause.UNTOLD)))
+        row.finish(Done(0, 1, NOWHERE, sizes, Loss(LossCause.UNREPORTED)))
         self.reconstruction.on_made(array, row, 0, 1)
         self.reconstruction.seek(array, row, self.waiters.of(array))
 
@@ -348,7 +348,7 @@ class TaskObjectTable:
             self.store.released.note_gone(array, gone_on)
 
     def on_objects_missing(self, source: str, message: ObjectsMissing) -> None:
-        """A node does not have what the table says it has."""
+        """A node lacks objects that the table has as its own."""
         why = Loss(LossCause.COPY_MISSING, message.node, message.reason)
         for oid in message.objects:
             row = self.store.rows.get(oid[:ARRAY_BYTES])
@@ -357,8 +357,8 @@ class TaskObjectTable:
             elif message.node in self.store.alive:
                 # An owner's node has the object until the owner releases it; the report of that
                 # is on its way.
-                let_go = message.node in row.owners and not message.reason
-                row.lose_object(oid, message.node, Loss(LossCause.LET_GO) if let_go else why)
+                freed = message.node in row.owners and not message.reason
+                row.lose_object(oid, message.node, Loss(LossCause.FREED) if freed else why)
 
     def on_claim(self, source: str, message: ClaimTasks) -> None:
         """A task that runs again submits its children: what exists is not made twice."""
@@ -399,7 +399,7 @@ class TaskObjectTable:
             self._ctx.send(source, TasksClaimed(run))
 
     def on_locate(self, source: str, message: LocateObjects) -> None:
-        """Say where objects are; lost ones are reconstructed for nodes that subscribe."""
+        """Answer where objects are; lost ones are reconstructed for nodes that subscribe."""
         found: list[Location] = []
         absent: dict[bytes, list[bytes]] = {}
         for oid in message.objects:

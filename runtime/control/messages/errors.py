@@ -29,14 +29,14 @@ class LossCause(IntEnum):
     """The only copy was on `Loss.node`, which died."""
     COPY_MISSING = 2
     """The only copy was on `Loss.node`, which does not have it any more."""
-    UNTOLD = 3
+    UNREPORTED = 3
     """The only copy was on a node that died before it had told the table of it."""
     MAKER_DIED = 4
     """The node died that was to make it, or to make it again."""
     OWNER_DIED = 5
     RELEASED = 6
     """Its owner has died or released it, where it cannot be told which."""
-    LET_GO = 7
+    FREED = 7
     """Its owner has let go of it. No fault took it: who made it may be asked once more."""
     JOB_ENDED = 8
     EARLIER_RUN = 9

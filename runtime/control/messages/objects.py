@@ -118,7 +118,7 @@ class SeekOwners(Struct, array_like=True, tag=147):
 class OwnersFound(Struct, array_like=True, tag=148):
     """The answer: those that have an owner on ``node``, and the others that were asked for.
 
-    ``let_go``: those of `SeekOwners.lost` that have none there. ``gone``: those of the others
+    ``unowned``: those of `SeekOwners.lost` that have none there. ``gone``: those of the others
     whose owners there know that they were made, by calls on nodes that have died. ``kept``:
     those of ``gone`` of which small values came with the result, and are on ``node``:
     (array, owner, sizes), as in `TaskUpdates`.
@@ -127,7 +127,7 @@ class OwnersFound(Struct, array_like=True, tag=148):
     node: int
     owned: list[bytes]
     others: list[bytes]
-    let_go: list[bytes] = []
+    unowned: list[bytes] = []
     gone: list[bytes] = []
     kept: list[tuple[bytes, str, tuple[int, ...]]] = []
 

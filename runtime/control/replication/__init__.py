@@ -13,7 +13,7 @@ apply the same commands in the same order to equal, deterministic state machines
   all replicas but one. Reads are commands too, in the same order: linearizable.
 * The **master** removes a failed replica and adds a new one behind the tail. Each of its decisions
   begins a new *epoch*; a replica takes no command or acknowledgement of another epoch, which
-  fences a replica that has not heard of the latest. A message of a later epoch waits for it.
+  fences a replica that does not know the latest. A message of a later epoch waits for it.
 * **Sessions**: a client numbers its requests and the machine numbers the client's outputs; both
   keep what is not confirmed, so that each takes effect once, whichever replicas fail.
 
@@ -21,8 +21,8 @@ Recovery
 --------
 1. On a new epoch each replica sends its successor again every command that the tail may lack; the
    successor skips what it has. There is no gap: no replica acknowledges what its successor lacks.
-2. On a new epoch each client sends the head again its unconfirmed requests, and tells the tail the
-   last output that it has; the tail sends those that follow.
+2. On a new epoch each client sends the head again its unconfirmed requests, and the tail the number
+   of the last output that it has; the tail sends those that follow.
 3. A new replica gets a snapshot of the tail's state, then the commands since, while the chain
    serves. From the snapshot on the tail confirms nothing that the new replica has not
    acknowledged. The new replica is a member, and the tail, once it has applied all commands up

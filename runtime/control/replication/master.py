@@ -8,7 +8,7 @@ The life of a chain::
     SHORT    ──the new replica is ready──> JOINING: a new epoch in which the tail
                                     sends it the state
     JOINING  ──it has the state──>  FULL: a new epoch with it as the tail
-    any      ──no replica left──>   LOST: nobody has the state
+    any      ──no replica left──>   LOST: no replica has the state
 
 A replica is lost when a neighbour, a client or the world reports that its
 connection broke, or when it has been silent for the heartbeat timeout. The
@@ -60,7 +60,7 @@ class Master:
         self.members: list[ReplicaInfo] = []
         self.joining: ReplicaInfo | None = None
         self.lost = ""
-        """Why nobody has the state any more; the world ends the cluster then."""
+        """Why no replica has the state any more; the world ends the cluster then."""
         self.changes: list[tuple[float, str, str]] = []
         """(time, what, replica): ``lost``, ``joining``, ``joined``."""
         self.nodes: dict[int, NodeInfo] = {}

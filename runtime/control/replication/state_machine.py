@@ -1,6 +1,6 @@
 """A deterministic state machine out of control-plane components.
 
-The components (the GCS and the global scheduler, or one table) do not know that
+The components (the GCS and the global scheduler, or one shard) do not know that
 they are replicated. They run under a `MachineContext`, in which everything is a
 function of the commands applied so far:
 
@@ -22,12 +22,11 @@ A client's requests are numbered from 1 and so are the outputs addressed to it.
 The machine keeps per client the number of the last request it has applied, so
 that a request that is sent twice takes effect once, and the outputs that the
 client has not acknowledged, so that whichever replica is the tail by then can
-send them again. A client that starts anew is told from its former self by
-``born``. What is addressed to nobody's session is dropped, as it is when a
-connection is gone.
+send them again. ``born`` tells a client from its former process of the same address.
+A message to an address without a session is dropped, as it is when a connection is gone.
 
 Addresses that begin with ``storage:`` are the replica's own: what is sent there
-is no output but is handed to the replica, see `Machine.take_local`.
+is no output; the replica takes it, see `Machine.take_local`.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class MachineTimer:
         self.due_s = due_s
         self.number = number
         self.address = address
-        """Whose turn it is when it is due."""
+        """The component whose turn it is when the timer is due."""
         self.target: Any = target
         """None once it is cancelled."""
         self.method = method
@@ -180,7 +179,7 @@ class Machine:
     def fresh(self, client: str, born: float, sequence: int) -> bool:
         """Whether a request is the next of its client: else it is old, or too early.
 
-        One of number 0 says no more than what outputs its client has.
+        A request of number 0 only acknowledges outputs.
         """
         session = self.sessions.get(client)
         if not sequence:
@@ -238,7 +237,7 @@ class Machine:
         self._settle(turns)
 
     def _settle(self, turns: set[str]) -> None:
-        """End the turns, deliver what they say to one another, collect the rest."""
+        """End the turns, deliver messages between the components, collect the outputs."""
         out: dict[str, list[Frame]] = {}
         for _ in range(ROUNDS_MAX):
             inside: list[Frame] = []

@@ -1,20 +1,20 @@
 """Lineage across shards: an array in one, its inputs in others.
 
 The shard that has an array's row knows its inputs, the shard that has an input
-must know who uses it, or it would drop the input's record when that is released.
-So the one tells the other (`LineageChanges`)::
+must know which arrays use it, or it would drop the input's record when that is released.
+So the first notifies the second (`LineageChanges`)::
 
     another shard's array  HINTED ──USED──> a user ──UNUSED──> nothing
                               └── not confirmed for `HINT_S`, or more ──↗
 
 A **hint** comes ahead of what it announces: a node names the inputs of what it
 has accepted to their shards before it can release one, and a placed range goes
-by way of its inputs' shards (see `shards`). The word of the array's own shard,
-which comes in order, then stands in place of the hint, or takes it back.
+by way of its inputs' shards (see `shard`). The report of the array's own shard,
+which comes in order, then replaces the hint, or takes it back.
 
 An array that is being made again **needs** its released inputs' values. The
-range that makes it comes by, and says so; its own shard says when that is over. That
-of a released array whose values are needed and refer to others says both (``NEEDED``).
+range that makes it comes by, which enters the need; its own shard reports the end. The shard of
+a released array whose values are needed and refer to others reports both (``NEEDED``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from raytwin.runtime.control.gcs.sharding.router import (
 from raytwin.runtime.control.messages import LineageChanges, TaskSpec
 
 HINT_S = 60.0
-"""How long a hint is kept that nobody confirms."""
+"""How long a hint is kept without confirmation."""
 
 _Change = tuple[int, bytes, tuple[bytes, ...]]
 
@@ -53,7 +53,7 @@ class ShardLineage(Lineage):
         self.users: dict[bytes, set[bytes]] = {}
         """By array here: those elsewhere that have it as an input, hints among them."""
         self.hints: dict[tuple[bytes, bytes], None] = {}
-        """(array, input) that nobody has confirmed, since the last look or the one before."""
+        """(array, input) without confirmation, since the last look or the one before."""
         self._old_hints: dict[tuple[bytes, bytes], None] = {}
         self._ctx = ctx
         self._shard = shard
@@ -70,7 +70,7 @@ class ShardLineage(Lineage):
     def use(self, array: bytes, row: ArrayRow, oids: Iterable[bytes], array_bytes: int) -> None:
         past = len(row.deps)
         super().use(array, row, oids, array_bytes)
-        self._tell(USED, array, row.deps[past:])
+        self._report(USED, array, row.deps[past:])
 
     def _count(self, dep: bytes) -> None:
         if self._is_here(dep):
@@ -79,12 +79,12 @@ class ShardLineage(Lineage):
     def unuse(self, array: bytes, dep: bytes) -> bool:
         if self._is_here(dep):
             return super().unuse(array, dep)
-        self._tell(UNUSED, array, (dep,))
+        self._report(UNUSED, array, (dep,))
         return False
 
     def refuse(self, spec: TaskSpec, array_bytes: int) -> None:
         deps = dict.fromkeys(oid[:array_bytes] for oid in needs_of(spec))
-        self._tell(UNUSED, spec.array, tuple(deps))
+        self._report(UNUSED, spec.array, tuple(deps))
 
     def need(self, array: bytes, row: ArrayRow) -> None:
         for dep in row.deps:
@@ -98,13 +98,13 @@ class ShardLineage(Lineage):
         elsewhere = [dep for dep in inner if not self._is_here(dep)]
         if elsewhere:
             self._again.add(array)
-            self._tell(NEEDED, array, elsewhere)
+            self._report(NEEDED, array, elsewhere)
 
     def unneed(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> list[bytes]:
         if array in self._again:
             if all(map(self._is_here, but)):
                 self._again.remove(array)
-            self._tell(UNNEEDED, array, [dep for dep in row.deps if dep not in but])
+            self._report(UNNEEDED, array, [dep for dep in row.deps if dep not in but])
         return super().unneed(array, row, but)
 
     def placed(self, spec: TaskSpec) -> None:
@@ -112,19 +112,19 @@ class ShardLineage(Lineage):
         if attempt_of(spec) and spec.array not in self._again:
             # What it was to make has been made meanwhile.
             deps = dict.fromkeys(oid[: len(spec.array)] for oid in needs_of(spec))
-            self._tell(UNNEEDED, spec.array, deps)
+            self._report(UNNEEDED, spec.array, deps)
 
     def _is_here(self, array: bytes) -> bool:
         return shard_of(array, self._shards) == self._shard
 
-    def _tell(self, change: int, array: bytes, deps: Iterable[bytes]) -> None:
+    def _report(self, change: int, array: bytes, deps: Iterable[bytes]) -> None:
         for dep in deps:
             shard = shard_of(dep, self._shards)
             if shard != self._shard:
                 self._out.setdefault(shard, []).append((change, array, (dep,)))
 
     def end_turn(self) -> None:
-        """Tell the other shards what this turn has changed."""
+        """Send the other shards the changes of this turn."""
         out, self._out = self._out, {}
         for shard, changes in out.items():
             self._ctx.send(shard_address(shard), LineageChanges(changes))
@@ -132,13 +132,13 @@ class ShardLineage(Lineage):
     # -- what is elsewhere and uses what is here -----------------------------------
 
     def on_changes(self, source: str, message: LineageChanges) -> None:
-        """Somebody says what arrays of other shards have to do with those here."""
+        """Enter changes of how arrays of other shards use those here."""
         for change, array, deps in message.changes:
             for dep in deps:
                 self._change(change, array, dep)
 
     def visited(self, spec: TaskSpec) -> None:
-        """A range with inputs here has been placed; its own shard is told later."""
+        """A range with inputs here has been placed; its own shard gets it later."""
         for dep in dict.fromkeys(oid[: len(spec.array)] for oid in needs_of(spec)):
             if not self._is_here(dep):
                 continue

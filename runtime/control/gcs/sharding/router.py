@@ -55,7 +55,7 @@ from raytwin.runtime.control.messages import (
 )
 
 HINT, USED, UNUSED, UNNEEDED, NEEDED = range(5)
-"""Of an entry of `LineageChanges`: what is said of an array and its inputs.
+"""Of an entry of `LineageChanges`: how an array uses its inputs.
 
 ``HINT``: ``USED`` will follow; ``USED``, ``UNUSED``: it has them as inputs, or has not any
 more; ``UNNEEDED``: it is not being made again any more; ``NEEDED``: its values are needed, and
@@ -68,7 +68,7 @@ def shard_of(key: bytes, shards: int) -> int:
     >>> [shard_of(b"key%d" % n, 4) for n in range(6)]
     [2, 4, 4, 2, 1, 2]
     """
-    # The lowest bits of a CRC say little: those of keys that count up go in step.
+    # The lowest bits of a CRC are no hash: those of keys that count up go in step.
     return ((crc32(key) * 0x9E3779B1 & 0xFFFF_FFFF) >> 16) % shards + 1
 
 
@@ -190,7 +190,7 @@ _ROWS: dict[type, tuple[str, ...]] = {
     ObjectsMissing: ("objects",),
     ResultsMissing: ("ranges",),
     ClaimTasks: ("tasks",),
-    OwnersFound: ("owned", "others", "let_go", "gone", "kept"),
+    OwnersFound: ("owned", "others", "unowned", "gone", "kept"),
 }
 """Of messages that are split: the fields whose rows go to their arrays' shards."""
 _KEYS: dict[type, str] = {
