@@ -168,8 +168,8 @@ def _dead(death: errors.ActorDeath, oid: bytes) -> RayError:
 
 def _unavailable(failure: errors.ActorUnavailable, oid: bytes) -> RayError:
     text = (
-        f"{failure.call}: the actor started anew before the call took effect, and the call has"
-        " no retries left (max_task_retries)"
+        f"{failure.call}: the actor started anew before the call's result came, and the call, which"
+        " may have taken effect, has no retries left (max_task_retries)"
     )
     return _of_actor(ActorUnavailableError(text), failure.actor)
 

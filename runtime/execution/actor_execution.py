@@ -1,34 +1,33 @@
 """Running an actor in its worker: make it, restore it, call it, save it.
 
-A call that is retried after an error of its own is made again there and then.
-
-By default calls run one after another in the worker's own loop. With
-``max_concurrency`` above one each runs beside the others: in a thread (or what
-stands for one in virtual time). If the class has async methods all runs in one event
-loop (see `actor_loop`), each call as a coroutine of it, also one after another. Which of
-several calls is done first is up to them. They are logged in the order in which they ended,
-and if need be replayed in it, one after another: a state that depends on how calls took
-turns may come out different.
+By default calls run one after another in the worker's own loop. With ``max_concurrency`` above
+one each runs beside the others, in a thread (or what stands for one in virtual time). If the
+class has async methods each call is a coroutine in one event loop, also one after another.
+Calls that ran beside one another are logged in the order in which they ended, and replayed in
+it one after another: a state that depends on how calls took turns may come out different.
 """
 
 from __future__ import annotations
 
 import inspect
 from functools import partial
-from types import CoroutineType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raytwin.runtime.api.actors import ActorExit
-from raytwin.runtime.control.messages import Assignment
-from raytwin.runtime.execution.actor_coroutines import CallCoroutines
-from raytwin.runtime.execution.actor_instance import BUILT_IN, ActorInstance
-from raytwin.runtime.execution.actor_loop import EventLoop, has_async_methods, made_in_loop
-from raytwin.runtime.execution.actor_threads import CallThread
-from raytwin.runtime.execution.call_execution import CallRunner
+from raytwin.runtime.control.messages import Assignment, TaskSpec
+from raytwin.runtime.execution.actor_instance import (
+    BUILT_IN,
+    ActorInstance,
+    EventLoop,
+    has_async_methods,
+)
+from raytwin.runtime.execution.call_execution import CallRunner, close, returned
 from raytwin.runtime.execution.reporting import again, plain_bytes
-from raytwin.runtime.execution.tracebacks import lines_of
-from raytwin.runtime.execution.user_errors import ConstructorFailed, is_error
+from raytwin.runtime.execution.user_errors import ConstructorFailed, is_error, lines_of
 from raytwin.runtime.session.task_context import current_call
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class ActorRunner:
@@ -43,7 +42,6 @@ class ActorRunner:
         self._executor = calls.executor
         self._executor.actor = True
         self._actor = ActorInstance(calls, spec.extra.actor)
-        self._threads = CallThread(self._actor, calls)
         self._coroutines: CallCoroutines | None = None
         if spec.extra.env:
             # For as long as the actor lives.
@@ -68,19 +66,17 @@ class ActorRunner:
             raise ConstructorFailed(lines_of(error)) from None
 
     def _create_in_loop(self, creation: Assignment, cls: Any) -> None:
-        """Start the event loop and run the constructor there, which may be async."""
+        """Start the event loop and run the constructor there."""
         # Futures that the constructor or a call asks for may outlive it.
         self._calls.session.futures.lasting = True
         self._actor.loop = loop = EventLoop(self._world, self._actor.crashed)
         self._coroutines = CallCoroutines(self._actor, self._calls, loop.loop)
         self._executor.on_cancel_call = self._coroutines.cancel_soon
-        waits = inspect.iscoroutinefunction(cls.__init__)
-        maker = partial(made_in_loop, cls) if waits else cls
         context = self._actor.call_context(creation.spec)
 
         def make() -> Any:
             current_call.set(context)
-            return self._calls.prepare(creation, maker)()
+            return self._calls.prepare(creation, cls)()
 
         self._actor.instance = loop.run(make)
         context.over = True
@@ -109,10 +105,8 @@ class ActorRunner:
             self._coroutines.begin_soon(assignment)
         else:
             self._world.spawn(
-                lambda: self._threads.serve(assignment), self._actor.info.max_concurrency
+                lambda: self._run_beside(assignment), self._actor.info.max_concurrency
             )
-
-    # -- one after another -----------------------------------------------------
 
     def _run_several(self, first: Assignment) -> None:
         """Run a call, and those behind it as long as they are of the simple kind.
@@ -135,8 +129,6 @@ class ActorRunner:
             try:
                 method = getattr(self._actor.instance, extra.method)
                 value = calls.prepare(assignment, method)() if spec.args else method()
-                if type(value) is CoroutineType:
-                    value = self._finished(value)
                 if session.futures.thread is not None:
                     session.futures.abandon()
             except ActorExit as leaving:
@@ -172,9 +164,9 @@ class ActorRunner:
         else:
             try:
                 if spec.extra is not None and spec.extra.stream:
-                    self._calls.run_stream(spec, lambda: _plainly(call()), started_s)
+                    self._calls.run_stream(spec, call, started_s)
                 else:
-                    self._calls.run_call(spec, lambda: self._finished(call()), started_s)
+                    self._calls.run_call(spec, call, started_s)
             except ActorExit as leaving:
                 self._actor.exit(leaving)
                 return
@@ -183,13 +175,19 @@ class ActorRunner:
             self._calls.tidy()
         self._actor.took_effect(spec)
 
-    def _finished(self, value: Any) -> Any:
-        """Run a coroutine that a method returned though the class has no async methods."""
-        if not isinstance(value, CoroutineType):
-            return value
-        import asyncio
-
-        return asyncio.run(value)
+    def _run_beside(self, assignment: Assignment) -> None:
+        """Run a call in a thread, beside others."""
+        context = self._actor.call_context(assignment.spec)
+        current_call.set(context)
+        try:
+            if not self._executor.leaving:
+                self._run(assignment)
+        except self._world.unwinding:
+            raise
+        except BaseException as error:
+            self._actor.crashed(error)
+        context.over = True
+        self._actor.ended()
 
     def exit(self, leaving: ActorExit) -> None:
         """End the actor as its own code asks outside of a call."""
@@ -204,19 +202,137 @@ class ActorRunner:
         return not self._actor.running
 
 
-def _plainly(items: Any) -> Any:
-    """Return the items of a generator, async ones too, one after another."""
-    if not hasattr(items, "__aiter__"):
-        return items
-    return _run_through(items)
+class CallCoroutines:
+    """Runs calls beside one another in one event loop."""
 
+    def __init__(
+        self, actor: ActorInstance, calls: CallRunner, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._actor = actor
+        self._calls = calls
+        self._executor = calls.executor
+        self._world = calls.world
+        self._loop = loop
+        self._running: dict[bytes, asyncio.Task[None]] = {}
+        """The calls that run, by array."""
 
-def _run_through(items: Any) -> Any:
-    import asyncio
+    def begin_soon(self, assignment: Assignment) -> None:
+        """Begin a call in the loop; called by another thread."""
+        self._loop.call_soon_threadsafe(self._begin, assignment)
 
-    with asyncio.Runner() as runner:
-        while True:
-            try:
-                yield runner.run(anext(items))
-            except StopAsyncIteration:
+    def _begin(self, assignment: Assignment) -> None:
+        task = self._loop.create_task(self._run(assignment))
+        array = assignment.spec.array
+        self._running[array] = task
+        task.add_done_callback(partial(self._done, array))
+        if self._executor.is_cancelled(array):
+            # It is replayed.
+            self._cancel(array)
+
+    def _done(self, array: bytes, task: asyncio.Task[None]) -> None:
+        self._running.pop(array, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._actor.crashed(error)  # the runtime's; a BaseException ends the loop
+
+    async def _run(self, assignment: Assignment) -> None:
+        import asyncio
+
+        spec = assignment.spec
+        context = self._actor.call_context(spec)
+        current_call.set(context)
+        started_s = self._world.now()
+        calls = self._calls
+        interrupted = True
+        if self._executor.leaving:
+            self._actor.ended()
+            return
+        try:
+            value = calls.prepare(assignment, self._actor.method(spec))()
+            if spec.extra is not None and spec.extra.stream:
+                interrupted = hasattr(value, "__aiter__")
+                value = await self._stream(assignment, value)
+            elif inspect.isawaitable(value):
+                value = await value
+            values = [returned(spec, value)]
+            del value
+            if self._executor.is_cancelled(spec.array):
+                values.clear()
+                calls.reports.cancelled(spec, started_s, interrupted)
+            else:
+                calls.reports.values(spec, started_s, values)
+        except ActorExit as leaving:
+            self._actor.exit(leaving)
+        except asyncio.CancelledError:
+            # By `cancel`, or by the program: it awaited something that was cancelled.
+            calls.reports.cancelled(spec, started_s)
+        except Exception as error:
+            if self._executor.is_cancelled(spec.array):
+                calls.reports.cancelled(spec, started_s)
+            else:
+                calls.reports.error(spec, started_s, error)
+        except self._world.unwinding:
+            raise
+        except BaseException as error:
+            if not self._loop.is_running():
+                raise  # the process has ended: no thread waits for its coroutines
+            self._actor.crashed(error)
+        finally:
+            context.over = True
+        self._took_effect(spec)
+        self._actor.ended()
+
+    def _took_effect(self, spec: TaskSpec) -> None:
+        """Count a call. A checkpoint runs the program's code, which may end the actor."""
+        if self._executor.exiting:
+            return
+        try:
+            self._actor.took_effect(spec)
+        except ActorExit as leaving:
+            self._actor.exit(leaving)
+
+    async def _stream(self, assignment: Assignment, items: Any) -> int:
+        """Report items as they are yielded; return how many. An error is the last item.
+
+        A cancelled stream ends where it would yield the next item.
+        """
+        spec, count = assignment.spec, 0
+        calls = self._calls
+        try:
+            if hasattr(items, "__aiter__"):
+                async for item in items:
+                    if self._executor.is_cancelled(spec.array):
+                        await items.aclose()
+                        break
+                    calls.reports.item(spec, count, item)
+                    count += 1
+                    if count == assignment.cancelled:
+                        # It is replayed, and was cancelled where it waits next.
+                        self._cancel(spec.array)
+            else:
+                for item in items:
+                    if self._executor.is_cancelled(spec.array):
+                        close(items)
+                        break
+                    calls.reports.item(spec, count, item)
+                    count += 1
+        except Exception as error:
+            if self._executor.is_cancelled(spec.array):
+                raise
+            calls.reports.last(spec, count, error)
+            count += 1
+        return count
+
+    def cancel_soon(self, call: bytes) -> None:
+        """Cancel a call that runs; called within a turn, by any thread."""
+        self._loop.call_soon_threadsafe(self._cancel, call)
+
+    def _cancel(self, call: bytes) -> None:
+        task = self._running.get(call)
+        if task is not None:
+            coroutine: Any = task.get_coro()
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                # A coroutine that is cancelled before it begins would not report its end.
+                self._loop.call_soon(self._cancel, call)
                 return
+            task.cancel()

@@ -5,22 +5,87 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Any
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
 
 from raytwin.runtime.api.actors import CALL, READY, TERMINATE, ActorExit
 from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.messages import ActorInfo, RestoreActor, TaskSpec
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
-from raytwin.runtime.execution.actor_loop import EventLoop
 from raytwin.runtime.execution.call_execution import CallRunner
-from raytwin.runtime.execution.tracebacks import all_lines_of, lines_of
-from raytwin.runtime.execution.user_errors import is_error, last_words
+from raytwin.runtime.execution.user_errors import is_error, last_words, lines_of
 from raytwin.runtime.session.task_context import CallContext
+from raytwin.runtime.session.world import World
+
+if TYPE_CHECKING:
+    import asyncio
 
 log = logging.getLogger("raytwin")
 
 BUILT_IN = (READY, TERMINATE, CALL)
 """Names of calls that every actor answers."""
+
+
+class EventLoop:
+    """The event loop of an actor whose class has async methods.
+
+    It is one loop, on one thread, from before the constructor to the actor's end: tasks that the
+    constructor or a call has started go on when these have ended. All of the actor's own code
+    runs on that thread, so objects that belong to a thread or to a loop (a connection to sqlite,
+    a future) work in the constructor and in every call.
+    """
+
+    def __init__(self, world: World, failed: Callable[[BaseException], None]) -> None:
+        """Start the loop; `failed` is called if something in it ends the process."""
+        self._world = world
+        self._failed = failed
+        self._end: BaseException | None = None
+        self.loop = world.start_event_loop(self._ended)
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """Call something in the loop, as an asyncio task; return or raise what it does.
+
+        A coroutine is awaited. Must not be called on the loop's own thread.
+        """
+        world = self._world
+        values: list[Any] = []
+        errors: list[BaseException] = []
+        tasks: list[asyncio.Task[None]] = []
+
+        async def run() -> None:
+            try:
+                value = call()
+                values.append(await value if type(value) is CoroutineType else value)
+            except world.unwinding:
+                raise
+            except BaseException as error:
+                # All of them: the thread that waits raises it.
+                errors.append(error)
+            world.nudge()
+
+        # In the list, since a loop alone does not keep its tasks.
+        self.loop.call_soon_threadsafe(lambda: tasks.append(self.loop.create_task(run())))
+        world.block(lambda: bool(values or errors or self._end), None)
+        if values:
+            return values.pop()
+        # The list does not refer to it any more: its traceback refers to this frame.
+        raise errors.pop() if errors else self._take_end()
+
+    def _ended(self, error: BaseException) -> None:
+        self._end = error
+        self._failed(error)
+
+    def _take_end(self) -> BaseException:
+        assert self._end is not None
+        return self._end
+
+
+def has_async_methods(cls: type) -> bool:
+    """Whether a class is an async actor's: any of its methods is a coroutine's or yields so."""
+    return any(
+        inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+        for _, member in inspect.getmembers(cls, inspect.isroutine)
+    )
 
 
 class ActorInstance:
@@ -60,9 +125,8 @@ class ActorInstance:
             # The actor is not restarted, as after its constructor: it would raise again.
             self.instance = None
             with self._world:
-                self._executor.queue.clear()
                 why = ActorDeath(DeathCause.RESTORE_RAISED, detail=lines_of(error))
-                self._executor.exit_actor(why)
+                self._executor.leave(why)
             return False
         self._effects = restore.calls
         return True
@@ -159,12 +223,8 @@ class ActorInstance:
 
         The node ends the process if that takes too long.
         """
-        executor = self._executor
-        if executor.crashed:
+        if self._executor.crashed:
             return
-        if executor.leaving:
-            with self._world:
-                executor.exit_actor(executor.leaving)
         if hasattr(type(self.instance), "__ray_shutdown__"):
             shutdown = self.instance.__ray_shutdown__
             try:
@@ -182,36 +242,22 @@ class ActorInstance:
         self._world.run_exit_handlers()
 
     def crashed(self, error: BaseException) -> None:
-        """End the actor: a thread or coroutine has raised what ends a process."""
-        if self._executor.leaving and self._world.is_for_driver(error):
-            raise error
-        loop = None if self.loop is None else self.loop.loop
-        if self._executor.leaving and (loop is None or loop.is_running()):
-            return  # the actor ends anyway, with the calls that run
-        with self._world:
-            why = ActorDeath(DeathCause.WORKER_DIED, detail=last_words(error))
-            self._executor.exit_actor(why, crashed=True)
-        self._world.nudge()
+        """End the actor as its process's crash: a call raised SystemExit, or the runtime failed."""
+        if not self._executor.leaving or (self.loop and not self.loop.loop.is_running()):
+            if isinstance(error, Exception):
+                log.error("the runtime failed around a call", exc_info=error)
+            with self._world:
+                self._executor.crash(ActorDeath(DeathCause.WORKER_DIED, detail=last_words(error)))
+            self._world.nudge()
         if self._world.is_for_driver(error):
             raise error
-
-    def broken(self, error: BaseException) -> None:
-        """End the actor as crashed: the runtime failed around a call, which has no reply."""
-        if self._world.is_for_driver(error):
-            raise error
-        why = f"running a call of it failed\n{all_lines_of(error)}"
-        if self._executor.leaving:
-            log.error("%s: %s", type(self.instance).__name__, why)  # its end says why it left
-        with self._world:
-            self._executor.exit_actor(ActorDeath(DeathCause.WORKER_DIED, detail=why), crashed=True)
-        self._world.nudge()
 
     def call_context(self, spec: TaskSpec) -> CallContext:
         """Return what numbers the children of a call that runs at the same time as others."""
         return CallContext(task_id(spec.array, 0), self._calls.session.client.submitter.job)
 
     def ended(self) -> None:
-        """Count a coroutine that has ended."""
+        """Count a call that has ended beside others."""
         if self._calls.references.dropped:
             self._calls.tidy()
         with self._world:

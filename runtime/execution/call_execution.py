@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from types import GeneratorType
 from typing import Any
 
 from raytwin.runtime.api.backend import ObjectRef
@@ -11,12 +13,15 @@ from raytwin.runtime.control.core.stream_ids import item_id
 from raytwin.runtime.control.messages import STREAM, Assignment, TaskSpec
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.reporting import Reporter
-from raytwin.runtime.execution.returns import close, returned
 from raytwin.runtime.execution.user_errors import was_cancelled
 from raytwin.runtime.serialization.pickling import Input
 from raytwin.runtime.session import job_setup
 from raytwin.runtime.session.session import Session
 from raytwin.runtime.session.world import World
+
+log = logging.getLogger("raytwin")
+
+_END = object()
 
 
 class CallRunner:
@@ -157,3 +162,53 @@ class CallRunner:
         """Count the references that the last task has dropped at its end."""
         with self.world:
             self.references.collect()
+
+
+class Returns(tuple[Any, ...]):
+    """The values of a task with several return values."""
+
+
+def returned(spec: TaskSpec, value: Any) -> Any:
+    """Return the value of a task with one reference, `Returns` for any other number.
+
+    Of a generator, which is run here, one reference has the first item. Raises
+    TypeError and ValueError if there are not as many values as references.
+    """
+    if spec.returns == 1:
+        return _first(spec, value) if isinstance(value, GeneratorType) else value
+    if spec.returns == 0:
+        return Returns()
+    try:
+        items = iter(value)
+    except TypeError:
+        raise TypeError(
+            f"{spec.name}() has num_returns={spec.returns} and returned"
+            f" {type(value).__name__}, which is not a sequence"
+        ) from None
+    values = Returns(items)
+    if len(values) != spec.returns:
+        raise ValueError(
+            f"{spec.name}() has num_returns={spec.returns} and returned {len(values)} values"
+        )
+    return values
+
+
+def close(items: Any) -> None:
+    """End a generator where it has yielded. Raises what it raises then."""
+    if isinstance(items, GeneratorType):
+        items.close()
+
+
+def _first(spec: TaskSpec, items: Iterator[Any]) -> Any:
+    """Return the first item; as in Ray the log alone has what comes after it."""
+    first = next(items, _END)
+    if first is _END:
+        raise ValueError(f"{spec.name}() has num_returns=1 and yielded nothing")
+    try:
+        more = next(items, _END) is not _END
+    except Exception:
+        log.exception("%s() raised after it had yielded its one return value", spec.name)
+    else:
+        if more:
+            log.error("%s() has num_returns=1 and yielded more, which is lost", spec.name)
+    return first

@@ -28,8 +28,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, Cancellation, DeathCause, pack
 from raytwin.runtime.control.worker.executor import Executor
-from raytwin.runtime.execution.tracebacks import users_frames
-from raytwin.runtime.execution.user_errors import ConstructorFailed
+from raytwin.runtime.execution.user_errors import ConstructorFailed, users_frames
 from raytwin.runtime.session.session import Session
 from raytwin.runtime.session.task_submitter import ANY
 from raytwin.runtime.session.values import looks_large
@@ -217,7 +216,7 @@ class Reporter:
         traceback.clear_frames(error.__traceback__)
         with self.world:
             self.session.references.collect()
-            self.session.client.buffer.flush_all()
+            self.session.client.buffer.flush()
 
     def cancelled(self, spec: TaskSpec, started_s: float, interrupted: bool = True) -> float:
         """Report an element that a cancellation has ended, or a call that has gone on."""

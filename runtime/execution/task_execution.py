@@ -20,9 +20,8 @@ from raytwin.runtime.control.core.task_ranges import job_of_task
 from raytwin.runtime.control.messages import Assignment, TaskSpec
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.actor_execution import ActorRunner
-from raytwin.runtime.execution.call_execution import CallRunner
+from raytwin.runtime.execution.call_execution import CallRunner, returned
 from raytwin.runtime.execution.reporting import again, one_of, plain_bytes
-from raytwin.runtime.execution.returns import returned
 from raytwin.runtime.session.session import Session
 from raytwin.runtime.session.world import World
 

@@ -9,8 +9,16 @@ raised: in the worker's own loop, in a thread, in a coroutine.
 from __future__ import annotations
 
 import sys
+import traceback
+from types import TracebackType
 
 from raytwin.runtime.api.options.checks import encodable
+
+_RUNTIME = __file__.rpartition("/execution/")[0]
+_SHELL = tuple(f"{_RUNTIME}/{room}" for room in ("execution", "serialization", "session"))
+"""The folders whose frames stand between the worker's loop and a user's code."""
+TRACEBACK_CHARS_MAX = 16_384
+"""The end of a constructor's traceback that every later call is answered with."""
 
 
 class ConstructorFailed(Exception):
@@ -41,3 +49,20 @@ def last_words(error: BaseException) -> str:
     """Return why a process has ended, in one line."""
     name, words = type(error).__name__, str(error)
     return encodable(f"a call raised {name}: {words}" if words else f"a call raised {name}")
+
+
+def users_frames(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback without the runtime's frames in front."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_SHELL):
+        frames = frames.tb_next
+    return frames
+
+
+def lines_of(error: BaseException) -> str:
+    """Return an error's traceback, without the runtime's frames in front.
+
+    What of its text has no encoding, as of a file's name, is escaped.
+    """
+    lines = traceback.format_exception(type(error), error, users_frames(error))
+    return encodable("".join(lines)[-TRACEBACK_CHARS_MAX:])

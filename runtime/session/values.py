@@ -349,7 +349,7 @@ class Values:
             # The common cases, a single value that is here and small results, need no waiter.
             value = client.waits.value(oids[0]) if len(oids) == 1 else None
             entries = client.waits.pending_entries(oids) if value is None else None
-            seen = client.waits.errors, client.results.large
+            seen = client.waits.errors, client.waits.large
         if value is not None and not value.size:
             return [self.decode(value)]
         left_s = timeout_s
@@ -390,7 +390,7 @@ class Values:
             # A task that is done stays done: only the last one that is not is examined.
             while left and entries[left - 1].result is not None:
                 left -= 1
-            return not left or seen != (client.waits.errors, client.results.large)
+            return not left or seen != (client.waits.errors, client.waits.large)
 
         if not self._waits.until(ready, timeout_s) or left:
             return None

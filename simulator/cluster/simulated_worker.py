@@ -16,11 +16,9 @@ from greenlet import GreenletExit
 
 from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.messages import (
     CancelTask,
-    DirectCall,
     Exit,
     FunctionBlob,
     RestoreActor,
@@ -32,7 +30,6 @@ from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.task_execution import TaskRunner
 from raytwin.runtime.execution.user_errors import exit_code
 from raytwin.runtime.session.futures import LazyFuture, item_waited_for
-from raytwin.runtime.session.node_resources import FIRST_DRIVER
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.machine.simulated_process import SimProcess
@@ -40,7 +37,7 @@ from raytwin.simulator.programs.event_loop import VirtualEventLoop
 from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
 
 _FOR_EXECUTOR = frozenset(
-    (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall)
+    (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask)
 )
 
 
@@ -75,8 +72,6 @@ class SimWorker:
         ctx = self.process.context(address)
         self.client = Client(ctx, address, node, cluster.config)
         self.executor = Executor(ctx, node, cluster.config)
-        if node == node_of(FIRST_DRIVER):
-            self.executor.direct_to = FIRST_DRIVER
         self.process.add(address, self)
         self._world: SimWorld | None = None
         self._program: ProgramGreenlet | None = None

@@ -43,7 +43,6 @@ from raytwin.runtime.control.messages import (
     ChainOutput,
     ChainRequest,
     ClaimTasks,
-    DirectCall,
     ExportFunction,
     FunctionBlob,
     KvPut,
@@ -196,10 +195,6 @@ def _size_of_assignments(message: RunTasks) -> Size:
     return len(message.tasks), elements, nbytes
 
 
-def _size_of_call(message: DirectCall) -> Size:
-    return 1, 1, 120 + args_bytes(message.spec)
-
-
 def _size_of_results(message: Any) -> Size:
     elements = 0
     nbytes = 60 * len(message.results)
@@ -262,7 +257,6 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     ClaimTasks: _size_of_tasks,
     TasksClaimed: _size_of_tasks,
     RunTasks: _size_of_assignments,
-    DirectCall: _size_of_call,
     TasksDone: _size_of_results,
     StreamItems: _size_of_results,
     TaskResults: _size_of_results,

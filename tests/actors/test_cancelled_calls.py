@@ -104,8 +104,7 @@ def test_a_call_is_cancelled_before_its_actor_is_there(start: Start) -> None:
     assert ray.get([refs[0], refs[2]]) == [1, 2]
 
 
-def test_of_calls_that_go_past_the_node_the_cancelled_ones_take_no_effect(start: Start) -> None:
-    """See `direct_calls`: the actor may have begun before its node hears of the call."""
+def test_of_calls_that_are_awaited_the_cancelled_ones_take_no_effect(start: Start) -> None:
     start(nodes=1)
     log: Any = Log.remote()
     for _ in range(20):

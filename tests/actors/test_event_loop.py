@@ -116,19 +116,6 @@ def test_what_was_set_going_goes_on_between_calls(cluster: Any, limit: int) -> N
     assert sorted(came) == ["of a call", "of the constructor"]
 
 
-def test_an_async_constructor_runs_in_the_loop(cluster: Any) -> None:
-    @ray.remote
-    class Slow:
-        async def __init__(self, ref: Any) -> None:
-            self.value = await echo.remote(ref)
-            self.loop = asyncio.get_running_loop()
-
-        async def value_in_loop(self) -> Any:
-            return self.value, self.loop is asyncio.get_running_loop()
-
-    assert ray.get(Slow.remote(echo.remote(3)).value_in_loop.remote()) == (3, True)
-
-
 def test_an_error_of_the_constructor_in_the_loop(cluster: Any) -> None:
     @ray.remote
     class Broken:
@@ -140,7 +127,7 @@ def test_an_error_of_the_constructor_in_the_loop(cluster: Any) -> None:
 
     with pytest.raises(ActorDiedError, match="no such thing") as raised:
         ray.get(Broken.remote().never.remote())
-    assert "actor_loop" not in str(raised.value)
+    assert "actor_instance" not in str(raised.value)
 
 
 @pytest.mark.parametrize("limit", CALLS_AT_A_TIME)
@@ -157,20 +144,6 @@ def test_what_stops_the_loop_ends_the_actor(cluster: Any, limit: int) -> None:
     ray.get(actor.place.remote())
     with pytest.raises(ActorDiedError, match="its event loop was stopped"):
         ray.get([actor.stop_the_loop.remote(), actor.take.remote()], timeout=60)
-
-
-def test_what_stops_the_loop_while_the_constructor_runs(cluster: Any) -> None:
-    @ray.remote
-    class Stops:
-        async def __init__(self) -> None:
-            asyncio.get_running_loop().stop()
-            await asyncio.sleep(1)
-
-        async def never(self) -> None:
-            """Nobody gets here."""
-
-    with pytest.raises(ActorDiedError, match="its event loop was stopped"):
-        ray.get(Stops.remote().never.remote(), timeout=60)
 
 
 def test_an_actor_that_leaves_may_stop_its_loop(cluster: Any) -> None:

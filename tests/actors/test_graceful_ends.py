@@ -280,18 +280,8 @@ def test_an_actor_that_does_not_come_to_its_end_is_ended(start: Start, notes: Pa
 
 
 @ray.remote(num_cpus=1, max_restarts=-1, max_concurrency=3)
-class Calling:
-    """A call of it waits for another one that comes when the actor leaves."""
-
-    def meet(self, own: list[Any]) -> None:
-        self.own = own[0]
-
-    def wait(self) -> str:
-        ray.sleep(0.5)
-        try:
-            return str(ray.get(self.own.value.remote()))
-        except RayActorError as error:
-            return type(error).__name__
+class Dying:
+    """Dies in one call while another ends it."""
 
     def value(self) -> int:
         return 1
@@ -304,89 +294,8 @@ class Calling:
         ray.exit_actor()
 
 
-@ray.remote(num_cpus=1, max_restarts=-1)
-class CallingInTurns(Calling.cls):  # type: ignore[name-defined,misc]
-    async def wait(self) -> str:
-        await asyncio.sleep(0.5)
-        try:
-            return str(await self.own.value.remote())
-        except RayActorError as error:
-            return type(error).__name__
-
-
-@pytest.mark.parametrize("kind", [Calling, CallingInTurns])
-def test_a_call_that_runs_does_not_wait_for_one_that_will_not(cluster: Any, kind: Any) -> None:
-    actor = kind.remote()
-    ray.get(actor.meet.remote([actor]))
-    waits = actor.wait.remote()
-    ray.sleep(0.2)
-    with pytest.raises(ActorDiedError, match="exit_actor"):
-        ray.get(actor.leave.remote(), timeout=20)
-    assert ray.get(waits, timeout=20) == "ActorDiedError"
-
-
-@ray.remote(num_cpus=1, max_concurrency=2)
-class Behind:
-    """A call of it waits for others that are behind it when the actor leaves."""
-
-    def meet(self, own: list[Any]) -> None:
-        self.own = own[0]
-
-    def value(self) -> int:
-        return 1
-
-    def leave(self) -> None:
-        ray.sleep(0.5)
-        ray.exit_actor()
-
-    def wait(self) -> list[str]:
-        ray.sleep(0.2)
-        behind = [self.own.value.remote() for _ in range(5)]
-        ray.sleep(0.5)
-        return [self.end_of(ref) for ref in behind]
-
-    def end_of(self, ref: Any) -> str:
-        try:
-            return str(ray.get(ref))
-        except RayActorError as error:
-            return type(error).__name__
-
-
-@ray.remote(num_cpus=1, max_concurrency=2)
-class BehindInTurns(Behind.cls):  # type: ignore[name-defined,misc]
-    async def leave(self) -> None:
-        await asyncio.sleep(0.5)
-        ray.exit_actor()
-
-    async def wait(self) -> list[str]:
-        await asyncio.sleep(0.2)
-        behind = [self.own.value.remote() for _ in range(5)]
-        await asyncio.sleep(0.5)
-        return [await self.end_in_turn(ref) for ref in behind]
-
-    async def end_in_turn(self, ref: Any) -> str:
-        try:
-            return str(await ref)
-        except RayActorError as error:
-            return type(error).__name__
-
-
-@pytest.mark.parametrize("kind", [Behind, BehindInTurns])
-@pytest.mark.parametrize("restarts", [0, 1])
-def test_a_call_that_runs_does_not_wait_for_one_behind_it(
-    cluster: Any, kind: Any, restarts: int
-) -> None:
-    """Its worker had these, and said nothing of them before its end, which so never came."""
-    actor = kind.options(max_restarts=restarts).remote()
-    ray.get(actor.meet.remote([actor]))
-    waits, leaves = actor.wait.remote(), actor.leave.remote()
-    assert ray.get(waits, timeout=20) == ["ActorDiedError"] * 5
-    with pytest.raises(ActorDiedError, match="exit_actor"):
-        ray.get(leaves, timeout=20)
-
-
 def test_what_leaves_does_not_start_again_if_it_dies_meanwhile(cluster: Any) -> None:
-    actor = Calling.remote()
+    actor = Dying.remote()
     dies = actor.die.remote()
     ray.sleep(0.2)
     leaves = actor.leave.remote()

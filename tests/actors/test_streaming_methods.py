@@ -168,7 +168,7 @@ def test_a_lost_item_of_a_call_that_is_not_repeated_says_why(start: Start) -> No
     stream = actor.large.remote(2, 1000)
     first = next(stream)
     session.cluster.kill_node(1)
-    why = "ActorUnavailableError: Plain.large: the actor started anew before the call took effect"
+    why = "ActorUnavailableError: Plain.large: the actor started anew before the call's result came"
     with pytest.raises(ray.exceptions.ActorUnavailableError):
         ray.get(stream.completed(), timeout=60)
 

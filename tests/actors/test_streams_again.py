@@ -11,7 +11,7 @@ import pytest
 import raytwin as ray
 from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
 from raytwin.runtime.api.exceptions import ObjectLostError
-from raytwin.runtime.control.actors.reply_cache import ReplyBudget
+from raytwin.runtime.control.actors import actor_record
 from raytwin.runtime.control.core.batching import ITEM_BYTES
 
 WAIT_S = 30
@@ -133,10 +133,11 @@ def test_so_do_those_for_an_actor_that_starts_again_elsewhere(
     assert ray.get(source.count.remote(), timeout=WAIT_S) == 1
 
 
-def test_what_is_too_much_to_remember_is_lost_and_not_left_out(sim: Any, tmp_path: Path) -> None:
+def test_what_is_too_much_to_remember_is_lost_and_not_left_out(
+    sim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who lacks what came before hears so, and is not given a shorter stream."""
-    for scheduler in sim.cluster.schedulers.values():
-        scheduler.actors.reply_budget = ReplyBudget(2 * ITEM_BYTES)
+    monkeypatch.setattr(actor_record, "REPLY_BYTES_MAX", 2 * ITEM_BYTES)
     mark = tmp_path / "mark"
 
     @ray.remote(max_retries=-1, resources={"callers": 0.1})

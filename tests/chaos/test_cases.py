@@ -8,7 +8,6 @@ from raytwin.chaos.fuzz.generate.cases import Case, draw_case
 from raytwin.chaos.fuzz.programs.program import Beside, Handing
 from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.api.exceptions import WorkerCrashedError
-from raytwin.runtime.control.core.direct_calls import DirectCalls
 
 
 def test_a_case_is_data() -> None:
@@ -34,21 +33,6 @@ def test_actors_are_called_by_tasks_and_actors_and_one_at_a_time() -> None:
     cases = [draw_case(seed, kinds=()) for seed in range(40)]
     kinds = {(op.do, bool(op.hands)) for c in cases for op in c.program.ops if type(op) is Handing}
     assert kinds == {("hand", True), ("hand", False), ("tell", True)}
-    assert {case.direct_after for case in cases} == {1, 8}
-
-
-def test_calls_that_are_awaited_go_directly(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[bytes] = []
-    directly = DirectCalls.directly
-
-    def watched(self: DirectCalls, call: bytes, free: bool) -> bool:
-        ran.append(call)
-        return directly(self, call, free)
-
-    monkeypatch.setattr(DirectCalls, "directly", watched)
-    case = next(case for case in map(draw_case, range(100)) if case.direct_after == 1)
-    assert run_case(case).failures == []
-    assert ran
 
 
 def test_what_is_cancelled_is_told_from_what_took_effect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,9 @@ from raytwin.chaos.fuzz.generate.cases import draw_case
 from raytwin.chaos.fuzz.run import case_run
 from raytwin.chaos.fuzz.run.campaign import run_seeds
 from raytwin.chaos.fuzz.run.case_run import run_case
+from raytwin.runtime.control.actors.actor_record import ReplyCache
 from raytwin.runtime.control.actors.call_replies import CallReplies
 from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
-from raytwin.runtime.control.actors.reply_cache import ReplyCache
 from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.core.resources import ResourcePool, parse_demand
 from raytwin.runtime.control.gcs.node_table import NodeTable
@@ -133,14 +133,7 @@ def killed_for_good(patch: pytest.MonkeyPatch) -> None:
 
 def exit_is_a_crash(patch: pytest.MonkeyPatch) -> None:
     """An actor that leaves comes back."""
-    leave = Executor.exit_actor
-
-    def wrong(self: Executor, reason: str, crashed: bool = False) -> None:
-        self.leaving = ""
-        leave(self, reason, True)
-
-    patch.setattr(Executor, "exit_actor", wrong)
-    patch.setattr(Executor, "leave", wrong)
+    patch.setattr(Executor, "leave", Executor.crash)
 
 
 LATER_MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.control.worker import Worker
-
 if TYPE_CHECKING:
     from tests.control.world import World
 
@@ -44,10 +42,10 @@ def leftovers(world: World) -> dict[str, Any]:
         look(f"{at}.submitter", scheduler.submitter, "_under_way", "unsent", "unwatched")
         look(f"{at}.submitter", scheduler.submitter, "_draining")
         for actor in scheduler.actors.actors.values():
-            look(f"{at}.actor", actor, "unclaimed", "asked")
+            look(f"{at}.actor", actor, "asked")
         submitter = scheduler.submitter
         for route in (*submitter._routes.values(), *submitter._buried.values()):
-            look(f"{at}.route", route, "waiting", "sent", "out", "probes")
+            look(f"{at}.route", route, "waiting", "sent", "out")
         if scheduler.pool.free != scheduler.pool.total:
             found[f"{at}.pool"] = scheduler.pool.free
         objects = scheduler.objects
@@ -73,9 +71,7 @@ def leftovers(world: World) -> dict[str, Any]:
             look(address, client.pins, "objects", "_views", "_awaited", "_unpin_later")
             look(address, client.waits, "_waiters")
             look(address, client.requests, "allocations")
-            look(address, client.buffer, "_submitted", "_puts", "_run_arrays")
-            if isinstance(shell, Worker):
-                look(address, shell.executor, "direct")
+            look(address, client.buffer, "_submitted", "_puts", "_batch_arrays")
     return found
 
 

@@ -124,7 +124,6 @@ def random_world(seed: int, policy: str = "", **settings: Any) -> tuple[World, r
         heartbeat_timeout_s=0.5,
         spill_tasks_per_slot=rng.choice([0, 1, 4]),
         spill_wait_s=rng.choice([0.0, 0.01, 0.1]),
-        direct_after=settings.pop("direct_after", 0),
     )
     rows = [
         {"CPU": float(rng.choice([1, 1, 2, 3])), **({"GPU": 1.0} if rng.random() < 0.3 else {})}

@@ -11,15 +11,14 @@ from msgspec.structs import replace
 
 from raytwin.runtime.control.actors.call_submitter import CallSubmitter
 from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.control.client.send_buffer import UNHURRIED_S
 from raytwin.runtime.control.core.call_batches import (
-    RUN_MAX,
+    BATCH_MAX,
     args_bytes,
     arrays_of,
-    is_run,
+    batch_of,
+    batch_of_results,
+    is_batch,
     results_of,
-    run_of,
-    run_of_results,
     singles,
     split,
 )
@@ -75,12 +74,12 @@ def call(number: int, args: bytes = b"args", extra: TaskExtra = EXTRA) -> TaskSp
 
 def run(*numbers: int) -> TaskSpec:
     args = [b"%d" % number for number in numbers]
-    return run_of(call(0), EXTRA, [array(number) for number in numbers], args)
+    return batch_of(call(0), EXTRA, [array(number) for number in numbers], args)
 
 
 def answers(*numbers: int) -> RangeResult:
     payload = msgspec.msgpack.encode(list(numbers))
-    return run_of_results([array(number) for number in numbers], payload, 0)
+    return batch_of_results([array(number) for number in numbers], payload, 0)
 
 
 # -- the parts ------------------------------------------------------------------
@@ -88,7 +87,7 @@ def answers(*numbers: int) -> RangeResult:
 
 def test_a_run_is_its_calls() -> None:
     made = run(3, 4, 5)
-    assert is_run(made) and made.count == 3
+    assert is_batch(made) and made.count == 3
     assert arrays_of(made) == (array(3), array(4), array(5))
     apart = singles([call(1), made, call(9)])
     assert [one.array for one in apart] == [array(n) for n in (1, 3, 4, 5, 9)]
@@ -98,8 +97,8 @@ def test_a_run_is_its_calls() -> None:
 
 def test_one_call_is_no_run_and_no_arguments_need_no_room() -> None:
     assert run(7) == call(7, b"7")
-    bare = run_of(call(0), EXTRA, [array(1), array(2)], [b"", b""])
-    assert bare.extra is not None and bare.extra.run is not None and bare.extra.run.args == ()
+    bare = batch_of(call(0), EXTRA, [array(1), array(2)], [b"", b""])
+    assert bare.extra is not None and bare.extra.batch is not None and bare.extra.batch.args == ()
     assert [one.args for one in singles([bare])] == [b"", b""]
 
 
@@ -139,17 +138,17 @@ def test_what_comes_between_calls_stays_between_them() -> None:
     make_call(client, 7)
     client.buffer.flush()
     [message] = ctx.take(SubmitTasks)
-    assert [is_run(spec) for spec in message.tasks] == [True, False, False, False, True]
+    assert [is_batch(spec) for spec in message.tasks] == [True, False, False, False, True]
     assert [s.array for s in singles(message.tasks)] == [array(n) for n in range(1, 8)]
     assert singles(message.tasks)[4].name == "other"
 
 
 def test_a_run_has_a_limit() -> None:
     ctx, client = made_client()
-    for number in range(1, RUN_MAX + 3):
+    for number in range(1, BATCH_MAX + 3):
         make_call(client, number)
     [message] = ctx.take(SubmitTasks)
-    assert [spec.count for spec in message.tasks] == [RUN_MAX]
+    assert [spec.count for spec in message.tasks] == [BATCH_MAX]
     ctx.pass_time(client.config.linger_s)
     [message] = ctx.take(SubmitTasks)
     assert [spec.count for spec in message.tasks] == [2]
@@ -171,10 +170,10 @@ def test_each_call_is_released_on_its_own_and_the_actor_after_the_last() -> None
     assert waiter.missing == 1
     value = client.waits.value(array(2) + FIRST)
     assert value is not None and msgspec.msgpack.decode(value.payload)[value.position] == 2
-    ctx.pass_time(UNHURRIED_S)
+    ctx.pass_time(client.config.linger_s)
     assert [m.arrays for m in ctx.take(Release)] == [[array(1)]]
     client.handle(NODE, TaskResults(OWNER, [result(3)]))
-    ctx.pass_time(UNHURRIED_S)
+    ctx.pass_time(client.config.linger_s)
     assert [m.arrays for m in ctx.take(Release)] == [[ACTOR]]
     client.handle(NODE, TaskResults(OWNER, [answers(1, 2, 3)]))  # once more: nothing changes
     value = client.waits.value(array(2) + FIRST)
@@ -198,7 +197,7 @@ def made_submitter() -> tuple[Alone, CallSubmitter, list[RangeResult]]:
 
 
 def submit(submitter: CallSubmitter, made: TaskSpec) -> None:
-    submitter.submit_run(made, arrays_of(made))
+    submitter.submit_batch(made, arrays_of(made))
 
 
 def test_a_run_is_sent_as_it_came_and_again_call_by_call() -> None:
@@ -206,7 +205,7 @@ def test_a_run_is_sent_as_it_came_and_again_call_by_call() -> None:
     submit(submitter, run(1, 2, 3, 4))
     submitter.end_turn()
     [sent] = ctx.take(ActorCalls)
-    assert [is_run(spec) for spec in sent.tasks] == [True]
+    assert [is_batch(spec) for spec in sent.tasks] == [True]
     assert submitter.all_received([array(1), array(3)])
     assert not submitter.all_received([array(2), array(3)]), "one has come before"
     submitter.on_changed(ActorChanged(ACTOR, ALIVE, 0, 1))
@@ -215,7 +214,7 @@ def test_a_run_is_sent_as_it_came_and_again_call_by_call() -> None:
     assert [(s.array, s.args, s.retries) for s in sent.tasks] == [
         (array(2), b"2", 2), (array(4), b"4", 2),
     ]  # fmt: skip
-    assert sent.again == 2 and failed == []
+    assert failed == []
 
 
 def test_calls_of_a_run_that_the_actor_does_not_live_for_fail() -> None:
@@ -232,12 +231,15 @@ def test_one_call_of_a_run_is_cancelled_before_it_leaves_and_after() -> None:
     ctx, submitter, failed = made_submitter()
     submit(submitter, run(1, 2, 3))
     assert submitter.cancel(array(2))
-    assert [error.array for error in failed] == [array(2)]
     submitter.end_turn()
-    [sent] = ctx.take(ActorCalls)
-    assert [s.array for s in singles(sent.tasks)] == [array(1), array(3)]
+    assert [s.array for m in ctx.take(ActorCalls) for s in m.tasks] == [
+        array(1),
+        array(2),
+        array(3),
+    ]
     assert submitter.cancel(array(3))
-    assert ctx.take(CancelCall) == [CancelCall(ACTOR, array(3))]
+    assert ctx.take(CancelCall) == [CancelCall(ACTOR, array(2)), CancelCall(ACTOR, array(3))]
+    assert failed == [], "the actor's worker alone knows whether they have begun"
 
 
 def test_a_call_that_may_have_begun_is_cancelled_by_its_actor_as_soon_as_that_lives() -> None:
@@ -253,29 +255,8 @@ def test_a_call_that_may_have_begun_is_cancelled_by_its_actor_as_soon_as_that_li
     submitter.on_changed(ActorChanged(ACTOR, ALIVE, 0, 1))
     submitter.end_turn()
     [calls, cancel] = [message for _, message in ctx.sent]
-    assert [s.array for s in calls.tasks] == [array(1), array(2)] and calls.again == 2
+    assert [s.array for s in calls.tasks] == [array(1), array(2)]
     assert cancel == CancelCall(ACTOR, array(2)) and len(failed) == 1
-
-
-def test_a_call_that_its_actor_has_from_its_driver_as_well_is_cancelled_there() -> None:
-    """It never ends here: not before it leaves, nor while the actor is being killed, maybe."""
-    ctx, submitter, failed = made_submitter()
-    submitter.end_turn()
-    ctx.sent.clear()
-    for number, killed in ((1, False), (2, True)):
-        if killed:
-            submitter.killed(ACTOR)
-        ahead = run(number)
-        assert ahead.extra is not None
-        ahead.extra = replace(ahead.extra, run=None, ahead=True)
-        submitter.submit(ahead)
-        assert submitter.cancel(array(number))
-        submitter.on_changed(ActorChanged(ACTOR, ALIVE, 0, 0))
-        submitter.end_turn()
-        assert [type(message) for _, message in ctx.sent] == [ActorCalls, CancelCall]
-        assert ctx.take(CancelCall) == [CancelCall(ACTOR, array(number))]
-        ctx.sent.clear()
-    assert failed == []
 
 
 # -- the worker -----------------------------------------------------------------

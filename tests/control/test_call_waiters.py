@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from raytwin.runtime.control.actors.reply_cache import ReplyBudget, ReplyCache
+from raytwin.runtime.control.actors.actor_record import ReplyCache
 from raytwin.runtime.control.core.ids import STREAM_BASE
 from raytwin.runtime.control.messages import (
     OK,
@@ -47,7 +47,7 @@ def hosting(*calls: TaskSpec, restarts: int = 0) -> Node:
     creation = replace(spec(1, demand=""), extra=TaskExtra(actor=ActorInfo(restarts)))
     node.turn("gcs", AssignTasks([creation]))
     node.done(W2, (1, 0, 1))
-    node.turn("node:1", ActorCalls(ACTOR, 0, list(calls), []))
+    node.turn("node:1", ActorCalls(ACTOR, 0, list(calls)))
     node.ctx.sent.clear()
     return node
 
@@ -57,7 +57,7 @@ def told(node: Node, to: str) -> list[bytes]:
 
 
 def test_there_is_one_for_each_node_but_that_of_the_owner() -> None:
-    replies = ReplyCache(ReplyBudget())
+    replies = ReplyCache()
     replies.called_again(b"c", "worker:1.1", "worker:1.2")
     assert not replies.has_waiters
     replies.called_again(b"c", "worker:1.2", "worker:2.1")
@@ -71,7 +71,7 @@ def test_there_is_one_for_each_node_but_that_of_the_owner() -> None:
 @pytest.mark.parametrize("restarts", [0, -1])
 def test_both_callers_have_the_answer(restarts: int) -> None:
     node = hosting(call(2, FAR), restarts=restarts)
-    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)], []))
+    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)]))
     node.done(W2, (2, 0, 1))
     if restarts:
         assert told(node, "node:") == []
@@ -83,7 +83,7 @@ def test_both_callers_have_the_answer(restarts: int) -> None:
 def test_so_they_have_if_one_asks_while_the_answer_waits_for_the_log() -> None:
     node = hosting(call(2, FAR), restarts=-1)
     node.done(W2, (2, 0, 1))
-    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)], []))
+    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)]))
     node.turn("gcs", CallsLogged(ACTOR, 0, 1))
     assert told(node, "node:1") == told(node, "node:2") == [array(2)]
 
@@ -92,7 +92,7 @@ def test_so_they_have_of_calls_that_end_together() -> None:
     """The second caller has asked for all of them."""
     calls = [call(number, FAR) for number in (2, 3)]
     node = hosting(*calls)
-    node.turn("node:2", ActorCalls(ACTOR, 0, [call(number, FARTHER) for number in (2, 3)], []))
+    node.turn("node:2", ActorCalls(ACTOR, 0, [call(number, FARTHER) for number in (2, 3)]))
     run = replace(result(2, count=2), calls=array(2) + array(3))
     node.turn(W2, TasksDone([run], [Timing("t", 0.0, 1e-4, 2)]))
     assert told(node, "node:1") == told(node, "node:2") == [array(2), array(3)]
@@ -102,14 +102,14 @@ def test_so_they_have_of_a_call_that_is_cancelled_before_it_begins() -> None:
     node = hosting(call(2, DRIVER))
     waits = replace(call(3, FAR), deps=(array(9) + bytes(6),))
     for to, owner in (("node:1", FAR), ("node:2", FARTHER)):
-        node.turn(to, ActorCalls(ACTOR, 0, [replace(waits, owner=owner)], []))
+        node.turn(to, ActorCalls(ACTOR, 0, [replace(waits, owner=owner)]))
     node.turn("node:2", CancelCall(ACTOR, array(3)))
     assert told(node, "node:1") == told(node, "node:2") == [array(3)]
 
 
 def test_large_values_have_two_owners_then() -> None:
     node = hosting(call(2, FAR))
-    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)], []))
+    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)]))
     made = result(2, size=500_000, offset=64)
     node.turn(W2, TasksDone([made], [Timing("t", 0.0, 1e-4, 1)]))
     owners = [(a, owner) for m in node.ctx.take(TaskUpdates) for a, owner, _ in m.calls]
@@ -121,7 +121,7 @@ def test_large_values_have_two_owners_then() -> None:
 def test_both_have_the_items_of_a_stream() -> None:
     node = hosting(call(2, FAR, STREAM))
     node.turn(W2, StreamItems([result(2, STREAM_BASE)]))
-    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER, STREAM)], []))
+    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER, STREAM)]))
     node.turn(W2, StreamItems([result(2, STREAM_BASE + 1)]))
     node.done(W2, (2, 0, 1))
     assert told(node, "node:1") == told(node, "node:2") == [array(2)] * 3
@@ -129,7 +129,7 @@ def test_both_have_the_items_of_a_stream() -> None:
 
 def test_a_caller_that_is_dead_is_told_nothing() -> None:
     node = hosting(call(2, FAR))
-    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)], []))
+    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)]))
     dead = NodeInfo(1, "host", 1, {"CPU": 1.0}, alive=False, incarnation=1)
     node.turn("gcs", NodeChanged(dead))
     node.done(W2, (2, 0, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from raytwin.runtime.control.core.call_batches import run_of
+from raytwin.runtime.control.core.call_batches import batch_of
 from raytwin.runtime.control.gcs.actor_table import ALIVE, PENDING, STARTING
 from raytwin.runtime.control.messages import (
     ActorCalls,
@@ -20,7 +20,7 @@ from raytwin.runtime.control.messages import (
     TaskResults,
     TaskSpec,
 )
-from raytwin.runtime.control.messages.errors import Cancellation, unpack
+from raytwin.runtime.control.messages.errors import ActorUnavailable, Cancellation, unpack
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, Node
 
@@ -50,11 +50,8 @@ def calling(*calls: TaskSpec) -> Node:
     return node
 
 
-def sent(node: Node, probes: bool = False) -> list[tuple[bytes, str, int]]:
-    messages = node.ctx.take(ActorCalls, "node:2")
-    assert not any(m.again for m in messages)
-    specs = [spec for m in messages for spec in (m.probes if probes else m.tasks)]
-    assert sum(len(m.tasks) + len(m.probes) for m in messages) == len(specs)
+def sent(node: Node) -> list[tuple[bytes, str, int]]:
+    specs = [spec for m in node.ctx.take(ActorCalls, "node:2") for spec in m.tasks]
     return [(spec.array, spec.owner, spec.retries) for spec in specs]
 
 
@@ -75,18 +72,12 @@ def hosting(max_restarts: int = 0) -> Node:
 
 
 def test_what_was_to_be_cancelled_no_later_incarnation_runs() -> None:
-    """It ran, while the word of the one before that it had not begun was on its way."""
+    """It ran, while the report of the one before that it had not begun was on its way."""
     node = calling(call(2, W1, retries=-1), call(3, W1, retries=-1))
     node.turn(W1, CancelTask(array(2), 0, 1, False, True))
     node.turn("gcs", changed(ALIVE, 1))
-    anew = node.ctx.take(ActorCalls, "node:2")
-    assert [each.array for m in anew for each in m.tasks] == [array(3)]
-    [asked] = [m for m in anew if m.probes]
-    assert [each.array for each in asked.probes] == asked.cancelled == [array(2)]
-    host = hosting()
-    probe = call(2, "worker:1.1", retries=-1)
-    host.turn("node:1", ActorCalls(ACTOR, 0, [], [probe], 0, [], asked.cancelled))
-    [answer] = [each for m in host.ctx.take(TaskResults) for each in m.results]
+    assert [each for each, *_ in sent(node)] == [array(3)]
+    [answer] = [each for m in node.ctx.take(TaskResults, W1) for each in m.results]
     assert answer.array == array(2)
     assert isinstance(unpack(answer.payload), Cancellation)
 
@@ -100,18 +91,12 @@ def test_a_call_without_a_result_is_sent_once_more_for_its_caller_of_now() -> No
     assert told(node, W2) == [array(3)]
 
 
-def test_what_is_called_again_comes_before_what_is_called_since() -> None:
-    node = calling(call(2, W1))
-    node.turn(W2, SubmitTasks([call(3, W2), call(2, W2)]))
-    assert [each for each, *_ in sent(node)] == [array(2), array(3)]
-
-
 def test_calls_of_a_run_are_sent_once_more_one_by_one() -> None:
     node = calling(call(9, W1))
     for worker in (W1, W2):
         first = call(2, worker)
         assert first.extra is not None
-        run = run_of(first, first.extra, [array(2), array(3)], [b"", b""])
+        run = batch_of(first, first.extra, [array(2), array(3)], [b"", b""])
         node.turn(worker, SubmitTasks([run]))
     *_, again = node.ctx.take(ActorCalls, "node:2")
     assert [(each.array, each.owner) for each in again.tasks] == [(array(2), W2), (array(3), W2)]
@@ -126,18 +111,15 @@ def test_a_call_that_has_not_left_is_sent_once() -> None:
 
 
 def test_a_call_that_is_sent_once_more_has_no_more_retries_than_before() -> None:
-    """The new incarnation is asked what became of it: it may have begun in the old one."""
+    """Without any its caller gets an error: it may have taken effect in the old incarnation."""
     node = calling(call(2, W1), call(3, W1, 2))
-    node.scheduler.handle(W2, SubmitTasks([call(2, W2), call(3, W2, 2)]))
+    node.turn(W2, SubmitTasks([call(2, W2), call(3, W2, 2)]))
+    sent(node)
     node.turn("gcs", changed(ALIVE, 1))
-    again, probing = node.ctx.take(ActorCalls, "node:2")
-    assert [(each.array, each.owner, each.retries) for each in again.tasks] == [(array(3), W2, 1)]
-    assert again.again == 1
-    assert [(each.array, each.owner) for each in probing.probes] == [(array(2), W2)]
-    node.turn(W1, SubmitTasks([call(2, W1)]))
-    assert sent(node, probes=True) == [(array(2), W1, 0)]
-    node.turn(W1, SubmitTasks([call(3, W1, 2)]))
-    assert sent(node) == [(array(3), W1, 1)]
+    assert sent(node) == [(array(3), W2, 1)]
+    [answer] = [each for m in node.ctx.take(TaskResults, W2) for each in m.results]
+    assert answer.array == array(2)
+    assert isinstance(unpack(answer.payload), ActorUnavailable)
 
 
 @pytest.mark.parametrize("state", [PENDING, STARTING])
@@ -161,7 +143,7 @@ def test_who_calls_last_has_the_answer() -> None:
     node.turn(W1, SubmitTasks([call(2, W1)]))
     node.turn("gcs", ActorChanged(ACTOR, ALIVE, 0, 0))
     assert [each for each, *_ in node.given(W2)] == [array(2)]
-    node.turn("node:1", ActorCalls(ACTOR, 0, [call(2, FAR)], []))
+    node.turn("node:1", ActorCalls(ACTOR, 0, [call(2, FAR)]))
     node.turn(W1, SubmitTasks([call(2, W1)]))
     node.done(W2, (2, 0, 1))
     assert told(node, W1) == [array(2)]
@@ -171,10 +153,10 @@ def test_who_calls_last_has_the_answer() -> None:
 def test_a_call_that_is_not_logged_yet_is_not_answered_when_it_comes_again() -> None:
     """What anybody has seen is not lost with the actor."""
     node = hosting(-1)
-    node.turn("node:1", ActorCalls(ACTOR, 0, [call(2, FAR), call(3, DRIVER)], []))
+    node.turn("node:1", ActorCalls(ACTOR, 0, [call(2, FAR), call(3, DRIVER)]))
     node.done(W2, (2, 0, 1))
     assert len(node.ctx.take(LogCalls)) == 1
-    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)], []))
+    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)]))
     assert told(node, "node:") == []
     node.turn("gcs", CallsLogged(ACTOR, 0, 1))
     assert told(node, "node:2") == [array(2)]

@@ -8,11 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.control.client.send_buffer import (
-    UNHURRIED_BYTES_MAX,
-    UNHURRIED_MAX,
-    UNHURRIED_S,
-)
 from raytwin.runtime.control.client.submitter import CHILDREN_MAX
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id, task_id
@@ -61,7 +56,6 @@ def tell(client: Client, *results: RangeResult) -> None:
 
 def released(ctx: Alone, client: Client) -> list[bytes]:
     client.buffer.flush()
-    ctx.pass_time(UNHURRIED_S)
     return [a for message in ctx.take(Release, NODE) for a in message.arrays]
 
 
@@ -89,28 +83,6 @@ def test_an_unfinished_array_is_released_when_it_is_done() -> None:
     assert released(ctx, client) == []
     tell(client, result(1, 9, 1))
     assert released(ctx, client) == [array(1)]
-
-
-def test_short_results_are_released_many_in_one_message() -> None:
-    ctx, client = made()
-    for number in range(1, UNHURRIED_MAX + 1):
-        submit(client, number)
-        tell(client, result(number))
-        client.references.drop_ref(oid(number))
-        client.buffer.flush()
-        assert bool(ctx.take(Release, NODE)) == (number == UNHURRIED_MAX)
-    ctx.pass_time(1)
-    assert ctx.take(Release) == [], "nothing is said twice"
-
-
-@pytest.mark.parametrize("nbytes, waits", [(UNHURRIED_BYTES_MAX, True), (50_000, False)])
-def test_what_takes_memory_is_released_at_once(nbytes: int, waits: bool) -> None:
-    ctx, client = made()
-    submit(client, 1)
-    tell(client, replace(result(1), payload=bytes(nbytes)))
-    client.references.drop_ref(oid(1))
-    client.buffer.flush()
-    assert [m.arrays for m in ctx.take(Release, NODE)] == ([] if waits else [[array(1)]])
 
 
 def test_who_waits_for_each_answer_does_not_wait_for_company() -> None:

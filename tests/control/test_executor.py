@@ -15,7 +15,6 @@ from raytwin.runtime.control.messages import (
     TakeBack,
     TakenBack,
     TasksDone,
-    TaskSpec,
     Timing,
     Unblocked,
 )
@@ -126,69 +125,19 @@ def test_an_actor_that_leaves_has_one_reason_and_does_not_come_back() -> None:
     ctx, executor = made((1, 0, 1))
     executor.leave(terminated)
     executor.leave(ActorDeath(DeathCause.EXITED))
-    leaves = ExitActor(terminated, running=True)
+    leaves = ExitActor(terminated)
     assert executor.exiting and ctx.take(ExitActor, NODE) == [leaves], "what runs goes on"
     crash = ActorDeath(DeathCause.WORKER_DIED, detail="a call raised SystemExit")
-    executor.exit_actor(crash, crashed=True)
-    assert ctx.take(ExitActor, NODE) == [ExitActor(terminated, False)]
-
-
-# -- straight to the driver ------------------------------------------------------
-
-DRIVER = "driver:0.0"
-
-
-def answered(executor: Executor) -> None:
-    assert executor.running is not None
-    executor.report_plain(executor.running, 1, 16, 0.0, 0.0)
-
-
-def given(*specs: TaskSpec) -> tuple[Alone, Executor]:
-    ctx = Alone()
-    executor = Executor(ctx, 0, Config(linger_s=1.0))
-    executor.direct_to = DRIVER
-    executor.pack = lambda values: repr(values).encode()
-    executor.handle(NODE, RunTasks([Assignment(each) for each in specs]))
-    assert executor.next() is not None
-    return ctx, executor
-
-
-def test_a_lone_plain_result_goes_to_the_driver_too_behind_the_nodes() -> None:
-    ctx, executor = given(spec(1))
-    answered(executor)
-    (first, done), (second, results) = ctx.sent
-    assert (first, second) == (NODE, DRIVER)
-    assert done.told and results.owner == DRIVER
-    assert results.results == done.results and results.results[0].array == array(1)
-
-
-@pytest.mark.parametrize("owner", ["worker:0.9", "driver:0.1", "driver:1.0"])
-def test_others_than_that_driver_hear_of_it_from_the_node(owner: str) -> None:
-    ctx, executor = given(spec(1, owner=owner))
-    answered(executor)
-    [(to, done)] = ctx.sent
-    assert to == NODE and not done.told
-
-
-def test_results_that_travel_together_go_to_the_node_alone() -> None:
-    ctx, executor = given(spec(1), spec(2), spec(3))
-    answered(executor)  # nothing was sent for long: it goes at once
-    executor.next()
-    answered(executor)
-    executor.next()
-    answered(executor)
-    assert [(to, done.told) for to, done in ctx.sent] == [(NODE, False), (NODE, False)]
-
-
-def test_what_is_not_plain_goes_to_the_node_alone() -> None:
-    ctx, executor = given(spec(1))
-    ran(executor, 1, 0)
-    [(to, done)] = ctx.sent
-    assert to == NODE and not done.told
+    executor.crash(crash)
+    assert executor.crashed and not ctx.take(ExitActor, NODE), "it leaves for good"
 
 
 def test_results_do_not_wait_long_for_a_timer_that_nobody_calls_back() -> None:
-    ctx, executor = given(*(spec(number) for number in range(1, 9)))
+    ctx = Alone()
+    executor = Executor(ctx, 0, Config(linger_s=1.0))
+    executor.pack = lambda values: repr(values).encode()
+    executor.handle(NODE, RunTasks([Assignment(spec(number)) for number in range(1, 9)]))
+    executor.next()
     sent = []
     for now_s in (1.0, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5):  # a linger is 1 s
         ctx.time_s = now_s

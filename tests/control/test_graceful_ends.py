@@ -5,20 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.actor_table import ALIVE, ActorTable
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import (
-    NOT_BEGUN,
-    OK,
-    ActorCalls,
     ActorFailed,
     ActorInfo,
     ActorPlaced,
     ActorStarted,
-    Assignment,
     AssignTasks,
     CreateActors,
     Exit,
@@ -27,18 +22,15 @@ from raytwin.runtime.control.messages import (
     KillWorker,
     NodeInfo,
     RegisterNode,
-    RunTasks,
     StopActor,
     TaskExtra,
-    TaskResults,
     TasksDone,
     TaskSpec,
     Timing,
     WorkerDied,
 )
-from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause, unpack
-from raytwin.runtime.control.worker.executor import Executor
-from tests.control.alone import Alone, array, result, spec
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
+from tests.control.alone import Alone, result, spec
 from tests.control.one_node import W1, Node
 
 EXITED = ActorDeath(DeathCause.EXITED)
@@ -119,62 +111,6 @@ def test_who_leaves_is_gone_with_its_process_and_does_not_come_back() -> None:
     (failed,) = node.ctx.take(ActorFailed, "gcs")
     assert failed.final and failed.reason == EXITED
     assert node.free() == {"CPU": 1.0}
-
-
-@pytest.mark.parametrize("concurrent", [False, True])
-def test_what_has_not_begun_when_an_actor_leaves_is_refused_behind_the_news(
-    concurrent: bool,
-) -> None:
-    """A call that runs may wait for it: nobody heard of it before the actor's end."""
-    ctx = Alone()
-    executor = Executor(ctx, 0, Config())
-    executor.actor = True
-    executor.handle("node:0", RunTasks([Assignment(spec(number)) for number in (1, 2, 3)]))
-    first = executor.next()
-    assert first is not None
-    if concurrent:
-        executor.run_beside(first.spec)
-    executor.leave(EXITED)
-    assert isinstance(ctx.sent[0][1], ExitActor) and executor.next() is None
-    assert refused(ctx) == [2, 3]
-    executor.handle("node:0", RunTasks([Assignment(spec(4))]))
-    executor.refuse(spec(5))  # taken, and not begun
-    assert refused(ctx) == [4, 5]
-    executor.leave(ActorDeath(DeathCause.TERMINATED))
-    assert not refused(ctx)
-
-
-def refused(ctx: Alone) -> list[int]:
-    results = [r for m in ctx.take(TasksDone, "node:0") for r in m.results]
-    assert all(r.status == NOT_BEGUN for r in results)
-    return [[array(n) for n in range(9)].index(r.array) for r in results]
-
-
-def test_what_a_leaving_actor_refuses_its_caller_hears_of_at_once() -> None:
-    node, actor = living()
-    extra = TaskExtra(call=actor, method="m")
-    calls = [replace(spec(n, owner="driver:1.0", demand=""), extra=extra) for n in (1, 2)]
-    node.turn("node:1", ActorCalls(actor, 0, calls, []))
-    assert [each[0] for each in node.given(W1)] == [array(1), array(2)]
-    node.turn(W1, ExitActor(EXITED, running=True))
-    assert not node.ctx.take(TaskResults)
-    timing = Timing("t", 0.0, 0.0, 1)
-    node.turn(W1, TasksDone([replace(result(2), status=NOT_BEGUN, payload=b"")], [timing]))
-    (told,) = [r for m in node.ctx.take(TaskResults, "node:1") for r in m.results]
-    assert told.array == array(2)
-    assert unpack(told.payload) == replace(EXITED, name="task9", actor=actor)
-
-
-def test_what_a_leaving_actor_ran_ahead_of_its_node_has_its_value() -> None:
-    """Its driver's own message had it run (`direct_calls`), and its report comes first."""
-    node, actor = living()
-    extra = TaskExtra(call=actor, method="m", ahead=True)
-    ran = replace(spec(1, owner="driver:1.0", demand=""), extra=extra)
-    node.turn(W1, TasksDone([result(1)], [Timing("t", 0.0, 1e-4, 1)]))
-    node.turn(W1, ExitActor(EXITED, running=True))
-    node.turn("node:1", ActorCalls(actor, 0, [ran], []))
-    (told,) = [r for m in node.ctx.take(TaskResults, "node:1") for r in m.results]
-    assert (told.array, told.status, told.payload) == (array(1), OK, result(1).payload)
 
 
 @pytest.mark.parametrize("graceful", [False, True])

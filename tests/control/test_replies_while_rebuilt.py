@@ -69,7 +69,7 @@ def told(node: Node) -> list[bytes]:
 @pytest.mark.parametrize("asked_first", [False, True])
 def test_a_call_is_answered_as_soon_as_it_was_repeated(kept: bool, asked_first: bool) -> None:
     node = rebuilt(kept)
-    early = ActorCalls(ACTOR, 1, [], [], early=[call(2, FAR), call(4, FAR)])
+    early = ActorCalls(ACTOR, 1, [], early=[call(2, FAR), call(4, FAR)])
     if asked_first:
         node.turn("node:1", early)
         # That the constructor has not run yet matters to calls that it comes before.
@@ -92,7 +92,7 @@ def test_a_call_is_answered_as_soon_as_it_was_repeated(kept: bool, asked_first: 
 def test_who_asks_before_the_lineage_is_here_is_told_as_soon_as_it_is() -> None:
     node = Node(2)
     node.turn("gcs", AssignTasks([creation(1)]))
-    node.turn("node:1", ActorCalls(ACTOR, 1, [], [], early=[call(2, FAR), call(4, FAR)]))
+    node.turn("node:1", ActorCalls(ACTOR, 1, [], early=[call(2, FAR), call(4, FAR)]))
     record = CallRecord(call(2, FAR), result(2, node=1))
     node.turn("gcs", ActorLineage(ACTOR, 1, 1, b"", [], [record]))
     assert told(node) == [array(2)]
@@ -106,7 +106,7 @@ def test_who_waits_asks_the_node_where_it_is_rebuilt_and_no_more_when_it_is() ->
     node.turn(W2, SubmitTasks([call(3, W2)]))
     asked = node.ctx.take(ActorCalls, "node:2")
     assert [[c.array for c in m.early] for m in asked] == [[array(2)], [array(3)]]
-    assert not any(m.tasks or m.probes for m in asked)
+    assert not any(m.tasks for m in asked)
     node.turn("node:2", TaskResults(W1, [result(2, node=2)]))
     assert [r.array for m in node.ctx.take(TaskResults, W1) for r in m.results] == [array(2)]
     node.turn("gcs", ActorChanged(ACTOR, ALIVE, 2, 1, logged=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from raytwin.runtime.control.actors.reply_cache import REPLY_BYTES_MAX
+from raytwin.runtime.control.actors.actor_record import REPLY_BYTES_MAX
 from raytwin.runtime.control.core.ids import STREAM_BASE
 from raytwin.runtime.control.messages import (
     OK,
@@ -56,7 +56,7 @@ def hosting(restarts: int = 0) -> Node:
     node = Node(2)
     node.turn("gcs", AssignTasks([creation(0, restarts)]))
     node.done(W2, (1, 0, 1))
-    node.turn("node:1", ActorCalls(ACTOR, 0, [call(2, FAR)], []))
+    node.turn("node:1", ActorCalls(ACTOR, 0, [call(2, FAR)]))
     node.ctx.sent.clear()
     return node
 
@@ -66,12 +66,12 @@ def test_who_calls_once_more_has_what_came_before_and_what_comes() -> None:
     node.turn(W2, StreamItems([item(2, 0)]))
     node.turn(W2, StreamItems([item(2, 1)]))
     assert told(node, "node:1") == [(0, OK), (1, OK)]
-    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)], []))
+    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)]))
     assert told(node, "node:2") == [(0, OK), (1, OK)]
     node.turn(W2, StreamItems([item(2, 2)]))
     node.done(W2, (2, 0, 1))
     assert told(node, "node:2") == [(2, OK), (-1, OK)]
-    node.turn("node:3", ActorCalls(ACTOR, 0, [call(2, "worker:3.1")], []))
+    node.turn("node:3", ActorCalls(ACTOR, 0, [call(2, "worker:3.1")]))
     assert told(node, "node:3") == [(0, OK), (1, OK), (2, OK), (-1, OK)]
 
 
@@ -80,12 +80,12 @@ def test_what_is_too_much_to_remember_is_lost_and_not_a_hole() -> None:
     node = hosting()
     node.turn(W2, StreamItems([item(2, 0, REPLY_BYTES_MAX)]))
     node.ctx.sent.clear()
-    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)], []))
+    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)]))
     assert told(node, "node:2") == [(-1, SYSTEM_ERROR)]
     node.turn(W2, StreamItems([item(2, 1)]))
     node.done(W2, (2, 0, 1))
     assert told(node, "node:2") == []
-    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)], []))
+    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)]))
     assert told(node, "node:2") == [(-1, SYSTEM_ERROR)]
 
 
@@ -94,7 +94,7 @@ def test_items_come_once_more_while_the_end_waits_for_the_log() -> None:
     node.turn(W2, StreamItems([item(2, 0)]))
     node.done(W2, (2, 0, 1))
     assert told(node, "node:1") == [(0, OK)]
-    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)], []))
+    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)]))
     assert told(node, "node:2") == [(0, OK)]
     node.turn("gcs", CallsLogged(ACTOR, 0, 1))
     assert told(node, "node:2") == [(-1, OK)]
@@ -112,14 +112,14 @@ def test_a_call_that_is_repeated_yields_for_who_asks_then(owner: str) -> None:
     node.turn(W2, StreamItems([item(2, 0)]))
     node.done(W2, (2, 0, 1))
     node.ctx.sent.clear()
-    node.turn("node:1", ActorCalls(ACTOR, 1, [call(2, owner)], []))
+    node.turn("node:1", ActorCalls(ACTOR, 1, [call(2, owner)]))
     assert told(node, "node:1") == [(0, OK), (-1, OK)]
 
 
 def test_a_driver_calls_once_and_its_items_are_not_remembered() -> None:
     node = hosting()
     node.done(W2, (2, 0, 1))
-    node.turn("node:1", ActorCalls(ACTOR, 0, [call(3, DRIVER)], []))
+    node.turn("node:1", ActorCalls(ACTOR, 0, [call(3, DRIVER)]))
     node.turn(W2, StreamItems([item(3, 0)]))
     actor = node.scheduler.actors.actors[ACTOR]
     assert actor.replies.find(array(3)) is None and actor.replies.find(array(2)) is not None

@@ -17,7 +17,6 @@ from raytwin.runtime.control.messages import (
     ActorInfo,
     Assignment,
     CancelTask,
-    DirectCall,
     Exit,
     FunctionBlob,
     RangeResult,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from tests.control.world import World
 
 _FOR_EXECUTOR = (
-    RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall
+    RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask
 )  # fmt: skip
 DUE_S = 0.005
 
@@ -53,8 +52,6 @@ class Worker(Shell):
         self._calls = 0
         executor = self.executor = Executor(self.ctx, node, world.config)
         executor.before_results = self.client.buffer.flush
-        if not node:
-            executor.direct_to = world.direct_to
         executor.pack = msgspec.msgpack.encode
         world.turn(address, lambda: executor.start(1))
         self.start(self._work())

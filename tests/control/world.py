@@ -89,11 +89,8 @@ class World:
         delay_s: float = 1e-4,
         jitter: float = 1.0,
         store_bytes: int = 1 << 40,
-        direct_to: str = "",
     ) -> None:
-        """`direct_to`: a driver that the workers of node 0 can reach without the node."""
         self.seed = seed
-        self.direct_to = direct_to
         self.rng = random.Random(seed)
         self.config = config or Config(seed=seed, inline_bytes_max=INLINE_BYTES_MAX)
         self.delay_s = delay_s

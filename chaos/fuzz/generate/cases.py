@@ -23,7 +23,6 @@ from raytwin.chaos.fuzz.generate.holders import with_holders
 from raytwin.chaos.fuzz.generate.several_values import with_several
 from raytwin.chaos.fuzz.generate.streaming import with_streams
 from raytwin.chaos.fuzz.programs.program import Body
-from raytwin.runtime.control.core.config import Config
 
 HEARTBEAT_TIMEOUT_S = 0.5
 STORE_BYTES = 64 << 30
@@ -51,8 +50,6 @@ HOLDERS = 0.2
 """How many of the programs have actors that hold CPUs."""
 KINDS = ("streams", "beside", "groups", "ends", "holders")
 """Of these a program may have none: they are drawn last, and later than others have been."""
-DIRECT_AFTER = (1, 8)
-"""After so many of those, calls go directly (`Config.direct_after`)."""
 HORIZON_S = 0.5
 """Faults begin within this time of a run, in virtual seconds."""
 STORED: dict[str, Any] = {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}
@@ -72,7 +69,6 @@ class Case:
     """Per node; with less than the usual, objects go to disk and come back."""
     gcs: dict[str, Any] = field(default_factory=dict)
     """What the session is told of the GCS: replicas, shards, storage."""
-    direct_after: int = Config().direct_after
     slots: float = 0.0
     """What each node has for placement groups."""
 
@@ -106,14 +102,11 @@ def draw_case(
         program = with_callers(calls, program, store_bytes == STORE_BYTES)
         kills += _draw_kills_of_actors(calls, nodes, lossless)
     singly = random.Random(f"fuzz/awaited/{seed}")
-    direct_after = Config().direct_after
     if singly.random() < AWAITED:
         program = with_awaited(singly, program, store_bytes == STORE_BYTES)
-        direct_after = singly.choice(DIRECT_AFTER)
     unwanted = random.Random(f"fuzz/cancels/{seed}")
     if unwanted.random() < CANCELS:
         program = with_cancels(unwanted, program, store_bytes == STORE_BYTES)
-        direct_after = unwanted.choice(DIRECT_AFTER)
     streams = random.Random(f"fuzz/streams/{seed}")
     if "streams" in kinds and streams.random() < STREAMS:
         program = with_streams(streams, program, store_bytes == STORE_BYTES)
@@ -137,7 +130,7 @@ def draw_case(
     if "holders" in kinds and holding.random() < HOLDERS:
         program = with_holders(holding, program)
     plan = Plan([*plan.steps, *kills])
-    return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, direct_after, slots)
+    return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, slots)
 
 
 def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:

@@ -21,19 +21,18 @@ is, and the calls that are queued, sent or to be sent again. The actor's side ha
 An actor that may restart is **logged**: a reply leaves its node only when the GCS has the call
 in the actor's lineage. After a failure the GCS places a new *incarnation*, whose node restores
 the last checkpoint and replays the calls since. Calls without a reply are sent again if
-`max_task_retries` allows it, else the new incarnation is only asked for the reply.
+`max_task_retries` allows it, else their callers get ActorUnavailableError.
 
 Promises (G3): the state of an actor is the fold of its logged calls, and each call takes effect
 once, however often a caller that runs again makes it; the calls of one caller start in the order
 in which it made them. A client never sees a reply that a reconstructed actor does not know.
 
 - `actor_manager`: the life of a node's actors; the messages of the actor's side
-- `actor_record`: one incarnation of an actor
+- `actor_record`: one incarnation of an actor, and the calls that it knows (`ReplyCache`)
 - `call_queue`: calls from their callers to the worker
 - `call_replies`: replies from the worker to the log, the callers and the cache
-- `reply_cache`: calls that an actor has taken, for callers that repeat one
 - `reconstruction`: checkpoint and replay
-- `call_submitter`, `call_route`: the callers' side
+- `call_submitter`: the callers' side
 - `node_services`: what the actors use of the node's other parts
 """
 

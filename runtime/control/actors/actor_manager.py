@@ -36,7 +36,6 @@ from raytwin.runtime.control.actors.call_queue import CallQueue
 from raytwin.runtime.control.actors.call_replies import CallReplies
 from raytwin.runtime.control.actors.node_services import NodeServices
 from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
-from raytwin.runtime.control.actors.reply_cache import ReplyBudget
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.task_ranges import job_of_task
 from raytwin.runtime.control.core.worker_record import Worker
@@ -83,14 +82,10 @@ class ActorManager:
         self._services = services
         self.actors: dict[bytes, ActorRecord] = {}
         self.queued: deque[ActorRecord] = deque()
-        self.reply_budget = ReplyBudget()
         self.unsent: dict[bytes, ActorRecord] = {}
         """Actors that have something to send at the end of this turn."""
         self.replies = CallReplies(ctx, node, services, self.unsent)
-        self.calls = CallQueue(
-            ctx, node, services, self.replies, self.unsent, self._reported,
-            self._end_for_good,
-        )  # fmt: skip
+        self.calls = CallQueue(ctx, node, services, self.replies, self.unsent, self._end_for_good)
         self.reconstruction = ActorReconstruction(
             ctx, node, services, self.calls, self.replies, self._end_for_good
         )
@@ -118,7 +113,7 @@ class ActorManager:
             if known.incarnation >= info.incarnation:
                 return False
             self._drop(known, "it was started elsewhere", again=True)
-        actor = self.actors[spec.array] = ActorRecord(spec, info, self.reply_budget)
+        actor = self.actors[spec.array] = ActorRecord(spec, info)
         self._services.pool.hold(spec.demand)
         if not actor.lineage_here:
             self._ctx.send("gcs", FetchLineage(actor.id, actor.incarnation))
@@ -203,9 +198,8 @@ class ActorManager:
         actor = self._current(message.actor, message.incarnation)
         if actor is None:
             return
-        if actor.state is not ActorState.ALIVE:
-            for spec in message.early:
-                self.reconstruction.ask(actor, spec)
+        for spec in message.early:
+            self.reconstruction.ask(actor, spec)
         self.calls.on_calls(actor, message)
 
     def cancel(self, message: CancelCall) -> None:
@@ -233,17 +227,14 @@ class ActorManager:
         ran = self._services.timeline.ran
         if result.calls:
             ran(worker.number, timing, actor.running[result.array].spec, result, CALL)
-            self.replies.ended_together(actor, result)
+            self.replies.batch_ended(actor, result)
         elif result.array == actor.id:
             ran(worker.number, timing, actor.spec, result, ACTOR)
             self._on_created(actor, result)
-        elif result.array not in actor.running:
-            # The driver has sent the call to the worker directly, and the worker was faster.
-            actor.unclaimed[result.array] = result, timing
         else:
             if actor.logged or result.status == NOT_BEGUN:
                 # The other cases are the same for all calls of a batch.
-                actor.take_apart(result.array)
+                actor.split_batch(result.array)
             if result.status != NOT_BEGUN:
                 kind = REPLAY if result.array in actor.replaying else CALL
                 spec = actor.running[result.array].spec
@@ -254,7 +245,6 @@ class ActorManager:
         assignment = actor.running.pop(result.array)
         spec = assignment.spec
         assert spec.extra is not None
-        actor.repeated.discard(spec.array)
         if spec.extra.method == READY_METHOD:
             self.replies.finish(actor, result, spec.owner, actor.id)
         elif result.status == NOT_BEGUN:
@@ -295,7 +285,7 @@ class ActorManager:
             dirty = list(self.unsent.values())
             self.unsent.clear()
             for actor in dirty:
-                self.calls.hand_out(actor)
+                self.calls.send_calls(actor)
                 self.replies.send_records(actor)
 
     # -- actors that end ---------------------------------------------------------
@@ -326,7 +316,7 @@ class ActorManager:
         self._forget(actor, await_log=bool(actor.held))
 
     def on_exit(self, worker: Worker, message: ExitActor) -> None:
-        """The actor ends itself; its process leaves."""
+        """The actor ends itself, and its process with it."""
         if message.crashed:
             worker.restarts = self.may_restart(worker)
             self.on_worker_died(worker, message.reason.detail)
@@ -334,10 +324,7 @@ class ActorManager:
         actor = self._of_worker(worker)
         if actor is not None:
             actor.leaving = message.reason
-            for caller in list(actor.callers):
-                self.calls.advance(actor, caller)
-            if not message.running:
-                self._leaves(worker)
+            self._leaves(worker)
 
     def _has_left(self, actor: ActorRecord) -> None:
         """The worker of an actor that exited has ended."""
@@ -408,10 +395,6 @@ class ActorManager:
             self.replies.await_log(actor)
         else:
             self.replies.discard(actor)
-        for result, _ in actor.unclaimed.values():
-            self._services.objects.local.discard(result)
-            self._services.contained_references.drop(result)
-        actor.unclaimed.clear()
         if actor in self.queued:
             self.queued.remove(actor)
             self._services.inputs.unclaim(actor.spec)
@@ -432,11 +415,9 @@ class ActorManager:
         return found if found is not None and found.incarnation == incarnation else None
 
     def is_repeating(self, worker: Worker) -> bool:
-        """Whether an actor's worker may submit tasks that it has submitted before."""
+        """Whether an actor's worker may submit tasks that an earlier incarnation has submitted."""
         actor = self.actors.get(worker.actor)
-        if actor is None or not actor.incarnation:
-            return False
-        return actor.state is not ActorState.ALIVE or bool(actor.repeated)
+        return actor is not None and actor.incarnation > 0
 
     def may_restart(self, worker: Worker) -> bool:
         """Whether the actor of a dead worker starts again, as far as this node knows."""

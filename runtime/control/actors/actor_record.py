@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from enum import Enum
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.actors.reply_cache import ReplyBudget, ReplyCache
-from raytwin.runtime.control.core.call_batches import is_run, singles
+from raytwin.runtime.control.core.addresses import node_of
+from raytwin.runtime.control.core.batching import ITEM_BYTES
+from raytwin.runtime.control.core.call_batches import is_batch, singles
 from raytwin.runtime.control.core.context import Timer
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.messages import (
@@ -19,9 +21,13 @@ from raytwin.runtime.control.messages import (
     RangeResult,
     RestoreActor,
     TaskSpec,
-    Timing,
 )
 from raytwin.runtime.control.messages.errors import ActorDeath
+
+REPLY_BYTES_MAX = 16 << 20
+"""Of an actor's cached replies: some 30,000 small ones, or 160 of 100 KB."""
+CALLS_MAX = 100_000
+"""How many calls an actor's cache knows."""
 
 
 class ActorState(Enum):
@@ -64,10 +70,117 @@ class HeldReply:
         self.owner = owner
 
 
+class CachedCall:
+    """A call that may be repeated, and what it has yielded and returned."""
+
+    __slots__ = ("ended", "items", "nbytes", "reply")
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.reply: RangeResult | None = None
+        """None: it has not ended, or the reply has made room."""
+        self.items: list[RangeResult] | None = None
+        """All that the call has yielded so far; None: it is no stream, or they have made room."""
+        self.nbytes = 0
+
+
+class ReplyCache:
+    """The calls of one incarnation of an actor, for callers that repeat one.
+
+    A call takes effect once, however often its caller makes it: a task that runs again makes its
+    calls again, with the same IDs, and so does a node whose actor started anew before the reply
+    was there. So the cache has
+
+    - calls of tasks and actors, from their end on;
+    - their streams, and all streams that are replayed, from their beginning on, with the items
+      so far: the first caller's node has the only other copy of small ones;
+    - calls in the actor's lineage, of drivers too, from their replay on.
+
+    The oldest make room: first the reply and the items, and the repeated call gets
+    ObjectLostError; then the ID, and the repeated call is a new one.
+
+    The client that made a call last owns its reply. The one before may be alive: its node was
+    declared dead and does not know it yet, or the GCS did not know that its task still ran. So
+    the cache keeps the others as waiters, one on each node (a node delivers a result to all of
+    its clients that own the array), and each of them gets the items and the reply.
+    """
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[bytes, CachedCall] = OrderedDict()
+        self._full: deque[CachedCall] = deque()
+        """Calls with replies or items, the oldest first."""
+        self._nbytes = 0
+        self._waiters: dict[bytes, dict[int, str]] = {}
+
+    def find(self, call: bytes) -> CachedCall | None:
+        """Return what is known of a call."""
+        return self._calls.get(call)
+
+    def knows_any(self, calls: Sequence[bytes]) -> bool:
+        """Whether any of these calls may have begun."""
+        return not self._calls.keys().isdisjoint(calls)
+
+    def begin_stream(self, call: bytes) -> None:
+        """A call begins to yield."""
+        self._calls.setdefault(call, CachedCall()).items = []
+
+    def add_item(self, item: RangeResult) -> None:
+        """Remember the next item of a stream, unless one before it has made room."""
+        cached = self._calls.get(item.array)
+        if cached is not None and cached.items is not None:
+            cached.items.append(item)
+            self._charge(cached, len(item.payload))
+
+    def keep(self, reply: RangeResult, share: int = 1) -> None:
+        """Remember the reply to a call; `share` calls have the same payload."""
+        cached = self._calls.setdefault(reply.array, CachedCall())
+        cached.ended, cached.reply = True, reply
+        self._charge(cached, len(reply.payload) // share)
+        if len(self._calls) > CALLS_MAX:
+            self._calls.popitem(last=False)
+
+    def _charge(self, cached: CachedCall, nbytes: int) -> None:
+        if not cached.nbytes:
+            self._full.append(cached)
+        cached.nbytes += ITEM_BYTES + nbytes
+        self._nbytes += ITEM_BYTES + nbytes
+        while self._nbytes > REPLY_BYTES_MAX:
+            oldest = self._full.popleft()
+            self._nbytes -= oldest.nbytes
+            oldest.nbytes, oldest.reply, oldest.items = 0, None, None
+
+    def called_again(self, call: bytes, before: str, now: str) -> None:
+        """Client `now` owns the reply to a call that client `before` waits for, too."""
+        if node_of(before) != node_of(now):
+            waiters = self._waiters.setdefault(call, {})
+            waiters.pop(node_of(now), None)
+            waiters[node_of(before)] = before
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether any call has waiters."""
+        return bool(self._waiters)
+
+    def waiters(self, call: bytes) -> list[str]:
+        """Return the clients that wait for a call besides its owner, in order."""
+        return list(self._waiters[call].values()) if call in self._waiters else []
+
+    def take_waiters(self, call: bytes) -> list[str]:
+        """Return the waiters of a call that has ended, and forget them."""
+        waiters = self.waiters(call)
+        self._waiters.pop(call, None)
+        return waiters
+
+    def clear(self) -> None:
+        """Forget all calls. Waiters stay until the replies that the log still holds have left."""
+        self._calls.clear()
+        self._full.clear()
+
+
 class ActorRecord:
     """One incarnation of an actor on its node."""
 
-    def __init__(self, spec: TaskSpec, info: ActorInfo, budget: ReplyBudget) -> None:
+    def __init__(self, spec: TaskSpec, info: ActorInfo) -> None:
         self.spec = spec
         self.info = info
         self.id = spec.array
@@ -84,31 +197,27 @@ class ActorRecord:
         """Calls that wait, by caller, in order."""
         self.waiting: dict[bytes, QueuedCall] = {}
         """Calls that wait, by ID, except replayed ones."""
-        self.batch: list[Assignment] = []
-        """Calls to hand to the worker with this turn."""
+        self.unsent: list[Assignment] = []
+        """Calls to send to the worker with this turn."""
         self.running: dict[bytes, Assignment] = {}
         """Calls that the worker has, by ID."""
-        self.unclaimed: dict[bytes, tuple[RangeResult, Timing]] = {}
-        """Reports of calls that the worker had directly, and this node not yet."""
         self.executed = 0
         """Calls that took effect, those of earlier incarnations included."""
-        self.repeated: set[bytes] = set()
-        """Calls that were sent to an earlier incarnation as well, and have not ended."""
         self.records: list[CallRecord] = []
         """Calls to log with this turn."""
         self.held: OrderedDict[bytes, HeldReply] = OrderedDict()
         """Replies that wait for the log, by call, in order."""
-        self.replies = ReplyCache(budget)
+        self.replies = ReplyCache()
         # Reconstruction:
         self.checkpoint = RestoreActor(b"", 0)
         self.lineage: list[CallRecord] = []
-        """Calls to replay."""
+        """Calls to replay, until the constructor has run."""
         self.lineage_here = info.incarnation == 0
         """Whether the checkpoint and all of the lineage have arrived."""
         self.asked: list[TaskSpec] = []
-        """Calls to reply to as soon as the lineage is here, if it contains them."""
-        self.replaying: set[bytes] = set()
-        """Calls whose replay has not ended."""
+        """Calls to reply to as soon as they are replayed, if the lineage contains them."""
+        self.replaying: dict[bytes, RangeResult] = {}
+        """Calls whose replay has not ended, with the replies of the incarnation before."""
         self.replayed = 0
         """How many calls this incarnation replays, or has replayed."""
         self.to_replay: deque[CallRecord] = deque()
@@ -120,18 +229,15 @@ class ActorRecord:
         """Return the reason of its death with its name and ID, for its callers."""
         return replace(why, name=self.spec.name, actor=self.id)
 
-    def take_apart(self, call: bytes) -> None:
-        """Make single calls of the batch that a running call is in, if it is in one.
-
-        What happens to this call does not happen to the others.
-        """
-        run = self.running.get(call)
-        if run is None or not is_run(run.spec):
+    def split_batch(self, call: bytes) -> None:
+        """Make single calls of the batch that a running call is in, if it is in one."""
+        batch = self.running.get(call)
+        if batch is None or not is_batch(batch.spec):
             return
-        apart = [Assignment(spec) for spec in singles([run.spec])]
-        for assignment in apart:
-            if self.running.get(assignment.spec.array) is run:
+        calls = [Assignment(spec) for spec in singles([batch.spec])]
+        for assignment in calls:
+            if self.running.get(assignment.spec.array) is batch:
                 self.running[assignment.spec.array] = assignment
-        if run in self.batch:
-            at = self.batch.index(run)
-            self.batch[at : at + 1] = apart
+        if batch in self.unsent:
+            at = self.unsent.index(batch)
+            self.unsent[at : at + 1] = calls

@@ -19,10 +19,9 @@ from raytwin.runtime.control.actors.actor_record import ActorRecord, QueuedCall
 from raytwin.runtime.control.actors.call_replies import CallReplies
 from raytwin.runtime.control.actors.node_services import NodeServices
 from raytwin.runtime.control.core.addresses import may_call_again
-from raytwin.runtime.control.core.call_batches import arrays_of, is_run, singles
+from raytwin.runtime.control.core.call_batches import arrays_of, is_batch, singles
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.direct_calls import is_ahead
-from raytwin.runtime.control.core.failed_values import call_failed, cancelled_result, failed_value
+from raytwin.runtime.control.core.failed_values import cancelled_result, failed_value
 from raytwin.runtime.control.core.ids import job_of
 from raytwin.runtime.control.messages import (
     OK,
@@ -30,25 +29,19 @@ from raytwin.runtime.control.messages import (
     ActorCalls,
     Assignment,
     CancelTask,
-    Event,
     ObjectValue,
     RangeResult,
     RunTasks,
     TaskSpec,
-    Timing,
 )
 from raytwin.runtime.control.messages.errors import (
     ActorDeath,
-    ActorUnavailable,
     DeathCause,
     Loss,
     LossCause,
     unpack,
 )
 from raytwin.runtime.control.objects.replayed_results import is_stream
-
-CALLS_AGAIN = "calls_sent_again"
-"""Event: calls that an earlier incarnation has not replied to, and the new one runs."""
 
 
 class CallQueue:
@@ -61,56 +54,37 @@ class CallQueue:
         services: NodeServices,
         replies: CallReplies,
         dirty: dict[bytes, ActorRecord],
-        reported: Callable[[ActorRecord, RangeResult, Timing], None],
         replay_failed: Callable[[ActorRecord, ActorDeath], None],
     ) -> None:
         """`dirty` takes the actors that have something to send at the end of the turn;
-        `reported` takes a worker's report of a call; `replay_failed` ends an actor that
-        a replayed call keeps from being rebuilt, and says why."""
+        `replay_failed` ends an actor that a replayed call keeps from being reconstructed."""
         self._ctx = ctx
         self._node = node
         self._services = services
         self._replies = replies
         self._dirty = dirty
-        self._reported = reported
         self._replay_failed = replay_failed
 
     # -- calls that come ---------------------------------------------------------
 
     def on_calls(self, actor: ActorRecord, message: ActorCalls) -> None:
         """Take calls for an actor."""
-        again = 0
-        for number, spec in enumerate(message.tasks):
-            if is_run(spec):
-                if not self._take_batch(actor, spec):
-                    for single in singles([spec]):
-                        self._take(actor, single)
-                continue
-            if self._take(actor, spec) and number < message.again:
-                actor.repeated.add(spec.array)
-                again += 1
-        if again:
-            self._ctx.send("gcs", Event(CALLS_AGAIN, actor.spec.name, f"{again} calls", again))
-        for spec in message.probes:
-            if not self._replies.repeat(actor, spec):
-                if spec.array in message.cancelled:
-                    error = cancelled_result(spec, self._node)
-                else:
-                    missed = ActorUnavailable(spec.name, actor.id)
-                    error = call_failed(spec, missed, self._node)
-                self._services.results.finish_call(error, spec.owner)
+        for spec in message.tasks:
+            if not is_batch(spec):
+                self._take(actor, spec)
+            elif not self._take_batch(actor, spec):
+                for single in singles([spec]):
+                    self._take(actor, single)
 
-    def _take(self, actor: ActorRecord, spec: TaskSpec) -> bool:
-        """Take a call; return whether it is to run."""
+    def _take(self, actor: ActorRecord, spec: TaskSpec) -> None:
         if self._services.access.is_over(spec.array):
-            return False
+            return
         if self._replies.repeat(actor, spec):
-            return False
+            return
         if spec.array in actor.waiting:
             self._take_over(actor, actor.waiting[spec.array], spec)
-            return True
-        self.queue(actor, spec, spec.owner, ())
-        return True
+        else:
+            self.queue(actor, spec, spec.owner, ())
 
     def _take_batch(self, actor: ActorRecord, batch: TaskSpec) -> bool:
         """Give the worker a batch of calls if none waits or came before; else do nothing."""
@@ -126,31 +100,25 @@ class CallQueue:
             return False
         assignment = Assignment(batch)
         actor.running.update(dict.fromkeys(calls, assignment))
-        actor.batch.append(assignment)
+        actor.unsent.append(assignment)
         self._dirty[actor.id] = actor
         return True
 
     def _take_over(self, actor: ActorRecord, old: QueuedCall, spec: TaskSpec) -> None:
         """A caller that runs again has made a call that waits: it takes the old one's place.
 
-        The call moves to the queue of the caller of now, and so do the calls behind it that
-        the old caller made: the new caller makes them again, too.
+        The queue of the old caller becomes the new one's, which makes all of its calls again.
         """
-        calls = actor.callers[old.caller]
-        at = calls.index(old)
         self._withdraw(old)
         actor.replies.called_again(spec.array, old.spec.owner, spec.owner)
         call = actor.waiting[spec.array] = QueuedCall(spec, spec.owner)
-        if old.caller == spec.owner:
-            calls[at] = call
-        else:
-            moved = [call]
-            moved += [calls.pop() for _ in range(len(calls) - at)][-2::-1]
-            if not calls:
-                del actor.callers[old.caller]
-            for each in moved:
+        calls = actor.callers[old.caller]
+        calls[calls.index(old)] = call
+        if old.caller != spec.owner:
+            del actor.callers[old.caller]
+            for each in calls:
                 each.caller = spec.owner
-            actor.callers.setdefault(spec.owner, deque()).extend(moved)
+            actor.callers.setdefault(spec.owner, deque()).extend(calls)
         call.rank = self._services.inputs.claim(spec) if spec.deps else 0
         self._want(actor, call, list(spec.deps))
 
@@ -205,12 +173,11 @@ class CallQueue:
         """Give the worker the first calls of a caller, as far as their inputs are here."""
         calls = actor.callers.get(caller)
         while calls and not calls[0].missing:
-            if actor.ended:
-                return  # while the input was on its way, or for want of one
+            if actor.ended or actor.leaving:
+                return  # callers get the actor's death once its worker has ended
             call = calls[0]
             spec = call.spec
-            begins = call.failed is None and not actor.leaving
-            left = self._services.objects.local.evicted(spec.deps) if begins else []
+            left = self._services.objects.local.evicted(spec.deps) if call.failed is None else []
             if left:
                 # They were evicted while the call waited for its turn.
                 self._want(actor, call, left)
@@ -219,9 +186,6 @@ class CallQueue:
             if caller:
                 del actor.waiting[spec.array]
             self._services.inputs.unclaim(spec)
-            if actor.leaving:
-                self._too_late(actor, spec)
-                continue
             if call.failed is not None:
                 self._input_failed(actor, spec, call.failed)
                 continue
@@ -249,50 +213,32 @@ class CallQueue:
             root = unpack(error.payload) if error.status == SYSTEM_ERROR else None
             self._replay_failed(actor, ActorDeath(DeathCause.NOT_REBUILT, root=root))
             return
-        actor.repeated.discard(spec.array)
         end = RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns)
         self._replies.finish(actor, end, spec.owner, b"")
-
-    def _too_late(self, actor: ActorRecord, spec: TaskSpec) -> None:
-        """The actor leaves: reply at once, since a call that runs may wait for this one."""
-        assert actor.leaving is not None
-        why = actor.death(actor.leaving)
-        self._input_failed(actor, spec, failed_value(why, spec.array))
 
     # -- calls that begin --------------------------------------------------------
 
     def _give(self, actor: ActorRecord, spec: TaskSpec, values: tuple[ObjectValue, ...]) -> None:
-        """Give a call to the worker; if that has run it already, take its report."""
+        """Give a call to the worker."""
         assert actor.worker is not None
         call = spec.array
-        if actor.leaving and call not in actor.unclaimed:
-            self._too_late(actor, spec)
-            return
         for value in values:
             if value.size:
                 self._services.objects.local.pin(value.object, actor.worker.address)
         assignment = Assignment(spec, values)
         if call in actor.replaying:
-            cached = actor.replies.find(call)
-            assert cached is not None and cached.reply is not None
-            assignment.cancelled = cached.reply.cancelled
+            assignment.cancelled = actor.replaying[call].cancelled
         if is_stream(spec) and (call in actor.replaying or may_call_again(spec.owner)):
             actor.replies.begin_stream(call)
         actor.running[call] = assignment
-        actor.batch.append(assignment)
+        actor.unsent.append(assignment)
         self._dirty[actor.id] = actor
-        if actor.unclaimed and call in actor.unclaimed:
-            # Its worker runs it once, whatever it is sent now; see `direct_calls`.
-            report, timing = actor.unclaimed.pop(call)
-            self._services.results.delivery.gather()
-            self._reported(actor, report, timing)
-            self._services.results.delivery.flush(delivered=True)
 
-    def hand_out(self, actor: ActorRecord) -> None:
+    def send_calls(self, actor: ActorRecord) -> None:
         """Send the worker the calls of this turn."""
-        if actor.batch and actor.worker is not None:
-            self._ctx.send(actor.worker.address, RunTasks(actor.batch))
-            actor.batch = []
+        if actor.unsent and actor.worker is not None:
+            self._ctx.send(actor.worker.address, RunTasks(actor.unsent))
+            actor.unsent = []
 
     # -- calls that do not begin -------------------------------------------------
 
@@ -307,32 +253,28 @@ class CallQueue:
             self._cancelled(actor, waiting.spec)
             self.advance(actor, waiting.caller)
             return
-        actor.take_apart(call)
+        actor.split_batch(call)
         assignment = actor.running.get(call)
         if assignment is None or actor.worker is None:
             return
-        if assignment in actor.batch and not is_ahead(assignment.spec):
-            actor.batch.remove(assignment)
+        if assignment in actor.unsent:
+            actor.unsent.remove(assignment)
             self.not_begun(actor, assignment)
             return
         # Behind the call itself: only the worker knows whether it has begun.
-        self.hand_out(actor)
+        self.send_calls(actor)
         self._ctx.send(actor.worker.address, CancelTask(call, 0, 1, False, False))
 
     def not_begun(self, actor: ActorRecord, assignment: Assignment) -> None:
-        """A call was taken back from the actor's worker, or refused by one that leaves."""
+        """A call was cancelled before it began."""
         assert actor.worker is not None
         actor.running.pop(assignment.spec.array, None)
         for value in assignment.values:
             if value.size:
                 self._services.objects.local.unpin(value.object, actor.worker.address)
-        if not actor.leaving:
-            self._cancelled(actor, assignment.spec)
-        elif assignment.spec.array not in actor.replaying:  # replayed calls were replied to
-            self._too_late(actor, assignment.spec)
+        self._cancelled(actor, assignment.spec)
 
     def _cancelled(self, actor: ActorRecord, spec: TaskSpec) -> None:
-        actor.repeated.discard(spec.array)
         self._replies.cancelled(actor, cancelled_result(spec, self._node), spec.owner)
 
     def end_job(self, actor: ActorRecord, job: bytes) -> None:

@@ -10,9 +10,8 @@ seen can be reconstructed. It goes to the client that made the call last, and to
 
 from __future__ import annotations
 
-from raytwin.runtime.control.actors.actor_record import ActorRecord, HeldReply
+from raytwin.runtime.control.actors.actor_record import ActorRecord, CachedCall, HeldReply
 from raytwin.runtime.control.actors.node_services import NodeServices
-from raytwin.runtime.control.actors.reply_cache import CachedCall, CallState
 from raytwin.runtime.control.core.addresses import incarnation_of, may_call_again, node_of
 from raytwin.runtime.control.core.batching import cut, record_bytes
 from raytwin.runtime.control.core.call_batches import results_of, split
@@ -28,7 +27,7 @@ from raytwin.runtime.control.messages import (
     RangeResult,
     TaskSpec,
 )
-from raytwin.runtime.control.objects.replayed_results import is_stream, lacks_items, lost
+from raytwin.runtime.control.objects.replayed_results import is_stream, lost
 
 
 class CallReplies:
@@ -62,19 +61,20 @@ class CallReplies:
         actor.held[spec.array] = HeldReply(number, reply, spec.owner)
         self._dirty[actor.id] = actor
 
-    def ended_together(self, actor: ActorRecord, run: RangeResult) -> None:
+    def batch_ended(self, actor: ActorRecord, batch: RangeResult) -> None:
         """The calls of a batch took effect one after another, with small values."""
         assert not actor.logged
-        calls = split(run.calls)
+        calls = split(batch.calls)
         running = list(map(actor.running.pop, calls))
         owners = {assignment.spec.owner for assignment in running}
-        actor.executed += run.count
+        actor.executed += batch.count
         if any(map(may_call_again, owners)):
-            actor.replies.keep(run, calls)
+            for reply in results_of(batch):
+                actor.replies.keep(reply, batch.count)
         if len(owners) == 1 and not actor.replies.has_waiters:
-            self._services.results.finish_call_batch(run, owners.pop(), actor.id)
+            self._services.results.finish_call_batch(batch, owners.pop(), actor.id)
             return
-        for reply, assignment in zip(results_of(run), running, strict=True):
+        for reply, assignment in zip(results_of(batch), running, strict=True):
             self.finish(actor, reply, assignment.spec.owner, actor.id)
 
     def cancelled(self, actor: ActorRecord, reply: RangeResult, owner: str) -> None:
@@ -98,10 +98,8 @@ class CallReplies:
     def yielded(self, actor: ActorRecord, item: RangeResult) -> None:
         """A call that runs has yielded; the log has only the end of its stream."""
         owner = actor.running[item.array].spec.owner
-        actor.replies.add_item(item.array, item)
+        actor.replies.add_item(item)
         self._services.results.finish_item(item, owner, actor.id)
-        if item.array in actor.replaying:
-            return  # the waiters of a replay get all items at its end
         for waiter in actor.replies.waiters(item.array):
             if self._may_live(waiter):
                 self._services.results.finish_item(item, waiter, actor.id, fresh=False)
@@ -162,10 +160,13 @@ class CallReplies:
         """Reply to a call that was made before; return False if it was not, and is to run."""
         call = spec.array
         cached = actor.replies.find(call)
-        if cached is not None and cached.state is not CallState.RUNNING:
-            self.reply(actor, spec, cached)
+        if cached is not None and cached.ended:
+            reply = cached.reply or forgotten(spec, self._node)
+            if not self._send_items(actor, spec, cached) and reply.status == OK:
+                reply = lost(reply, item_id(call, 0), self._node)
+            self._services.results.finish_call(reply, spec.owner, actor.id, fresh=False)
             return True
-        actor.take_apart(call)
+        actor.split_batch(call)
         held, running = actor.held.get(call), actor.running.get(call)
         if held is not None:
             before = held.owner
@@ -174,7 +175,7 @@ class CallReplies:
         else:
             return False
         if not self._send_items(actor, spec, cached) and before != spec.owner:
-            # Without its items the end of a stream is of no use to the caller of now.
+            # Without its items the end of a stream is of no use to this caller.
             end = RangeResult(call, 0, 1, OK, b"", self._node, spec.returns)
             gone = lost(end, item_id(call, 0), self._node)
             self._services.results.finish_call(gone, spec.owner)
@@ -185,16 +186,6 @@ class CallReplies:
         elif running is not None:
             running.spec.owner = spec.owner
         return True
-
-    def reply(self, actor: ActorRecord, spec: TaskSpec, cached: CachedCall) -> None:
-        """Send the owner of a repeated call that has ended the reply, or the error of its loss."""
-        if cached.state is CallState.EXECUTED:
-            reply = forgotten(spec, self._node)
-        else:
-            reply = cached.reply_to(spec.array)
-            if not self._send_items(actor, spec, cached) and lacks_items(spec, reply):
-                reply = lost(reply, item_id(spec.array, 0), self._node)
-        self._services.results.finish_call(reply, spec.owner, actor.id, fresh=False)
 
     def _send_items(self, actor: ActorRecord, spec: TaskSpec, cached: CachedCall | None) -> bool:
         """Send the owner of a repeated call the items so far; return whether all are known."""

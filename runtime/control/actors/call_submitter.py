@@ -5,16 +5,19 @@ All clients of a node share one `CallRoute` to an actor, which keeps their calls
     submit ──> WAITING ──actor is ALIVE──> SENT ──the result comes──> done
                   ↑                          │
                   │   the actor starts anew: ├── retries left: sent again, first
-                  │                          └── none left: a probe: its result if
-                  │                              it took effect, else an error
+                  │                          └── none left: ActorUnavailableError
                   ├─ the actor is being reconstructed: its node is asked for the reply
                   │  (`reconstruction`), if the call may have taken effect before
                   └─ the actor is DEAD: ActorDiedError for all, once its node has
                      sent all replies that it has (`DrainCalls`)
 
-So a call is lost neither with the actor's worker nor with its node, and it never takes effect
-twice: the actor's node knows the calls of the incarnation (`ReplyCache`), and the GCS those
-of the ones before.
+So a call with retries is lost neither with the actor's worker nor with its node, and it never
+takes effect twice: the actor's node knows the calls of the incarnation (`ReplyCache`), and the
+GCS those of the ones before.
+
+A caller that runs again makes its calls again. If it ran on another node meanwhile, the actor's
+node has replied to the client there, which called last. So this node sends a call without a
+reply once more. On the actor's node that one takes the place of the first, or gets the reply.
 
 Cost: two dictionary entries a call, one message an actor and turn.
 """
@@ -25,14 +28,12 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.actors.call_route import CallRoute
 from raytwin.runtime.control.core.addresses import may_call_again
 from raytwin.runtime.control.core.batching import cut, task_bytes
 from raytwin.runtime.control.core.bounded_map import BoundedMap
-from raytwin.runtime.control.core.call_batches import singles
+from raytwin.runtime.control.core.call_batches import is_batch, singles
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Handlers
-from raytwin.runtime.control.core.direct_calls import is_ahead
 from raytwin.runtime.control.core.failed_values import call_failed, cancelled_result
 from raytwin.runtime.control.gcs.actor_table import ALIVE, DEAD, PENDING, STARTING
 from raytwin.runtime.control.messages import (
@@ -45,10 +46,69 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
     WatchActors,
 )
-from raytwin.runtime.control.messages.errors import Failure
+from raytwin.runtime.control.messages.errors import ActorUnavailable, Failure
 
 BURIED_MAX = 65_536
 """How many dead actors a node remembers, at most; of others it asks the GCS again."""
+
+
+class CallRoute:
+    """Where one actor is, and the calls of this node's clients that are under way to it."""
+
+    def __init__(self, actor: bytes) -> None:
+        self.actor = actor
+        self.state = PENDING
+        self.node = -1
+        self.incarnation = -1
+        self.logged = False
+        self.reason: Failure | None = None
+        """Why it is dead or starts again."""
+        self.waiting: list[TaskSpec] = []
+        self.sent: dict[bytes, TaskSpec] = {}
+        """Calls without a result, by array, in order."""
+        self.out: list[TaskSpec] = []
+        """Calls to send with this turn."""
+        self.cancelled: list[bytes] = []
+        """Calls to cancel as soon as it takes calls: they may have begun before."""
+        self.asked: set[bytes] = set()
+        """Calls that the actor was asked to cancel: no later incarnation is to run them."""
+        self.starting: tuple[int, int] | None = None
+        """Node and incarnation of an actor that is being reconstructed, once it may be asked."""
+        self.early: list[TaskSpec] = []
+        """Calls to ask it for with this turn."""
+
+    def split_batches(self) -> None:
+        """Make single calls of all batches."""
+        batches = {id(spec): spec for spec in (*self.sent.values(), *self.out) if is_batch(spec)}
+        if not batches:
+            return
+        calls = {
+            key: {call.array: call for call in singles([batch])} for key, batch in batches.items()
+        }
+        for call, spec in self.sent.items():
+            if id(spec) in calls:
+                self.sent[call] = calls[id(spec)][call]
+        out: list[TaskSpec] = []
+        for spec in self.out:
+            out += calls[id(spec)].values() if id(spec) in calls else [spec]
+        self.out = out
+
+    def submit_again(self, spec: TaskSpec) -> None:
+        """Take a call without a result that its caller makes again."""
+        call = spec.array
+        self.split_batches()
+        old = self.sent.get(call)
+        if old is None:
+            self.waiting = [spec if other.array == call else other for other in self.waiting]
+            return
+        # Retries count the actor's failures, however often its caller runs.
+        spec.retries = old.retries
+        if self.state == ALIVE:
+            self.sent[call] = spec
+            self.out = [other for other in self.out if other is not old] + [spec]
+        else:
+            del self.sent[call]
+            self.waiting.append(spec)
 
 
 class CallSubmitter:
@@ -112,15 +172,15 @@ class CallSubmitter:
             self._ask(route, [spec])
 
     def submit_again(self, spec: TaskSpec) -> None:
-        """Send once more a call that has no result, for its caller of now; see `CallRoute`."""
+        """Send once more a call that has no result, for the client that calls now."""
         route = self._under_way.get(spec.array)
         if route is not None:
             route.submit_again(spec)
             self.unsent[route.actor] = route
             self._ask(route, [spec])
 
-    def submit_run(self, spec: TaskSpec, arrays: Sequence[bytes]) -> None:
-        """Send a run of calls, one by one if they have to wait."""
+    def submit_batch(self, spec: TaskSpec, arrays: Sequence[bytes]) -> None:
+        """Send a batch of calls, one by one if they have to wait."""
         assert spec.extra is not None
         route = self.watch(spec.extra.call)
         if route.state == ALIVE:
@@ -160,12 +220,9 @@ class CallSubmitter:
         route = self._under_way.get(call)
         if route is None:
             return False
-        route.take_apart()
-        specs = [*route.waiting, *route.sent.values()]
-        spec = next(spec for spec in specs if spec.array == call)
-        new = [*route.waiting, *route.out[route.again :]]
-        if not is_ahead(spec) and any(other is spec for other in new):
-            route.out = [other for other in route.out if other is not spec]
+        route.split_batches()
+        if call not in route.sent:
+            spec = next(spec for spec in route.waiting if spec.array == call)
             self.forget(call)
             self._fail(cancelled_result(spec, self._node), spec.owner)
         elif route.state == ALIVE:
@@ -189,7 +246,6 @@ class CallSubmitter:
         if route.sent.pop(call, None) is None and route.waiting:
             route.waiting = [spec for spec in route.waiting if spec.array != call]
         if route.logged:
-            route.probed.discard(call)
             route.asked.discard(call)
         return True
 
@@ -215,7 +271,6 @@ class CallSubmitter:
         route = self._under_way.pop(call, None)
         if route is not None:
             route.sent.pop(call, None)
-            route.probed.discard(call)
             route.asked.discard(call)
             route.waiting = [spec for spec in route.waiting if spec.array != call]
 
@@ -240,10 +295,10 @@ class CallSubmitter:
         anew = message.incarnation != route.incarnation
         route.state, route.reason = message.state, message.reason
         route.starting = None
-        route.take_apart()
+        route.split_batches()
         if route.state == DEAD:
             # Calls that were to leave at the end of this turn do not.
-            route.out, route.probes, route.again = [], [], 0
+            route.out = []
             there = route.node not in (-1, self._node) and route.node not in self._dead_nodes
             if route.sent and there:
                 # The GCS's message may have overtaken replies from the actor's node.
@@ -285,7 +340,7 @@ class CallSubmitter:
         if early and route.starting is not None:
             node, incarnation = route.starting
             for piece in cut(early, task_bytes):
-                calls = ActorCalls(route.actor, incarnation, [], [], early=piece)
+                calls = ActorCalls(route.actor, incarnation, [], piece)
                 if node == self._node:
                     self._deliver(calls)
                 else:
@@ -323,27 +378,13 @@ class CallSubmitter:
                 self._send_calls(route)
 
     def _send_calls(self, route: CallRoute) -> None:
-        route.send_repeated()
         out, route.out = route.out, []
-        probes, route.probes = route.probes, []
-        again, route.again = route.again, 0
-        if not out and not probes:
-            return
         if route.node == self._node:
-            self._deliver(
-                ActorCalls(
-                    route.actor, route.incarnation, out, probes, again, [], route.unwanted(probes)
-                )
-            )
+            if out:
+                self._deliver(ActorCalls(route.actor, route.incarnation, out))
             return
         for piece in cut(out, task_bytes):
-            # Calls that are sent again are the first.
-            calls = ActorCalls(route.actor, route.incarnation, piece, [], min(again, len(piece)))
-            again -= calls.again
-            self._ctx.send(f"node:{route.node}", calls)
-        for piece in cut(probes, task_bytes):
-            unwanted = route.unwanted(piece)
-            calls = ActorCalls(route.actor, route.incarnation, [], piece, 0, [], unwanted)
+            calls = ActorCalls(route.actor, route.incarnation, piece)
             self._ctx.send(f"node:{route.node}", calls)
 
     def _send(self, route: CallRoute, spec: TaskSpec) -> None:
@@ -353,33 +394,32 @@ class CallSubmitter:
         self.unsent[route.actor] = route
 
     def _send_again(self, route: CallRoute) -> None:
-        again, route.sent = list(route.sent.values()), {}
+        """Send a new incarnation the calls without a result that have retries left."""
+        sent, route.sent = list(route.sent.values()), {}
         waiting, route.waiting = route.waiting, []
         # Calls that were to leave at the end of this turn are in `sent`, too.
         fresh = {spec.array for spec in route.out}
-        route.out, route.probes, route.again = [], [], 0
-        route.probed, route.repeated = set(), {}
-        for spec in again:
-            if spec.array in fresh or (spec.retries != 0 and spec.array not in route.asked):
-                if spec.array not in fresh:
-                    # Fresh calls are the last ones.
-                    route.again += 1
-                    if spec.retries > 0:
-                        spec.retries -= 1
+        route.out = []
+        for spec in sent:
+            if spec.array in fresh:
                 self._send(route, spec)
+                continue
+            if spec.array in route.asked:
+                self.forget(spec.array)
+                self._fail(cancelled_result(spec, self._node), spec.owner)
+            elif spec.retries == 0:
+                self.forget(spec.array)
+                self._end(spec, ActorUnavailable(spec.name, route.actor))
             else:
-                route.sent[spec.array] = spec
-                route.probes.append(spec)
-                route.probed.add(spec.array)
-                self.unsent[route.actor] = route
+                spec.retries -= spec.retries > 0
+                self._send(route, spec)
         for spec in waiting:
             self._send(route, spec)
 
     def _bury(self, route: CallRoute) -> None:
         ended = [*route.sent.values(), *route.waiting]
-        route.sent, route.waiting, route.out, route.probes = {}, [], [], []
-        route.probed, route.repeated, route.asked = set(), {}, set()
-        route.again, route.cancelled = 0, []
+        route.sent, route.waiting, route.out = {}, [], []
+        route.asked, route.cancelled = set(), []
         for spec in ended:
             self._under_way.pop(spec.array, None)
             self._end(spec, route.reason)

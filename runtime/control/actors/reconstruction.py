@@ -25,13 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from raytwin.runtime.control.actors.actor_record import ActorRecord, ActorState
 from raytwin.runtime.control.actors.call_queue import CallQueue
 from raytwin.runtime.control.actors.call_replies import CallReplies
 from raytwin.runtime.control.actors.node_services import NodeServices
-from raytwin.runtime.control.actors.reply_cache import CallState
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import (
     OK,
@@ -39,15 +36,12 @@ from raytwin.runtime.control.messages import (
     USER_ERROR,
     ActorLineage,
     ActorStarted,
-    Event,
     RangeResult,
     RestoreActor,
     TaskSpec,
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 
-REPLAYED = "calls_replayed"
-"""Event: calls that were replayed to rebuild actors, counted by node and heartbeat."""
 REPLAY_PATIENCE_S = 1.0
 """How long a replayed call of a concurrent actor may hold up the next one."""
 
@@ -71,8 +65,6 @@ class ActorReconstruction:
         self._calls = calls
         self._replies = replies
         self._fail = fail
-        self._replays = 0
-        """Replayed calls of all actors that the event log does not have yet."""
 
     def on_lineage(self, actor: ActorRecord, message: ActorLineage) -> None:
         """Take a part of an actor's checkpoint and lineage."""
@@ -82,9 +74,9 @@ class ActorReconstruction:
             actor.checkpoint = RestoreActor(message.checkpoint, message.upto)
         actor.executed = message.upto
         for record in message.kept:
-            actor.replies.restore(record.result, replayed=False)
+            actor.replies.keep(record.result)
         for record in message.calls:
-            actor.replies.restore(record.result, replayed=True)
+            actor.replaying[record.task.array] = record.result
             actor.lineage.append(record)
         actor.lineage_here = not message.more
         if actor.lineage_here:
@@ -95,16 +87,10 @@ class ActorReconstruction:
 
     def ask(self, actor: ActorRecord, spec: TaskSpec) -> None:
         """A caller asks for the reply to a call, which may be in the lineage."""
-        if not actor.lineage_here:
+        if not actor.lineage_here or spec.array in actor.replaying:
             actor.asked.append(spec)
-            return
-        cached = actor.replies.find(spec.array)
-        if cached is None:
-            return
-        if cached.state is CallState.RUNNING:
-            actor.replies.wait(spec.array, spec.owner)
-        else:
-            self._replies.reply(actor, spec, cached)
+        elif actor.replies.find(spec.array) is not None:
+            self._replies.repeat(actor, spec)
 
     def restore(self, actor: ActorRecord) -> None:
         """Begin, once the constructor has run and the lineage is here."""
@@ -116,7 +102,6 @@ class ActorReconstruction:
             actor.checkpoint = RestoreActor(b"", 0)
         actor.replayed = len(actor.lineage)
         lineage, actor.lineage = actor.lineage, []
-        actor.replaying = {record.task.array for record in lineage}
         if actor.info.max_concurrency > 1:
             actor.to_replay.extend(lineage)
             self._replay_next(actor)
@@ -144,11 +129,7 @@ class ActorReconstruction:
     def replayed(self, actor: ActorRecord, spec: TaskSpec, reply: RangeResult) -> None:
         """A replayed call has ended."""
         actor.executed += 1
-        actor.replaying.discard(spec.array)
-        self._replays += 1
-        cached = actor.replies.find(spec.array)
-        assert cached is not None and cached.reply is not None
-        before = cached.reply
+        before = actor.replaying.pop(spec.array)
         was_cancelled = before.cancelled >= 0
         # Keep also the error if large values find no room this time: waiters get it.
         kept = not was_cancelled and (any(reply.sizes) or reply.status == SYSTEM_ERROR)
@@ -161,9 +142,12 @@ class ActorReconstruction:
         # Large values that are not kept are here already, or their owner released them: then
         # a caller that repeats the call gets the error that they are lost.
         counts = not was_cancelled and (kept or reply.status != SYSTEM_ERROR)
-        actor.replies.replayed(spec.array, reply if counts else None)
-        for waiter in actor.replies.take_waiters(spec.array):
-            self._replies.reply(actor, replace(spec, owner=waiter), cached)
+        actor.replies.keep(reply if counts else before)
+        waiting = [asked for asked in actor.asked if asked.array == spec.array]
+        if waiting:
+            actor.asked = [asked for asked in actor.asked if asked.array != spec.array]
+            for asked in waiting:
+                self._replies.repeat(actor, asked)
         if not actor.replaying:
             self._restored(actor)
         elif not actor.running:
@@ -190,10 +174,3 @@ class ActorReconstruction:
         actor.state = ActorState.ALIVE
         started = ActorStarted(actor.id, actor.incarnation, self._node, actor.replayed)
         self._ctx.send("gcs", started)
-
-    def on_heartbeat(self) -> None:
-        """Send the number of replays to the event log, at most once a heartbeat."""
-        if self._replays:
-            text = f"{self._replays} calls"
-            self._ctx.send("gcs", Event(REPLAYED, f"node:{self._node}", text, self._replays))
-            self._replays = 0

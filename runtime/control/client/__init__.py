@@ -16,10 +16,9 @@ Messages
 out, to its node        SubmitTasks, PutObjects, Release, Unpin (batched by `SendBuffer`);
                         ExportFunction, WantObjects, AllocateObject, AbandonObject, Query,
                         CancelTask, FindActor, KillActor, DescribeJob, RefUpdates
-out, to a worker        DirectCall
 in                      TaskResults, ObjectsReady, ObjectAllocated, QueryReply, KvReply,
                         TaskFound, ActorFound, GroupCreated, RefUpdates, BorrowersGone,
-                        GiveBack, DirectOpen, DirectClosed, TasksUnsent
+                        GiveBack, TasksUnsent
 ======================= ==================================================================
 
 Promises
@@ -34,10 +33,8 @@ Modules
 client          `Client`: the parts, and the messages that reach them
 submitter       the IDs and submission of tasks, calls and puts; cancellation
 send_buffer     batches of what goes to the node
-references      what keeps an array, and its release
-pins            delivered objects, and the views of them
-waits           waiters, and the lookup of values
-results         results and objects that arrive
+references      what keeps an array, and its release; delivered objects and the views of them
+waits           results and objects that arrive, waiters, and the lookup of values
 requests        questions to the node and the GCS
 owned_arrays    `Entry` and `Waiter`
 """

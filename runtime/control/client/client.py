@@ -22,10 +22,8 @@ from __future__ import annotations
 from typing import Any
 
 from raytwin.runtime.control.client.owned_arrays import Entry
-from raytwin.runtime.control.client.pins import Pins
-from raytwin.runtime.control.client.references import References
+from raytwin.runtime.control.client.references import Pins, References
 from raytwin.runtime.control.client.requests import Requests
-from raytwin.runtime.control.client.results import Results
 from raytwin.runtime.control.client.send_buffer import SendBuffer
 from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.client.waits import Waits
@@ -37,8 +35,6 @@ from raytwin.runtime.control.core.failed_values import failed_result
 from raytwin.runtime.control.messages import (
     ActorFound,
     BorrowersGone,
-    DirectClosed,
-    DirectOpen,
     GiveBack,
     GroupCreated,
     KvReply,
@@ -63,11 +59,10 @@ class Client:
         self.config = config
         self.entries: dict[bytes, Entry] = {}
         """The arrays that this client owns; all parts share the table."""
-        self.buffer = SendBuffer(ctx, self.node, config, self.entries)
+        self.buffer = SendBuffer(ctx, self.node, config)
         self.pins = Pins(self.buffer)
         self.references = References(ctx, address, self.node, self.entries, self.pins, self.buffer)
-        self.waits = Waits(ctx, self.node, self.entries, self.pins.objects)
-        self.results = Results(ctx, self.node, self.entries, self.references, self.waits, self.pins)
+        self.waits = Waits(ctx, self.node, self.entries, self.references, self.pins)
         self.requests = Requests(
             ctx, address, self.node, self.entries, self.references, self.waits, self.buffer
         )
@@ -79,9 +74,9 @@ class Client:
         """Take one message; raises TypeError for a type that no client is sent."""
         if isinstance(message, TaskResults):
             self.buffer.answered = True
-            self.results.on_results(message)
+            self.waits.on_results(message)
         elif isinstance(message, ObjectsReady):
-            self.results.on_ready(message)
+            self.waits.on_ready(message)
         elif isinstance(message, ObjectAllocated):
             self.requests.on_allocated(message)
         elif isinstance(message, KvReply):
@@ -98,10 +93,6 @@ class Client:
             self.references.counter.on_updates(message)
         elif isinstance(message, BorrowersGone):
             self.references.counter.on_gone(message)
-        elif isinstance(message, DirectOpen):
-            self.buffer.direct.opened(message.actor, source)
-        elif isinstance(message, DirectClosed):
-            self.buffer.direct.closed(message.worker)
         elif isinstance(message, GiveBack):
             self.references.give_back()
         elif isinstance(message, TasksUnsent):

@@ -66,8 +66,6 @@ class Entry(Struct, eq=False, gc=False):
     all_waiters: list[Waiter] | None = None
     local: list[bytes] | None = None
     """Large objects of it that are pinned for this client."""
-    unhurried: bool = False
-    """Of a single call or plain task: nothing happens when it is released."""
 
     def is_large(self) -> bool:
         """Whether a value of it may be too large for messages."""

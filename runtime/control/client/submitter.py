@@ -66,8 +66,8 @@ class Submitter:
         self._children: dict[bytes, None] = {}
         """What the running task has submitted, in order; of what is gone at most as much."""
         self._children_max = CHILDREN_MAX
-        self._run_deps: tuple[bytes, ...] = ()
-        """The actor of the open run of calls: each call holds it."""
+        self._batch_deps: tuple[bytes, ...] = ()
+        """The actor of the open batch of calls: each call holds it."""
         self._exported: set[bytes] = set()
         self._cancels = 0
 
@@ -146,8 +146,6 @@ class Submitter:
                 holds += spec.deps
         if holds:
             references.hold_inputs(entry, holds)
-        if count == 1 and specs[0].extra is None:
-            entry.unhurried = True
         self._buffer.submit(specs)
         return entry
 
@@ -161,10 +159,10 @@ class Submitter:
         the same name and retries too.
         """
         buffer = self._buffer
-        if extra is not buffer.run_extra:
+        if extra is not buffer.batch_extra:
             spec = TaskSpec(b"", 0, 1, b"", b"", self._address, "", (), 1, retries, -1, name)
-            buffer.begin_run(extra, spec)
-            self._run_deps = (actor,)
+            buffer.begin_batch(extra, spec)
+            self._batch_deps = (actor,)
         entry = self._entries.get(array)
         if entry is None:
             entry = Entry(array, 1, 1, 1)
@@ -173,11 +171,11 @@ class Submitter:
             else:
                 self._entries[array] = entry
         entry.keeper = keeper
-        entry.is_call = entry.unhurried = True
+        entry.is_call = True
         if entry.deps:
-            self._references.hold_inputs(entry, self._run_deps)
+            self._references.hold_inputs(entry, self._batch_deps)
         else:
-            entry.deps = self._run_deps
+            entry.deps = self._batch_deps
             self._references.hold(actor[:ARRAY_BYTES])
         buffer.call(array, args)
         return entry
@@ -225,5 +223,4 @@ class Submitter:
     def kill_actor(self, actor: bytes, restart: bool) -> None:
         """Kill an actor, after the calls submitted before."""
         self._buffer.flush()
-        self._buffer.direct.forget(actor)
         self._ctx.send(self._node, KillActor(actor, ActorDeath(DeathCause.KILLED), restart))

@@ -17,7 +17,6 @@ membership          the node table as a node or the global scheduler has heard i
 access              what one job may do to another's tasks and objects
 task_ranges         splitting ranges of tasks; what a task says of itself
 call_batches        runs: calls of one actor that travel together
-direct_calls        calls from a driver straight to an actor's worker
 worker_record       a worker as its node sees it
 failed_values       errors of the system in place of values
 batching            cutting long lists into messages of bounded length

@@ -38,9 +38,6 @@ class Config(Struct, frozen=True, array_like=True):
     against latency."""
     submit_batch_max: int = 128
     """Tasks, or puts, in a batch that leaves at once."""
-    direct_after: int = 8
-    """After so many results sent straight to a driver, an actor's worker takes that driver's
-    calls directly, too; 0: never. Saves two hops for a connection per pair."""
     log_linger_s: float = 0.1
     """Seconds that a node holds back writes to the GCS's tables.
 

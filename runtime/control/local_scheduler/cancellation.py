@@ -19,11 +19,10 @@ On a node, an element that is
 
 A call of an actor goes another way: `CallSubmitter` ends it if no worker can have begun it,
 else asks the actor's node (`CancelCall`), behind the call; while the actor starts anew, as
-soon as it is there. What the actor's worker has, only that knows: it has left, or the
-worker has it from its owner, too (`direct_calls`). There and on the way there, it ends at
-once if it has not begun; it takes no effect then and is neither counted nor logged. What
-becomes of one that runs is said in `cancelled_calls`. ``force`` is not for calls: it would
-end the actor.
+soon as it is there. The worker alone knows whether a call that it was sent has begun. There
+and on the way there, the call ends at once if it has not begun; it takes no effect then and is
+neither counted nor logged. `call_cancellation` says how one that runs ends. ``force`` is not
+for calls: it would end the actor.
 
 With ``recursive`` the same befalls what a running element has submitted: its
 worker knows the children. When that was killed, all that it owned is cancelled.

@@ -125,7 +125,7 @@ class Dispatcher:
             timings = iter(message.timings)
             for result in message.results:
                 if result.calls:
-                    self._done_together(worker, result, timings)
+                    self._batch_done(worker, result, timings)
                     continue
                 timing = next(timings)
                 spec = worker.assigned[0]
@@ -138,23 +138,23 @@ class Dispatcher:
                     self._results.finish(result, owner)
             if worker.cancels:
                 self._canceller.on_back(worker)
-        self._results.delivery.flush(message.told)
+        self._results.delivery.flush()
         self.leases.drain(worker)
 
-    def _done_together(self, worker: Worker, run: RangeResult, timings: Iterator[Timing]) -> None:
+    def _batch_done(self, worker: Worker, batch: RangeResult, timings: Iterator[Timing]) -> None:
         """Single tasks have ended one after another, with small values."""
         owners = []
         ran = self._timeline.ran
-        for array in split(run.calls):
+        for array in split(batch.calls):
             timing = next(timings)
             spec = worker.assigned[0]
             assert spec.array == array, "out of order"
-            ran(worker.number, timing, spec, run)
+            ran(worker.number, timing, spec, batch)
             owners.append(self.leases.take_off(worker, spec.start, 1, timing.elapsed_s))
         if len(set(owners)) == 1:
-            self._results.finish_batch(run, owners[0])
+            self._results.finish_batch(batch, owners[0])
             return
-        for result, owner in zip(results_of(run), owners, strict=True):
+        for result, owner in zip(results_of(batch), owners, strict=True):
             self._results.finish(result, owner)
 
     def on_items(self, source: str, message: StreamItems) -> None:

@@ -138,8 +138,8 @@ class Submission:
             again = self._actors.is_repeating(worker)
         claims: list[TaskSpec] = []
         for spec in message.tasks:
-            if spec.extra is not None and spec.extra.run is not None:
-                self._on_run(source, spec)
+            if spec.extra is not None and spec.extra.batch is not None:
+                self._on_batch(source, spec)
                 continue
             array, end = spec.array, spec.start + spec.count
             new = spec.start
@@ -178,13 +178,13 @@ class Submission:
         begun = -1 if spec.extra is None else spec.extra.begun
         return attempt_of(spec) > 0 or begun not in (-1, self._node)
 
-    def _on_run(self, source: str, spec: TaskSpec) -> None:
-        """A run of calls; one by one if any of them was submitted before."""
+    def _on_batch(self, source: str, spec: TaskSpec) -> None:
+        """A batch of calls; one by one if any of them was submitted before."""
         arrays = arrays_of(spec)
         if not self._objects.owners.own_all(arrays, source):
             self.on_submit(source, SubmitTasks(singles([spec])))
             return
-        self._submitter.submit_run(spec, arrays)
+        self._submitter.submit_batch(spec, arrays)
 
     def on_claimed(self, source: str, message: TasksClaimed) -> None:
         """What of a repeated task's children is to be run after all."""

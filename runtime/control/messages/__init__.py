@@ -22,9 +22,6 @@ client  -> node      SubmitTasks, ExportFunction, WantObjects, PutObjects,
                      CreateGroup, RemoveGroup
 worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, StreamItems
                      (and all of the above)
-worker  -> driver    TaskResults (of what is alone, see `executor`), DirectOpen
-driver  -> worker    DirectCall (see `direct_calls`)
-world   -> driver    DirectClosed
 node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply, GiveBack,
                      GroupCreated
 node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit, CancelTask

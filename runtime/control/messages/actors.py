@@ -63,20 +63,14 @@ class ActorChanged(Struct, array_like=True, tag=75):
 class ActorCalls(Struct, array_like=True, tag=76):
     """Calls from the clients of one node, in order.
 
-    ``probes``: calls that must not run any more (their retries are used up), but
-    whose result is wanted if they did run. ``again``: so many of the first tasks were
-    sent to an earlier incarnation, which has not answered. ``early``: calls that wait for
-    the actor to be rebuilt, without arguments: one that took effect before is answered.
-    ``cancelled``: those of ``probes`` that an earlier incarnation was asked to cancel.
+    ``early``: calls that wait for the actor to be reconstructed, without arguments: the actor's
+    node replies to one that took effect before.
     """
 
     actor: bytes
     incarnation: int
     tasks: list[TaskSpec]
-    probes: list[TaskSpec]
-    again: int = 0
     early: list[TaskSpec] = []
-    cancelled: list[bytes] = []
 
 
 class CancelCall(Struct, array_like=True, tag=169):
@@ -188,13 +182,11 @@ class RestoreActor(Struct, array_like=True, tag=85):
 
 
 class ExitActor(Struct, array_like=True, tag=86):
-    """The actor on this worker ends itself, after what it has reported; its process leaves."""
+    """The actor on this worker ends itself: no call begins any more, those that run go on."""
 
     reason: ActorDeath
     crashed: bool = False
-    """It did not mean to: it starts again if it has restarts left."""
-    running: bool = False
-    """Its process does not leave yet: calls run. No other one begins."""
+    """Its process has crashed: it starts again if it has restarts left."""
 
 
 class FindActor(Struct, array_like=True, tag=87):
@@ -219,27 +211,9 @@ class ActorFound(Struct, array_like=True, tag=88):
     created: bool = False
 
 
-class DirectOpen(Struct, array_like=True, tag=181):
-    """An actor's worker takes your calls directly; see `direct_calls`."""
-
-    actor: bytes
-
-
-class DirectClosed(Struct, array_like=True, tag=182):
-    """A worker takes no calls directly any more: said by the world."""
-
-    worker: str
-
-
-class DirectCall(Struct, array_like=True, tag=183):
-    """Run this, if you are free: your node sends it, too."""
-
-    spec: TaskSpec
-
-
 ActorMessage = Union[
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
     CancelCall, DrainCalls, CallsDrained, KillActor, StopActor, LogCalls,
     CallsLogged, SaveActor, FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor,
-    ActorFound, DirectOpen, DirectClosed, DirectCall,
+    ActorFound,
 ]  # fmt: skip

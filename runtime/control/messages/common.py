@@ -52,7 +52,7 @@ class ActorInfo(Struct, array_like=True, gc=False):
     """Of a detached one: its number within its job, by which its IDs begin; see `ids`."""
 
 
-class CallRun(Struct, array_like=True, gc=False):
+class CallBatch(Struct, array_like=True, gc=False):
     """Calls that differ in their IDs and arguments alone; see `call_batches`."""
 
     arrays: bytes
@@ -87,10 +87,8 @@ class TaskExtra(Struct, array_like=True, gc=False):
     inside: tuple[bytes, ...] = ()
     """Arrays of which references are inside its arguments: to run it again they are
     needed as its inputs are."""
-    run: Union[CallRun, None] = None
+    batch: Union[CallBatch, None] = None
     """It stands for several calls of one actor: ``count`` of them, ``array`` is the first's."""
-    ahead: bool = False
-    """The actor's worker is sent it by its owner, too; see `direct_calls`."""
     tries: int = 0
     """How often it has failed and was tried again: a try's children are its own."""
     begun: int = -1

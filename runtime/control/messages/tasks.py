@@ -59,8 +59,6 @@ class TasksDone(Struct, array_like=True, tag=15):
 
     results: list[RangeResult]
     timings: list[Timing]
-    told: bool = False
-    """Their owner has been sent them too, and hears of them from the node later."""
 
 
 class TakenBack(Struct, array_like=True, tag=16):

@@ -331,7 +331,6 @@ class NodeManager:
             starving={} if self.members.alone else self.starvation.look(),
             held=dict(self.pool.held),
         )
-        self.actors.reconstruction.on_heartbeat()
         self.ctx.send("gcs", Heartbeat(self.node, self.incarnation, load))
         self.ctx.after(self.config.heartbeat_s, self._beat)
 

@@ -9,7 +9,7 @@ may have another object once the value's owner has released it. So a repeated ca
     large ones that were made elsewhere ─────────> the same: a fetch finds out
     the items of a stream, cached ───────────────> each of them as above
     the items of a stream, not known here ───────> ObjectLostError
-    a reply that made room (`CallState.EXECUTED`) > ObjectLostError
+    a reply that made room in the cache ─────────> ObjectLostError
 
 The call does not run again: its actor has gone on since. The replay of an actor that is being
 reconstructed makes large values again whose owner lives (`ResultManager.replayed`).
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from raytwin.runtime.control.core.failed_values import failed_result
 from raytwin.runtime.control.core.ids import object_id
-from raytwin.runtime.control.messages import OK, RangeResult, TaskSpec
+from raytwin.runtime.control.messages import RangeResult, TaskSpec
 from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 
@@ -52,11 +52,6 @@ def lost(result: RangeResult, oid: bytes, node: int) -> RangeResult:
     """Return the result of a repeated call whose object is lost."""
     loss = Loss(LossCause.EARLIER_RUN, unmade=Unmade.ACTOR_WENT_ON, object=oid)
     return replace(failed_result(result, loss, node), count=1)
-
-
-def lacks_items(spec: TaskSpec, result: RangeResult) -> bool:
-    """Whether a result is the end of a stream, useless to a later caller without the items."""
-    return is_stream(spec) and result.status == OK
 
 
 def is_stream(spec: TaskSpec) -> bool:

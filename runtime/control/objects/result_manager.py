@@ -37,28 +37,18 @@ from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.replayed_results import as_it_is
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
-DELIVER_LATER_S = 0.05
-"""After one to two of these the node delivers a result that a worker has delivered itself."""
-
 
 class ResultDelivery:
     """Delivers results to their owners, which are clients of this node or of others.
 
     While the node reads a worker's report, it gathers results, so that each owner gets one
-    message. A plain result that ends alone its worker delivers to a driver of this node itself
-    (`Executor.direct_to`). The node delivers it again if the driver has not released it a while
-    later: the worker may have died before, or its connection to the driver may be full.
+    message.
     """
 
     def __init__(self, ctx: Context, node: int, objects: ObjectDirectory) -> None:
         self._ctx = ctx
         self._node = node
         self._objects = objects
-        self._later: list[RangeResult] = []
-        """Results that workers have delivered themselves."""
-        self._due: list[RangeResult] = []
-        """Those from before the last tick: what is not released by the next one is delivered."""
-        self._ticking = False
         self._gathered: list[RangeResult] | None = None
         """Results of the report that the node reads; None: it reads none."""
 
@@ -66,26 +56,11 @@ class ResultDelivery:
         """Hold results back until `flush`."""
         self._gathered = []
 
-    def flush(self, delivered: bool) -> None:
-        """Deliver the gathered results; `delivered`: their worker has done so itself."""
+    def flush(self) -> None:
+        """Deliver the gathered results."""
         gathered, self._gathered = self._gathered, None
-        if not gathered:
-            return
-        if not delivered:
+        if gathered:
             self.deliver(gathered)
-            return
-        self._later += gathered
-        if not self._ticking:
-            self._ticking = True
-            self._ctx.after(DELIVER_LATER_S, self._tick)
-
-    def _tick(self) -> None:
-        due, self._due, self._later = self._due, self._later, []
-        self._ticking = bool(self._due)
-        if due:
-            self.deliver(due)
-        if self._ticking:
-            self._ctx.after(DELIVER_LATER_S, self._tick)
 
     def ended(self, results: list[RangeResult]) -> None:
         """Deliver results, or gather them."""

@@ -14,10 +14,8 @@ Messages
 --------
 ======================= ==================================================================
 in, from the node       RunTasks, FunctionBlob, TakeBack, Resume, CancelTask, RestoreActor, Exit
-in, from a driver       DirectCall
 out, to the node        WorkerReady, TasksDone, StreamItems, TakenBack, Blocked, Unblocked,
                         SaveActor, ExitActor
-out, to a driver        TaskResults, DirectOpen
 ======================= ==================================================================
 
 Promises

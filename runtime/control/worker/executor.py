@@ -6,11 +6,9 @@ The world runs user code; this machine decides the rest::
                    │                   │ an element at a time
                    └────TakenBack──────┘ its unstarted tail only
 
-Results wait up to ``linger_s`` for more to travel with, unless the queue is
-empty. A plain one that then is alone goes to the driver on this node directly as well
-(`direct_to`), which saves who waits for it the way through the node; calls of an actor
-may come from there, too (see `direct_calls`). When the running element waits in `get`,
-everything unstarted goes back to the node: it might be what the element waits for.
+Results wait up to ``linger_s`` for more to travel with, unless the queue is empty. When the
+running element waits in `get`, everything unstarted goes back to the node: it might be what
+the element waits for.
 
 A worker that is an **actor** gives nothing back: its calls are its own. With a
 `concurrent` one several run at a time, and each is reported when it is done. What becomes
@@ -23,10 +21,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from raytwin.runtime.control.core.call_batches import RUN_MAX, is_run, run_of_results, singles
+from raytwin.runtime.control.core.call_batches import BATCH_MAX, batch_of_results, is_batch, singles
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Timer
-from raytwin.runtime.control.core.direct_calls import DirectCalls, is_ahead
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, task_id
 from raytwin.runtime.control.messages import (
     NOT_BEGUN,
@@ -34,8 +31,6 @@ from raytwin.runtime.control.messages import (
     Assignment,
     Blocked,
     CancelTask,
-    DirectCall,
-    DirectOpen,
     Exit,
     ExitActor,
     FunctionBlob,
@@ -47,7 +42,6 @@ from raytwin.runtime.control.messages import (
     StreamItems,
     TakeBack,
     TakenBack,
-    TaskResults,
     TasksDone,
     TaskSpec,
     Timing,
@@ -113,21 +107,14 @@ class Executor:
         self.cancelled_calls = CancelledCalls()
         self.pack: Callable[[list[Any]], bytes] = _never_packed
         """Serializes the list of values of calls that have ended one after another."""
-        self.direct_to = ""
-        """A driver of this node that a worker can reach without it; empty: none."""
-        self.open_way: Callable[[], None] = _nothing
-        """Makes the way by which the driver's calls will come; see `direct_calls`."""
-        self.direct = DirectCalls()
-        self._run_owner = ""
-        self._run_actor = b""
-        self._run_arrays: list[bytes] = []
+        self._batch_arrays: list[bytes] = []
         """Calls that ended with plain values, behind all of the results."""
-        self._run_values: list[Any] = []
-        self._run_bytes = 0
-        self._run_name = ""
-        self._run_started_s = 0.0
-        self._run_ended_s = 0.0
-        self._run_timings: list[Timing] = []
+        self._batch_values: list[Any] = []
+        self._batch_bytes = 0
+        self._batch_name = ""
+        self._batch_started_s = 0.0
+        self._batch_ended_s = 0.0
+        self._batch_timings: list[Timing] = []
         """Of tasks, one each; of an actor's calls only their whole time is known."""
         self._results: list[RangeResult] = []
         self._timings: list[Timing] = []
@@ -141,19 +128,16 @@ class Executor:
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
         if isinstance(message, RunTasks):
-            for assignment in message.tasks:
-                if is_run(assignment.spec):
-                    self.queue.extend(map(Assignment, singles([assignment.spec])))
-                elif self._is_to_run(assignment.spec):
-                    self.queue.append(assignment)
             if self.leaving:
-                self._refuse_queue()
+                return
+            for assignment in message.tasks:
+                if is_batch(assignment.spec):
+                    self.queue.extend(map(Assignment, singles([assignment.spec])))
+                else:
+                    self.queue.append(assignment)
             if self.suspended:
                 # Sent before the node knew: the running element may wait for these.
                 self._give_back()
-        elif isinstance(message, DirectCall):
-            if self.direct.directly(message.spec.array, self._is_free()):
-                self.queue.append(Assignment(message.spec))
         elif isinstance(message, FunctionBlob):
             self.functions[message.function] = message.blob
         elif isinstance(message, TakeBack):
@@ -172,18 +156,6 @@ class Executor:
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
-
-    def _is_to_run(self, spec: TaskSpec) -> bool:
-        """Whether what the node has sent does not run already; see `direct_calls`."""
-        return not is_ahead(spec) or self.direct.by_node(spec.array)
-
-    def _is_free(self) -> bool:
-        """Whether a call that comes now would be next in any case."""
-        return (
-            self.actor
-            and self.running is None
-            and not (self.queue or self.concurrent or self.suspended or self.exiting)
-        )
 
     # -- running ---------------------------------------------------------------
 
@@ -251,50 +223,45 @@ class Executor:
         if self.concurrent or self.cancelled_calls.after:
             # If cancelled, it was done by then, and its value on its way here.
             self.cancelled_calls.end(spec.array)
-        arrays = self._run_arrays
+        arrays = self._batch_arrays
         if arrays and (
-            spec.name != self._run_name
-            or len(arrays) == RUN_MAX
-            or self._run_bytes + nbytes > self.config.inline_bytes_max
-            or is_ahead(spec)
+            spec.name != self._batch_name
+            or len(arrays) == BATCH_MAX
+            or self._batch_bytes + nbytes > self.config.inline_bytes_max
         ):
-            self._end_run()
-            arrays = self._run_arrays
+            self._end_batch()
+            arrays = self._batch_arrays
         if not arrays:
-            self._run_name, self._run_started_s, self._run_bytes = spec.name, started_s, 0
-            self._run_owner = spec.owner
-            self._run_actor = b"" if spec.extra is None else spec.extra.call
+            self._batch_name, self._batch_started_s, self._batch_bytes = spec.name, started_s, 0
         arrays.append(spec.array)
-        self._run_values.append(value)
-        self._run_bytes += nbytes
-        self._run_ended_s = now_s
+        self._batch_values.append(value)
+        self._batch_bytes += nbytes
+        self._batch_ended_s = now_s
         if not self.actor:
-            self._run_timings.append(Timing(spec.name, started_s, now_s - started_s, 1))
+            self._batch_timings.append(Timing(spec.name, started_s, now_s - started_s, 1))
         if not self.queue:
             self.flush()
             return
-        if is_ahead(spec):
-            self._end_run()  # its node may not know of it yet, but of the next one
         if self._timer is None or self._is_overdue(now_s):
             self._flush_soon()
 
-    def _end_run(self) -> None:
+    def _end_batch(self) -> None:
         """What is reported from here on comes behind the run."""
-        arrays = self._run_arrays
+        arrays = self._batch_arrays
         if arrays:
-            payload = self.pack(self._run_values)
-            self._results.append(run_of_results(arrays, payload, int(self.node[5:])))
+            payload = self.pack(self._batch_values)
+            self._results.append(batch_of_results(arrays, payload, int(self.node[5:])))
             if self.actor:
-                began_s = self._run_started_s
-                elapsed_s = self._run_ended_s - began_s
-                self._timings.append(Timing(self._run_name, began_s, elapsed_s, len(arrays)))
+                began_s = self._batch_started_s
+                elapsed_s = self._batch_ended_s - began_s
+                self._timings.append(Timing(self._batch_name, began_s, elapsed_s, len(arrays)))
             else:
-                self._timings += self._run_timings
-                self._run_timings = []
-            self._run_arrays, self._run_values = [], []
+                self._timings += self._batch_timings
+                self._batch_timings = []
+            self._batch_arrays, self._batch_values = [], []
 
     def _owe(self, result: RangeResult, timing: Timing) -> None:
-        self._end_run()
+        self._end_batch()
         self._results.append(result)
         self._timings.append(timing)
         if self.running is None and not self.queue:
@@ -393,30 +360,12 @@ class Executor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # A plain value and nothing else: somebody may wait for just this one.
-        alone = (
-            len(self._run_arrays) == 1
-            and not (self._results or self.queue)
-            and self._run_owner == self.direct_to
-        )
-        self._end_run()
+        self._end_batch()
         if self._results:
             self.before_results()
-            self.ctx.send(self.node, TasksDone(self._results, self._timings, alone))
-            if alone:
-                # Behind the node, which so knows of it before the driver can act on it.
-                self.ctx.send(self.direct_to, TaskResults(self.direct_to, [*self._results]))
-                if self._run_actor:
-                    self._offer()
+            self.ctx.send(self.node, TasksDone(self._results, self._timings))
             self._results, self._timings = [], []
         self._flushed_s = self.ctx.now()
-
-    def _offer(self) -> None:
-        """A driver calls this actor one call after another: have it do so directly."""
-        self.direct.answered += 1
-        if self.direct.answered == self.config.direct_after and not self.concurrent:
-            self.open_way()
-            self.ctx.send(self.direct_to, DirectOpen(self._run_actor))
 
     def save(self, upto: int, state: bytes) -> None:
         """The actor's state after its first `upto` calls, all of them reported."""
@@ -424,37 +373,20 @@ class Executor:
         self.ctx.send(self.node, SaveActor(b"", 0, upto, state))
 
     def leave(self, why: ActorDeath) -> None:
-        """The actor is to end itself: no call begins any more, those that run go on."""
+        """The actor ends itself: no call begins any more, those that run go on."""
         self.exiting = True
         if not self.leaving:
             self.leaving = why
+            self.queue.clear()
             self.flush()
-            self.ctx.send(self.node, ExitActor(why, running=True))
-            self._refuse_queue()
+            self.ctx.send(self.node, ExitActor(why))
 
-    def refuse(self, spec: TaskSpec) -> None:
-        """A call that was taken does not begin, since the actor leaves."""
-        self.cancelled_calls.end(spec.array)
-        self._give_up(spec)
-        self.flush()
-
-    def _refuse_queue(self) -> None:
-        """Tell the node, behind the news that the actor leaves, what does not begin.
-
-        A call that runs may wait for one of these, and the actor for it.
-        """
-        while self.queue:
-            self._give_up(self.queue.popleft().spec)
-        self.flush()
-
-    def exit_actor(self, why: ActorDeath, crashed: bool = False) -> None:
-        """The actor ends itself; with `crashed` its process does, and it may start again."""
-        self.flush()
-        self.exiting = True
-        self.crashed = crashed
-        if self.leaving:
-            why, crashed = self.leaving, False
-        self.ctx.send(self.node, ExitActor(why, crashed))
+    def crash(self, why: ActorDeath) -> None:
+        """The actor's process ends, whatever runs, and the actor may start again."""
+        self.exiting = self.crashed = True
+        if not self.leaving:
+            self.flush()
+            self.ctx.send(self.node, ExitActor(why, crashed=True))
 
     def _on_timer(self) -> None:
         self._timer = None

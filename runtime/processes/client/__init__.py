@@ -6,10 +6,10 @@ turns of the client, and the thread that waits polls the socket itself, so a rou
 thread switch.
 
 State: the polling thread and the waiting ones; references dropped and not counted yet; the
-connection with the node; direct channels between a driver and the workers of its node.
+connection with the node.
 
 In and out: the frames between this process and its node, of which `Client` and `Executor` are the
-two ends; on a direct channel `DirectCall` and `TaskResults`, which spare the node a hop.
+two ends.
 
 Promises:
 
@@ -22,7 +22,6 @@ Modules, the lower first:
 - `call_threads`: the threads of an actor with `max_concurrency`.
 - `preload`: modules that the zygote loads for all workers.
 - `running_clusters`: files by which a driver finds a cluster to join.
-- `direct_channel`: sockets between a driver and workers of its node.
 - `local_world`: the backend's `World`: waiting, time, values in shared memory.
 - `interrupts`: KeyboardInterrupt in the running task, by SIGINT.
 - `worker_process`: the worker's process.

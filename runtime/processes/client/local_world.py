@@ -35,7 +35,6 @@ from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.messages import Frame
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.processes.client.call_threads import CallThreads
-from raytwin.runtime.processes.client.direct_channel import ChannelFromWorkers
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.serialization import serialization
@@ -107,8 +106,6 @@ class LocalWorld:
         """Counts dropped references, in a turn, while the program makes no calls."""
         self._tidy_s = float("inf")
         """When the background thread counts dropped references, if there are any."""
-        self.from_workers: ChannelFromWorkers | None = None
-        """The channel by which workers reach a driver without its node, if there is one."""
         self._closed = False
         self._released = False
         self.environment = Environment()
@@ -474,8 +471,6 @@ class LocalWorld:
             self._released = True
             for connection in list(self.process.routes.values()):
                 connection.close("shut down")
-            if self.from_workers is not None:
-                self.from_workers.close()
             self.process.reactor.close()
             self._copier.close()
             self.arena.close()

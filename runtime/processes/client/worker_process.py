@@ -13,7 +13,6 @@ from raytwin.runtime.api.backend import set_current
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.messages import (
     CancelTask,
-    DirectCall,
     Exit,
     FunctionBlob,
     RestoreActor,
@@ -24,7 +23,6 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.task_execution import TaskRunner
 from raytwin.runtime.processes.client import interrupts, preload
-from raytwin.runtime.processes.client.direct_channel import ChannelToDriver
 from raytwin.runtime.processes.client.local_world import LocalWorld
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
@@ -36,7 +34,7 @@ from raytwin.runtime.store.arena import Arena
 _settings_of = msgspec.msgpack.Decoder(WorkerSettings).decode
 
 _FOR_EXECUTOR = (
-    RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall,
+    RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask,
 )  # fmt: skip
 
 
@@ -75,7 +73,6 @@ class Worker:
         settings: WorkerSettings,
         sock: socket.socket,
         arena_fd: int,
-        to_driver: socket.socket | None = None,
     ) -> None:
         process = ComponentProcess(settings.config.seed)
         ctx = process.context(settings.address)
@@ -87,10 +84,6 @@ class Worker:
         self._to_node = process.routes[self.client.node] = Connection(
             process.reactor, sock, world.on_frame, world.on_close, peer=self.client.node
         )
-        if to_driver is not None:
-            way = ChannelToDriver(process, settings.address, settings.direct_to, to_driver)
-            process.direct_channels[settings.direct_to] = way
-            executor.direct_to, executor.open_way = settings.direct_to, way.open_back
         self.session = session = Session(world)
         references = session.references
         references.on_drop = world.on_drop
@@ -141,8 +134,7 @@ def main(payload: bytes, fds: list[int]) -> None:
         import numpy as np
 
         np.random.seed(int.from_bytes(os.urandom(4)))
-    to_driver = socket.socket(fileno=fds[2]) if settings.direct_to else None
-    worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1], to_driver)
+    worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1])
     set_current(worker.session)
     interrupts.install(worker.client, worker.executor)
     worker.world.start()

@@ -17,7 +17,7 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from raytwin.runtime.control.core.context import Component
 from raytwin.runtime.control.messages import Frame, SubmitTasks, TasksUnsent
@@ -27,16 +27,6 @@ from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.processes.net.reactor import Reactor
 
 log = logging.getLogger("raytwin")
-
-
-class FrameSink(Protocol):
-    """Takes the frames to one address: a connection, or a direct channel."""
-
-    closed: bool
-
-    def send(self, data: bytes) -> None: ...
-
-    def close(self, reason: str) -> None: ...
 
 
 class ComponentContext:
@@ -80,8 +70,6 @@ class ComponentProcess:
         self.components: dict[str, Component] = {}
         self.contexts: dict[str, ComponentContext] = {}
         self.routes: dict[str, Connection] = {}
-        self.direct_channels: dict[str, FrameSink] = {}
-        """Direct channels to addresses without a route."""
         self.find_route: Callable[[str], Connection | None] = lambda destination: None
         """Returns a new connection for an address without a route; None drops the messages."""
         self.dirty: dict[str, ComponentContext] = {}
@@ -172,9 +160,7 @@ class ComponentProcess:
         if destination in self.components:
             self._inputs.setdefault(destination, []).append((source, messages))
             return
-        connection: FrameSink | None = self.routes.get(destination) or self.direct_channels.get(
-            destination
-        )
+        connection = self.routes.get(destination)
         if connection is None or connection.closed:
             connection = self.find_route(destination)
         if connection is None:
@@ -191,7 +177,7 @@ class ComponentProcess:
             connection.send(data)
 
     def _fail(
-        self, source: str, destination: str, message: Any, connection: FrameSink, reason: str
+        self, source: str, destination: str, message: Any, connection: Connection, reason: str
     ) -> None:
         """A message is too long to travel: a client's tasks fail, any other ends the connection."""
         kind = type(message).__name__

@@ -57,14 +57,11 @@ class NodeSettings(msgspec.Struct):
 
 
 class WorkerSettings(msgspec.Struct):
-    """Settings of a worker; its descriptors: the socket to its node, the arena, and on the
-    driver's node the socket to the driver."""
+    """Settings of a worker; its descriptors: the socket to its node, the arena."""
 
     address: str
     node: int
     config: Config
-    direct_to: str = ""
-    """The address of the driver on its node, if there is one."""
 
 
 def journal_path(directory: str) -> Path | None:

@@ -51,11 +51,7 @@ class Node:
         component, self._chains, self.scheduler = self._make_scheduler(settings)
         self.process.add(self.address, component)
         spawner, arena_fd = socket.socket(fileno=fds[0]), fds[1]
-        driver = f"driver:{number}.0" if len(fds) > 2 else ""
-        self.pool = WorkerProcesses(
-            self.process, number, settings.config, spawner, arena_fd, driver,
-            fds[3] if driver else -1,
-        )  # fmt: skip
+        self.pool = WorkerProcesses(self.process, number, settings.config, spawner, arena_fd)
         self.process.add(f"pool:{number}", self.pool, journaled=False)
         arena = Arena.attach(arena_fd)
         self.store = ObjectStore(

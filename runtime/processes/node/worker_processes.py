@@ -31,17 +31,12 @@ class WorkerProcesses:
         config: Config,
         spawner: socket.socket,
         arena_fd: int,
-        direct_to: str = "",
-        direct_fd: int = -1,
     ) -> None:
-        """`direct_to`: a driver that workers reach through the descriptor `direct_fd`."""
         self._process = process
         self._node = node
         self._config = config
         self._spawner = spawner
         self._arena_fd = arena_fd
-        self._direct_to = direct_to
-        self._direct_fd = direct_fd
         self._requests = PacketQueue(spawner)
         process.reactor.add(spawner.fileno(), READ, self._on_ready)
 
@@ -62,10 +57,8 @@ class WorkerProcesses:
 
     def _start(self, address: str) -> None:
         ours, theirs = socket.socketpair()
-        settings = WorkerSettings(address, self._node, self._config, self._direct_to)
-        fds: tuple[int, ...] = (theirs.detach(), os.dup(self._arena_fd))
-        if self._direct_to:
-            fds += (os.dup(self._direct_fd),)
+        settings = WorkerSettings(address, self._node, self._config)
+        fds = theirs.detach(), os.dup(self._arena_fd)
         self._ask(["spawn", "worker", address, msgspec.msgpack.encode(settings)], fds)
         connection = Connection(
             self._process.reactor, ours, self._on_frame, self._on_close, peer=address

@@ -114,7 +114,6 @@ def _connect_driver(cluster: LocalCluster) -> Session:
         cluster.arena,
         cluster.address,
         lambda world: OwnerSession(world, cluster),
-        cluster.from_workers,
     )
 
 

@@ -28,7 +28,6 @@ from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.core.addresses import chain_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.processes.client import preload, running_clusters
-from raytwin.runtime.processes.client.direct_channel import channel_pair
 from raytwin.runtime.processes.client.running_clusters import ClusterFile
 from raytwin.runtime.processes.net import auth
 from raytwin.runtime.processes.net.connection import listen
@@ -119,12 +118,10 @@ class LocalCluster:
         head.close()
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
-        self.from_workers, to_driver = channel_pair()
         for number, resources in enumerate(nodes):
             self.resources[number] = dict(resources)
-            self._spawn_node(number, (theirs, to_driver) if number == 0 else None)
+            self._spawn_node(number, theirs if number == 0 else None)
         theirs.close()
-        to_driver.close()
 
     @property
     def address(self) -> str:
@@ -132,10 +129,8 @@ class LocalCluster:
         host, port = self._head
         return f"{host}:{port}"
 
-    def _spawn_node(
-        self, number: int, driver: tuple[socket.socket, socket.socket] | None = None
-    ) -> None:
-        """Start a node. `driver`: sockets to a driver there, for the node and for its workers."""
+    def _spawn_node(self, number: int, driver: socket.socket | None = None) -> None:
+        """Start a node. `driver`: the node's socket to a driver there."""
         arena = Arena.create(self._store_bytes)
         self._incarnations[number] = self._incarnations.get(number, 0) + 1
         if number == 0:
@@ -151,8 +146,8 @@ class LocalCluster:
             spill_directory=self._spill_directory,
             door=self._door if number == 0 else "",
         )
-        fds = [arena.fd, *(sock.fileno() for sock in driver or ())]
-        self._spawn("node", f"node:{number}", settings, tuple(fds))
+        fds = (arena.fd,) if driver is None else (arena.fd, driver.fileno())
+        self._spawn("node", f"node:{number}", settings, fds)
         if number != 0:
             arena.close()
 
