@@ -9,7 +9,7 @@ from typing import Any
 
 from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.api.streams import DynamicObjectRefGenerator
-from raytwin.runtime.control.core.stream_ids import item_id
+from raytwin.runtime.control.core.ids import item_id
 from raytwin.runtime.control.messages import STREAM, Assignment, TaskSpec
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.reporting import Reporter

@@ -14,8 +14,7 @@ from typing import Any
 from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.api.exceptions import ObjectStoreFullError
 from raytwin.runtime.api.options.checks import encodable
-from raytwin.runtime.control.core.ids import STREAM_BASE, object_id
-from raytwin.runtime.control.core.stream_ids import item_id
+from raytwin.runtime.control.core.ids import STREAM_BASE, item_id, object_id
 from raytwin.runtime.control.messages import (
     OK,
     RETRY,

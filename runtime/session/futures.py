@@ -18,8 +18,7 @@ from typing import Any, Protocol
 from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.client.owned_arrays import Waiter
-from raytwin.runtime.control.core.ids import object_id
-from raytwin.runtime.control.core.stream_ids import item_id
+from raytwin.runtime.control.core.ids import item_id, object_id
 from raytwin.runtime.session.session_references import SessionReferences
 from raytwin.runtime.session.values import StreamItems, Values, Waits
 

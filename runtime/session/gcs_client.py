@@ -13,7 +13,6 @@ from raytwin.runtime.control.gcs.task_history import unpack
 from raytwin.runtime.control.messages import (
     CreateGroup,
     FindTask,
-    KvDelete,
     KvGet,
     KvPut,
     RemoveGroup,
@@ -86,11 +85,6 @@ class GcsClient:
         """Return the value of a key, None if there is none."""
         key = binary("a key", key)
         return self._ask_table(lambda request: KvGet(key, request))
-
-    def kv_delete(self, key: bytes) -> bytes | None:
-        """Remove a key; return its value, None if there was none."""
-        key = binary("a key", key)
-        return self._ask_table(lambda request: KvDelete(key, request))
 
     def find_task(self, oid: bytes) -> dict[str, Any] | None:
         """Return the row of the task history of the task that made an object.

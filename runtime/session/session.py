@@ -82,7 +82,6 @@ class Session:
         self.remove_group = gcs.remove_group
         self.kv_put = gcs.kv_put
         self.kv_get = gcs.kv_get
-        self.kv_delete = gcs.kv_delete
         self.find_task = gcs.find_task
         self.now = world.now
         self.compute = world.compute

@@ -27,8 +27,7 @@ from raytwin.runtime.api.exceptions import (
 from raytwin.runtime.api.failures import exception_of
 from raytwin.runtime.api.streams import ObjectRefGenerator
 from raytwin.runtime.control.client.owned_arrays import Entry, Waiter
-from raytwin.runtime.control.core.ids import FIRST, object_id
-from raytwin.runtime.control.core.stream_ids import item_id
+from raytwin.runtime.control.core.ids import FIRST, item_id, object_id
 from raytwin.runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult
 from raytwin.runtime.control.messages.errors import unpack
 from raytwin.runtime.control.worker.executor import Executor

@@ -39,7 +39,6 @@ from raytwin.runtime.control.messages import (
     Frame,
     Heartbeat,
     KillActor,
-    KvDelete,
     KvGet,
     KvPut,
     Load,
@@ -309,7 +308,6 @@ class Commands:
             Query("event_counts", 1, f"driver:{node}.0"),
             KvPut(key, b"value%d" % number, number),
             KvGet(key, number),
-            KvDelete(key, number),
             FindTask(rng.choice(self.arrays), number, "driver:0.0"),
         ]  # fmt: skip
         return rng.choice(draws)

@@ -18,7 +18,6 @@ from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import (
     ChainConfigured,
-    KvDelete,
     KvGet,
     KvPut,
     KvReply,
@@ -70,17 +69,15 @@ class User:
 
     def begin(self) -> None:
         self.left -= 1
-        kind = self.rng.choice(["put", "put", "get", "get", "delete"])
+        kind = self.rng.choice(["put", "put", "get", "get"])
         key = self.rng.choice(self.keys)
         number = len(self.done)
         value = f"{self.name}/{number}".encode() if kind == "put" else None
         self.now = Operation(kind, key, value, self.tick())
         if kind == "put":
             self.ctx.send("gcs", KvPut(key, value or b"", number))
-        elif kind == "get":
-            self.ctx.send("gcs", KvGet(key, number))
         else:
-            self.ctx.send("gcs", KvDelete(key, number))
+            self.ctx.send("gcs", KvGet(key, number))
 
     def handle(self, source: str, message: Any) -> None:
         assert isinstance(message, KvReply)
@@ -123,8 +120,6 @@ def linearizable(history: list[Operation]) -> bool:
                 after = value
                 if operation.kind == "put":
                     after = operation.value
-                elif operation.kind == "delete":
-                    after = None
                 stack.append((left - {i}, after))
         return False
 

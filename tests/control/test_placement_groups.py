@@ -33,8 +33,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import GroupRemoved, unpack
 from raytwin.runtime.control.node.node_manager import NodeManager
-from raytwin.runtime.control.scheduling.bundle_packing import STRATEGIES, place
-from raytwin.runtime.control.scheduling.placement_groups import RETRY_S
+from raytwin.runtime.control.scheduling.placement_groups import RETRY_S, STRATEGIES, place
 from tests.control.alone import Alone, spec
 from tests.control.group_tables import Table, named, with_nodes
 

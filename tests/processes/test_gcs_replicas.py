@@ -100,14 +100,6 @@ def test_actors_live_on_when_replicas_die(start: Start) -> None:
         eventually(lambda: session.query("chain")[0]["members"] == 2)
 
 
-def test_keys_can_be_deleted(start: Start) -> None:
-    session = start(nodes=1, cpus_per_node=1)
-    assert session.kv_put(b"key", b"1") is None
-    assert session.kv_put(b"key", b"2") == b"1"
-    assert session.kv_delete(b"key") == b"2"
-    assert session.kv_get(b"key") is None
-
-
 def test_when_the_last_replica_is_lost_the_program_is_told(start: Start) -> None:
     session = start(nodes=1, cpus_per_node=1, gcs_replicas=2)
     eventually(lambda: len(replicas(session)) == 2)

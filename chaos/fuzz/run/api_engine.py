@@ -48,8 +48,7 @@ from raytwin.runtime.api.util.placement_group import (
     placement_group_table,
     remove_placement_group,
 )
-from raytwin.runtime.control.core.ids import ARRAY_BYTES
-from raytwin.runtime.control.core.stream_ids import item_id
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, item_id
 from raytwin.runtime.control.messages.errors import Cancellation
 
 GONE = (ActorDiedError, ActorPlacementGroupRemoved, TaskPlacementGroupRemoved)

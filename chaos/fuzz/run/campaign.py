@@ -21,7 +21,7 @@ from typing import Any
 
 from raytwin.chaos.fuzz.generate.cases import draw_case
 from raytwin.chaos.fuzz.run.case_run import Report, run_case
-from raytwin.runtime.processes.spawn.forking import end_with
+from raytwin.runtime.processes.spawn.zygote import end_with
 
 
 def run_seeds(

@@ -17,7 +17,7 @@ from raytwin.runtime.api.remote_function import remote
 from raytwin.runtime.api.runtime_context import group_of_caller
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_number
 from raytwin.runtime.control.core.resources import format_demand
-from raytwin.runtime.control.scheduling.bundle_packing import STRATEGIES
+from raytwin.runtime.control.scheduling.placement_groups import STRATEGIES
 
 __getattr__ = refuser("util.placement_group")
 

@@ -17,7 +17,7 @@ from raytwin.runtime.control.core.batching import cut, record_bytes
 from raytwin.runtime.control.core.call_batches import results_of, split
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import forgotten
-from raytwin.runtime.control.core.stream_ids import item_id
+from raytwin.runtime.control.core.ids import item_id
 from raytwin.runtime.control.messages import (
     OK,
     Assignment,

@@ -10,7 +10,6 @@ context             the port; turns; how a component's parts declare what they t
 addresses           how components are addressed
 config              the cluster's settings
 ids                 deterministic IDs of tasks, objects and functions
-stream_ids          IDs of the items of a stream
 resources           amounts and demands of resources, and what is free
 group_resources     the resources of a placement group's bundles
 membership          the node table as a node or the global scheduler has heard it

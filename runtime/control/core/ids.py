@@ -29,6 +29,25 @@ tried again: it has let go of that, so each try has other IDs, whichever worker 
 
 A single task is an array of one element. A `put` is an array of one element
 too, drawn from a counter of its own.
+
+Streams: tasks whose values become objects one by one, while they run.
+
+The task of a stream is element 0 of its array, as ever. Item i that it yields
+is element ``STREAM_BASE + i`` of the same array: the array is owned, found,
+copied and released as one, and a stream needs no table of its own::
+
+    worker ──StreamItems──> node ──TaskResults──> owner      an item at a time
+    worker ──TasksDone────> node ──TaskResults──> owner      the number of items
+
+Items come before the end, since both go the same way. An exception of the
+task's own is its last item; a failure of the system is the result of element 0.
+A task that runs again yields the same items again; the owner keeps the first.
+An owner that runs again on another node asks for the same stream. The node of a task has
+its items and passes on what there is and what comes (`ForwardResults`); that of an actor,
+whose call does not run again, remembers them for it (`reply_cache`).
+An item whose every copy is gone is made again by running its task again, all of
+it; one that this run has not yielded is lost.
+All items live until no reference to any of them is left.
 """
 
 from __future__ import annotations
@@ -137,6 +156,11 @@ def object_id(array: bytes, index: int, ret: int) -> bytes:
     if index == 0 and ret == 0:
         return array + FIRST
     return array + index.to_bytes(4, "big") + ret.to_bytes(2, "big")
+
+
+def item_id(array: bytes, index: int) -> bytes:
+    """Return the object ID of item `index` of a stream."""
+    return object_id(array, STREAM_BASE + index, 0)
 
 
 def split_object_id(oid: bytes) -> tuple[bytes, int, int]:

@@ -8,7 +8,7 @@ value together are as long as a message may be.
 from __future__ import annotations
 
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.messages import KvDelete, KvGet, KvPut, KvReply
+from raytwin.runtime.control.messages import KvGet, KvPut, KvReply
 
 
 class KvTable:
@@ -28,8 +28,3 @@ class KvTable:
         """Answer what a key has."""
         value = self.values.get(message.key)
         self._ctx.send(source, KvReply(message.request, message.client, value))
-
-    def on_delete(self, source: str, message: KvDelete) -> None:
-        """Remove a key; answer what it had."""
-        before = self.values.pop(message.key, None)
-        self._ctx.send(source, KvReply(message.request, message.client, before))

@@ -49,7 +49,7 @@ pool    -> node      WorkerDied
 node    -> links     NodeChanged
 world   -> gcs       NodeUnreachable
 world   -> client    TasksUnsent
-client  -> node      KvPut, KvGet, KvDelete, FindTask (and on to the gcs, which
+client  -> node      KvPut, KvGet, FindTask (and on to the gcs, which
                      answers KvReply, TaskFound)
 gcs     -> storage   StoreRows, LoadRow, and RowLoaded back
 
@@ -123,18 +123,16 @@ from msgspec import Struct
 from raytwin.runtime.control.messages.actors import *
 from raytwin.runtime.control.messages.chain import *
 from raytwin.runtime.control.messages.common import *
-from raytwin.runtime.control.messages.jobs import *
 from raytwin.runtime.control.messages.nodes import *
 from raytwin.runtime.control.messages.objects import *
 from raytwin.runtime.control.messages.placement_groups import *
-from raytwin.runtime.control.messages.sharding import *
 from raytwin.runtime.control.messages.storage import *
 from raytwin.runtime.control.messages.tables import *
 from raytwin.runtime.control.messages.tasks import *
 
 Message = Union[
     TaskMessage, ObjectMessage, StorageMessage, ClusterMessage, GroupMessage, ActorMessage,
-    JobMessage, HistoryMessage, ShardMessage, ChainMessage,
+    HistoryMessage, ChainMessage,
 ]  # fmt: skip
 
 

@@ -22,14 +22,8 @@ class KvGet(Struct, array_like=True, tag=91):
     client: str = ""
 
 
-class KvDelete(Struct, array_like=True, tag=92):
-    key: bytes
-    request: int
-    client: str = ""
-
-
 class KvReply(Struct, array_like=True, tag=93):
-    """``value`` is what the key had before a put or delete, or has; None: nothing."""
+    """``value`` is what the key had before a put, or has; None: nothing."""
 
     request: int
     client: str
@@ -69,5 +63,5 @@ class RowLoaded(Struct, array_like=True, tag=98):
 
 
 HistoryMessage = Union[
-    KvPut, KvGet, KvDelete, KvReply, FindTask, TaskFound, StoreRows, LoadRow, RowLoaded,
+    KvPut, KvGet, KvReply, FindTask, TaskFound, StoreRows, LoadRow, RowLoaded,
 ]  # fmt: skip

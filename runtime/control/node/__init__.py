@@ -31,7 +31,7 @@ part                  takes
 `QueryDesk`           Query, QueryReply
 `NodeManager` itself  Registered, NodeChanged, WorkerDied, RegisterJob, JobRegistered,
                       DescribeJob, JobEnded, KillActor, ForwardResults, CreateGroup,
-                      RemoveGroup, KvPut, KvGet, KvDelete, FindTask, GroupCreated, ActorFound,
+                      RemoveGroup, KvPut, KvGet, FindTask, GroupCreated, ActorFound,
                       TaskFound, KvReply
 ===================== =============================================================
 

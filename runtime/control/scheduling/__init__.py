@@ -26,5 +26,4 @@ at all.
 | `strategies` | where a range has to run, if its task says so |
 | `node_views` | what is known of each node, and what a policy sees of it |
 | `placement_groups` | reserves bundles all together or not at all |
-| `bundle_packing` | which node gets which bundle |
 """

@@ -9,10 +9,9 @@ The life of a group, at the global scheduler (`GroupTable`)::
                        └──────── the bundles that were there <──────────────┘
     RemoveGroup ──> REMOVED, until `REMOVED_MAX` others have been, too
 
-Where its bundles go is in `bundle_packing`; what a node does with one in `bundles`; by which
-resources a task demands to run in one, so that schedulers need to know nothing of groups, in
-`group_names`. A task whose group is not placed waits at the global scheduler, with those that
-no node can run.
+What a node does with a bundle is in `bundles`; which resources a task demands to run in one, so
+that schedulers need to know nothing of groups, in `group_resources`. A task whose group is not
+placed waits at the global scheduler, with those that no node can run.
 
 `placement_group()` returns when the table knows the group (`GroupCreated`). So nobody has a
 handle of a group, nor can submit anything in it, before it is here; and what comes for a group
@@ -23,6 +22,15 @@ that has just removed the group (`submission`).
 
 A name is one group's at a time, among those that a job may see: its own and all detached
 ones. Who comes first is decided here; the other one is not created, and its creator told.
+
+Where its bundles go, as far as is known of what nodes have free::
+
+    PACK          on few nodes
+    SPREAD        on many
+    STRICT_PACK   all on one node
+    STRICT_SPREAD each on a node of its own
+
+The first two are wishes, the others conditions.
 
 Cost: what waits is looked at each time that something may have come free, groups that are
 there when a node dies, and removed ones never.
@@ -41,6 +49,7 @@ from raytwin.runtime.control.core.group_resources import (
     job_of,
 )
 from raytwin.runtime.control.core.ids import NUMBER_BYTES
+from raytwin.runtime.control.core.resources import UNIT
 from raytwin.runtime.control.messages import (
     BundlePrepared,
     CommitBundle,
@@ -51,7 +60,11 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
 )
 from raytwin.runtime.control.messages.errors import GroupRemoved
-from raytwin.runtime.control.scheduling.bundle_packing import Free, place
+
+STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+Free = dict[str, float]
+"""What is free on a node: an amount of each resource."""
 
 RETRY_S = 0.1
 """Pause before the next try when no node has room: heartbeats tell of room so often."""
@@ -308,3 +321,46 @@ class GroupTable:
     def _tell(self, group: Group, index: int, node: int, there: bool) -> None:
         bundle = group.bundles[index]
         self._changed(node, bundle, group_resources(bundle, group.id, index), there)
+
+
+def place(
+    bundles: Mapping[int, Mapping[str, float]],
+    free: Mapping[int, Free],
+    strategy: str,
+    used: set[int],
+) -> dict[int, int] | None:
+    """Return {bundle: node} for all bundles, None if there is no room now.
+
+    ``used`` are the nodes that other bundles of the group are on. Greedy, by
+    descending size for the packing strategies; PACK and SPREAD are wishes.
+    """
+    left = {node: dict(amounts) for node, amounts in free.items()}
+    used = set(used)
+    if strategy == "STRICT_PACK":
+        whole: Free = {}
+        for bundle in bundles.values():
+            for name, amount in bundle.items():
+                whole[name] = whole.get(name, 0.0) + amount
+        candidates = [n for n in sorted(left) if (not used or n in used) and _fits(whole, left[n])]
+        return dict.fromkeys(bundles, candidates[0]) if candidates else None
+    chosen: dict[int, int] = {}
+    order = sorted(bundles, key=lambda i: (-sum(bundles[i].values()), i))
+    for index in order:
+        bundle = bundles[index]
+        fitting = [node for node in sorted(left) if _fits(bundle, left[node])]
+        if strategy == "STRICT_SPREAD":
+            fitting = [node for node in fitting if node not in used]
+        if not fitting:
+            return None
+        spread = strategy in ("SPREAD", "STRICT_SPREAD")
+        # Then where most is left, the first among equals.
+        node = min(fitting, key=lambda n: ((n in used) is spread, -sum(left[n].values()), n))
+        chosen[index] = node
+        used.add(node)
+        for name, amount in bundle.items():
+            left[node][name] -= amount
+    return chosen
+
+
+def _fits(bundle: Mapping[str, float], free: Free) -> bool:
+    return all(free.get(name, 0.0) + 0.5 / UNIT >= amount for name, amount in bundle.items())

@@ -20,7 +20,7 @@ from raytwin.runtime.processes.client import running_clusters
 from raytwin.runtime.processes.client.driver_sessions import DriverSession, make_driver
 from raytwin.runtime.processes.client.running_clusters import ClusterFile
 from raytwin.runtime.processes.net import auth
-from raytwin.runtime.processes.net.join_handshake import LENGTH_BYTES, Welcome, abstract
+from raytwin.runtime.processes.net.process_settings import LENGTH_BYTES, Welcome, abstract
 from raytwin.runtime.session import job_setup
 from raytwin.runtime.store.arena import Arena
 

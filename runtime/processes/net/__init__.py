@@ -29,7 +29,6 @@ Modules, the lower first:
 - `links`: connections of nodes by incarnation.
 - `process_settings`: what a process receives when it starts.
 - `head_link`: a node's or replica's connection with the head, dialed again when that returns.
-- `join_handshake`: what node 0 sends to a driver that joins.
 - `heap_trim`: gives free heap pages back to the system.
 """
 

@@ -64,6 +64,26 @@ class WorkerSettings(msgspec.Struct):
     config: Config
 
 
+LENGTH_BYTES = 4
+"""Of the length, big-endian, ahead of a `Welcome` in msgpack, with the arena's descriptor."""
+
+
+class Welcome(msgspec.Struct):
+    """The node's answer to a driver that joins."""
+
+    address: str
+    """The driver's address; empty if the node refuses it, for `reason`."""
+    job: int
+    node: int
+    config: Config
+    reason: str = ""
+
+
+def abstract(name: str) -> str:
+    """Return the address of an abstract Unix socket."""
+    return f"\0{name}"
+
+
 def journal_path(directory: str) -> Path | None:
     """Return the directory of journals; None if there are none."""
     return Path(directory) if directory else None

@@ -29,7 +29,7 @@ from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.messages import Frame, JobEnded, JobInfo, JobRegistered, RegisterJob
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import AcceptedConnection, Connection, log
-from raytwin.runtime.processes.net.join_handshake import LENGTH_BYTES, Welcome, abstract
+from raytwin.runtime.processes.net.process_settings import LENGTH_BYTES, Welcome, abstract
 from raytwin.runtime.processes.net.reactor import READ
 
 _CREDENTIALS = struct.Struct("3i")

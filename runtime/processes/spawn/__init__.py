@@ -19,7 +19,6 @@ Promises:
 
 Modules, the lower first:
 
-- `forking`: what a process does right before and right after a fork.
 - `rehearsal`: a worker's first steps, taken once in the zygote.
 - `zygote`: the process.
 - `local_cluster`: the driver's side: starts, kills, pauses, asks.

@@ -40,7 +40,6 @@ from raytwin.runtime.control.messages import (
     ExportFunction,
     FetchFunction,
     FindTask,
-    KvDelete,
     KvGet,
     KvPut,
     LineageChanges,
@@ -200,7 +199,6 @@ _KEYS: dict[type, str] = {
     FetchFunction: "function",
     KvPut: "key",
     KvGet: "key",
-    KvDelete: "key",
 }
 """Of messages that go to one shard: the field that says which."""
 

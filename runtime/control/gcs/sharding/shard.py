@@ -47,7 +47,6 @@ from raytwin.runtime.control.messages import (
     FetchFunction,
     FindTask,
     JobEnded,
-    KvDelete,
     KvGet,
     KvPut,
     LineageChanges,
@@ -136,7 +135,6 @@ class Shard:
             ActorChanged: self._on_actor_changed,
             KvPut: self.kv.on_put,
             KvGet: self.kv.on_get,
-            KvDelete: self.kv.on_delete,
             FindTask: self.history.on_find,
         }
 
