@@ -79,7 +79,6 @@ _HEADER = struct.Struct("<4sIQ")
 _LENGTH_BYTES = 8
 
 _SCALARS: set[type] = {int, float, bool, complex, str, bytes, type(None)}
-_NUMPYS_SCALARS = ("bool_", "int32", "int64", "float32", "float64")
 _ndarray: Any = None
 """numpy's class, once numpy is loaded: a driver that has no arrays need not have its
 10 MB. Workers have it from the zygote."""
@@ -317,7 +316,6 @@ def _learn_numpy() -> None:
     global _ndarray
     import numpy as np
 
-    _SCALARS.update(getattr(np, name) for name in _NUMPYS_SCALARS)
     _REDUCERS[np.ndarray] = _reduce_array
     _ndarray = np.ndarray
 

@@ -41,7 +41,7 @@ from raytwin.runtime.control.messages.errors import (
     LossCause,
     unpack,
 )
-from raytwin.runtime.control.objects.replayed_results import is_stream
+from raytwin.runtime.control.objects.result_manager import is_stream
 
 
 class CallQueue:

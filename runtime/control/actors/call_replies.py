@@ -27,7 +27,7 @@ from raytwin.runtime.control.messages import (
     RangeResult,
     TaskSpec,
 )
-from raytwin.runtime.control.objects.replayed_results import is_stream, lost
+from raytwin.runtime.control.objects.result_manager import is_stream, lost
 
 
 class CallReplies:

@@ -31,8 +31,7 @@ a copy or reconstructed, and every client that wants it gets the value or the re
 - `object_directory`: the parts above as one object
 - `result_table`, `local_objects`, `pull_manager`: these parts
 - `object_manager`: messages of clients, other nodes and the GCS about objects
-- `result_manager`: keeps, logs and delivers results of tasks and calls
-- `replayed_results`: the result that a repeated call gets
+- `result_manager`: keeps, logs and delivers results of tasks and calls, also of repeated ones
 - `release_manager`: the release of arrays, by their owners or with them
 - `gcs_write_log`: rows for the GCS, written behind
 """

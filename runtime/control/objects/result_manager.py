@@ -8,7 +8,20 @@ When a range of tasks has ended here the node does one of these::
     the owner died ─────────> frees the values
 
 The result of an actor's call goes to the owner's node with its small values; only large values
-stay with the actor. A call that comes again gets the result again, see `replayed_results`.
+stay with the actor. The reply cache and the actor's log have the result with the places of its
+large values. A place may have another object once the value's owner has released it. So a call
+that comes again gets::
+
+    small values ────────────────────────────────> the same
+    large ones, in memory here ──────────────────> the same, with their places of now
+    large ones that were made here, gone ────────> ObjectLostError
+    large ones that were made elsewhere ─────────> the same: a fetch finds out
+    the items of a stream, cached ───────────────> each of them as above
+    the items of a stream, not known here ───────> ObjectLostError
+    a reply that made room in the cache ─────────> ObjectLostError
+
+The call does not run again: its actor has gone on since. The replay of an actor that is being
+reconstructed makes large values again whose owner lives (`ResultManager.replayed`).
 
 Consecutive results that a worker reports as one batch are kept and delivered in one step if
 each is new here and has no client but its owner waiting for it. Else each is taken by itself.
@@ -18,10 +31,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from msgspec.structs import replace
+
 from raytwin.runtime.control.core.addresses import is_gcs, node_of
 from raytwin.runtime.control.core.call_batches import results_of, split
 from raytwin.runtime.control.core.context import Context, Handlers
-from raytwin.runtime.control.core.failed_values import is_lost
+from raytwin.runtime.control.core.failed_values import failed_result, is_lost
 from raytwin.runtime.control.core.ids import STREAM_BASE, job_of, object_id
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.messages import (
@@ -31,10 +46,11 @@ from raytwin.runtime.control.messages import (
     RangeResult,
     ResultsMissing,
     TaskResults,
+    TaskSpec,
 )
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.replayed_results import as_it_is
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
@@ -322,7 +338,7 @@ class ResultManager:
         """An actor's call ended here: keep large values, and send the result to its owner.
 
         A result that is not `fresh` was reported before, and its places in the arena may have
-        other objects by now; see `replayed_results`.
+        other objects by now; see `as_it_is`.
         """
         if self._is_over(result.array):
             # An actor of another job has run the call; the caller is gone.
@@ -528,3 +544,36 @@ class ResultManager:
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [batch]))
         else:
             self.delivery.batch_ended(batch, owner)
+
+
+def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeResult:
+    """Return a result with the places that its large values have on this node now.
+
+    If one of them is gone, return the error that it is lost.
+    """
+    large = [
+        (ret, object_id(result.array, result.start, ret))
+        for ret, size in enumerate(result.sizes)
+        if size
+    ]
+    if not large:
+        return result
+    offsets = [-1] * len(result.sizes)
+    for ret, oid in large:
+        value = objects.local.lookup(oid)
+        if value is not None and value.size:
+            offsets[ret] = value.offset
+        elif oid not in objects.local.on_disk:
+            return result if result.node != node else lost(result, oid, node)
+    return replace(result, node=node, offsets=tuple(offsets))
+
+
+def lost(result: RangeResult, oid: bytes, node: int) -> RangeResult:
+    """Return the result of a repeated call whose object is lost."""
+    loss = Loss(LossCause.EARLIER_RUN, unmade=Unmade.ACTOR_WENT_ON, object=oid)
+    return replace(failed_result(result, loss, node), count=1)
+
+
+def is_stream(spec: TaskSpec) -> bool:
+    """Whether a call yields items, which go to its owner before its result."""
+    return spec.extra is not None and bool(spec.extra.stream)

@@ -8,10 +8,9 @@ import msgspec
 
 from raytwin.runtime.control.assembly import make_node
 from raytwin.runtime.control.core.addresses import MASTER, chain_of, is_node, master_of
-from raytwin.runtime.control.core.context import Component, Context
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import Frame, NodeInfo, ReplicaLost
 from raytwin.runtime.control.node.node_manager import NodeManager
-from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import (
     AcceptedConnection,
@@ -48,7 +47,16 @@ class Node:
         life = f".{settings.incarnation}" if settings.incarnation > 1 else ""
         self.process = ComponentProcess(settings.config.seed, journal_path(settings.journal), life)
         reactor = self.process.reactor
-        component, self._chains, self.scheduler = self._make_scheduler(settings)
+
+        def make(ctx: Context) -> NodeManager:
+            return NodeManager(
+                ctx, number, settings.resources, settings.config, settings.incarnation
+            )
+
+        # If the GCS is a chain, the node manager stands behind a client of the chain.
+        component, self._chains, self.scheduler = make_node(
+            self.process.context(self.address), self.address, settings.config, make
+        )
         self.process.add(self.address, component)
         spawner, arena_fd = socket.socket(fileno=fds[0]), fds[1]
         self.pool = WorkerProcesses(self.process, number, settings.config, spawner, arena_fd)
@@ -90,19 +98,6 @@ class Node:
             self._connect_driver(socket.socket(fileno=fds[2]))
         self.scheduler.start(*listener.address)
         self._introduce()
-
-    def _make_scheduler(
-        self, settings: NodeSettings
-    ) -> tuple[Component, list[ChainClient], NodeManager]:
-        """Make the node manager; if the GCS is a chain, behind a client of the chain."""
-
-        def make(ctx: Context) -> NodeManager:
-            return NodeManager(
-                ctx, settings.node, settings.resources, settings.config, settings.incarnation
-            )
-
-        ctx = self.process.context(self.address)
-        return make_node(ctx, self.address, settings.config, make)
 
     def _connect_driver(self, sock: socket.socket) -> None:
         address = f"driver:{self.scheduler.node}.0"

@@ -33,6 +33,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import (
     Allocate,
@@ -105,7 +107,7 @@ class ObjectStore:
         spill_directory: str,
         config: Config,
     ) -> None:
-        self._config = config
+        self.config = config
         self.process = process
         self.node = node
         self.arena = arena
@@ -142,9 +144,7 @@ class ObjectStore:
                 return
             fetcher = self._fetchers.get(message.node)
             if fetcher is None:
-                fetcher = self._fetchers[message.node] = Fetcher(
-                    self, message.node, self._config.fetch_streams, self._config.stripe_bytes_min
-                )
+                fetcher = self._fetchers[message.node] = Fetcher(self, message.node)
             fetcher.add(message)
         elif isinstance(message, Spill):
             self._spill(message)
@@ -321,32 +321,24 @@ class Sender:
         self._sock.close()
 
 
-class _Transfer:
+class _Transfer(Struct):
     """A fetch under way: its memory, and the parts that are missing."""
 
-    __slots__ = ("fetch", "left", "offset", "parts", "started_s")
-
-    def __init__(self, fetch: Fetch, offset: int, streams: int) -> None:
-        self.fetch = fetch
-        self.offset = offset
-        self.parts: deque[Part] = deque()
-        """Parts that no stream has requested yet."""
-        self.left = fetch.size
-        """Bytes of the parts that have not arrived in full."""
-        self.started_s = 0.0
-        step = -(-fetch.size // streams)
-        for start in range(0, fetch.size, step):
-            self.parts.append((start, min(step, fetch.size - start)))
+    fetch: Fetch
+    offset: int
+    parts: deque[Part]
+    """Parts that no stream has requested yet."""
+    left: int
+    """Bytes of the parts that have not arrived in full."""
+    started_s: float = 0.0
 
 
 class Fetcher:
-    """Fetches from one node, by up to `streams` streams."""
+    """Fetches from one node."""
 
-    def __init__(self, store: ObjectStore, node: int, streams: int, stripe_bytes_min: int) -> None:
+    def __init__(self, store: ObjectStore, node: int) -> None:
         self.store = store
         self.node = node
-        self._most = streams
-        self._stripe_bytes_min = stripe_bytes_min
         self._queue: deque[tuple[Fetch, int]] = deque()
         """Fetches that wait, with the offset allocated for each, or -1."""
         self._streams: list[_Stream] = []
@@ -390,7 +382,7 @@ class Fetcher:
             if self._transfer is not transfer:
                 return  # the request broke the stream, and the fetch has failed
         coming = sum(stream.opening for stream in self._streams)
-        room = self._most - len(self._streams)
+        room = self.store.config.fetch_streams - len(self._streams)
         for _ in range(min(room, len(transfer.parts) - coming)):
             address = self.store.address_of(self.node)
             if address is None:
@@ -404,8 +396,11 @@ class Fetcher:
         if offset < 0:
             self.store.send_no_room(fetch.object, fetch.size, node=self.node)
             return
-        streams = self._most if fetch.size >= self._stripe_bytes_min else 1
-        self._transfer = _Transfer(fetch, offset, streams)
+        config = self.store.config
+        streams = config.fetch_streams if fetch.size >= config.stripe_bytes_min else 1
+        step = -(-fetch.size // streams)
+        parts = [(at, min(step, fetch.size - at)) for at in range(0, fetch.size, step)]
+        self._transfer = _Transfer(fetch, offset, deque(parts), fetch.size)
 
     def _end(self, reason: str, gone: bool = False) -> None:
         """Finish the fetch: with success, or for `reason` with a failure."""
