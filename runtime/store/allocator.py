@@ -84,8 +84,8 @@ class Allocator:
         self.used += need
         return offset
 
-    def free(self, offset: int) -> int:
-        """Take back what `allocate` returned, and return its size in bytes.
+    def free(self, offset: int) -> None:
+        """Take back what `allocate` returned.
 
         Raises ValueError if nothing is allocated at `offset` (freed twice, or
         inside of an allocation); nothing has changed then.
@@ -105,7 +105,6 @@ class Allocator:
             end += after
         self._add_free(start, end - start)
         assert end <= self.high_water, "freed what was never allocated"
-        return size
 
     def _tail_start(self) -> int:
         """Return where the free region starts that reaches up to the capacity."""

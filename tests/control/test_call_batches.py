@@ -352,7 +352,7 @@ def test_a_run_of_results_is_looked_up_and_released_call_by_call() -> None:
     assert not objects.may_add_batch(arrays[2:], OWNER)
     value = objects.local.lookup(array(2) + FIRST)
     assert value is not None and msgspec.msgpack.decode(value.payload)[value.position] == 2
-    assert objects.results.has_end(array(3)) and objects.has_array(array(1))
+    assert objects.results.find(array(3), 0) and objects.has_array(array(1))
     objects.release(arrays[:2])
     assert objects.local.lookup(array(2) + FIRST) is None and objects.owners.owns(OWNER)
     objects.release(arrays[2:])

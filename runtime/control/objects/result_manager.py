@@ -353,7 +353,7 @@ class ResultManager:
             result = self._contained_references.again(as_it_is(result, self._objects, self._node))
         if node_of(owner) == self._node:
             awaited = self._received(result.array)
-            if not self._objects.results.has_end(result.array):
+            if not self._objects.results.find(result.array, 0):
                 if any(result.sizes) and result.node != self._node:
                     self._replied_again(result)
                     return
@@ -427,7 +427,7 @@ class ResultManager:
             if self._is_over(result.array) or (here and result.array not in self._objects.owners):
                 return  # released meanwhile
             result = as_it_is(result, self._objects, self._node)
-            if here and self._objects.results.has_item(result):
+            if here and self._objects.results.find(result.array, result.start):
                 if any(result.sizes):
                     self._log_call(result.array, owner, actor)
                 self.delivery.deliver([result])

@@ -149,14 +149,6 @@ class ResultTable:
             return None
         return result
 
-    def has_end(self, array: bytes) -> bool:
-        """Whether a call's own result is known; the items of its stream do not count."""
-        return self.find(array, 0) is not None
-
-    def has_item(self, item: RangeResult) -> bool:
-        """Whether this item of a stream is known."""
-        return self.find(item.array, item.start) is not None
-
     def is_lost(self, result: RangeResult) -> bool:
         """Whether the node that made a result's large values is dead."""
         return result.node == NOWHERE or result.node in self._dead
@@ -169,25 +161,27 @@ class ResultTable:
         """
         if result.status == OK or result.array not in self:
             return False
-        for index in range(result.start, end_of(result)):
-            made = self.find(result.array, index)
-            if made is None or made.status == SYSTEM_ERROR:
-                return False
-            if any(made.sizes) and self.is_lost(made):
-                return False
-        return True
+        return all(
+            made is not None
+            and made.status != SYSTEM_ERROR
+            and not (any(made.sizes) and self.is_lost(made))
+            for made in self._ends(result)
+        )
 
     def has_small(self, result: RangeResult) -> bool:
         """Whether small values of all elements of a result are known, which cannot be lost."""
-        ends = (self.find(result.array, i) for i in range(result.start, end_of(result)))
+        ends = self._ends(result)
         return all(end is not None and end.status == OK and not any(end.sizes) for end in ends)
 
     def has_failed(self, result: RangeResult) -> bool:
         """Whether all elements of a result have system errors: the first outcome stays."""
         if result.array not in self._failed:
             return False
-        ends = (self.find(result.array, i) for i in range(result.start, end_of(result)))
-        return all(end is not None and end.status == SYSTEM_ERROR for end in ends)
+        return all(end is not None and end.status == SYSTEM_ERROR for end in self._ends(result))
+
+    def _ends(self, result: RangeResult) -> list[RangeResult | None]:
+        """Return the newest result of each element of a result."""
+        return [self.find(result.array, at) for at in range(result.start, end_of(result))]
 
     def ended_again(self, result: RangeResult) -> None:
         """A task whose values are known ran again and ended with this error."""

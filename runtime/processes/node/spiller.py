@@ -7,9 +7,8 @@ thread; most nodes never have one.
 
 Objects are in one file without a name: no directory lists it, and the kernel
 gives its space back when the last process that has it open is gone, however
-that ended. They lie at multiples of a block, and the space of one that is freed is given
-back at once by punching a hole. A file system without holes keeps the space for
-the next object instead. Nothing is synced: the file is of no use once the node is gone.
+that ended. The space of a freed object is for the next one; the file is emptied when no object
+is left. Nothing is synced: the file is of no use once the node is gone.
 
 The thread does its jobs in order, so an object's space can be freed right after the job
 that reads it was queued. Only this thread uses the file and its allocator, except `Spiller.fd`.
@@ -18,7 +17,6 @@ Callbacks run on the event loop.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import queue
@@ -34,16 +32,10 @@ Wrote = Callable[[int, str], None]
 Read = Callable[[str], None]
 """Called with an empty text, or why it failed."""
 
-BLOCK_BYTES = 4096
 PIECE_BYTES = 8 << 20
 """Written or read by one system call, so that a stop is not held up for long."""
 _SPAN_BYTES = 1 << 50
 """Offsets there are: the file is sparse, and the disk is full long before."""
-_FALLOC_FL_KEEP_SIZE = 1
-_FALLOC_FL_PUNCH_HOLE = 2
-
-_libc = ctypes.CDLL(None)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 class SpillFile:
@@ -64,7 +56,7 @@ class SpillFile:
 
         Raises OSError (disk full, above all); nothing is kept then.
         """
-        place = self.allocator.allocate(-(-data.nbytes // BLOCK_BYTES) * BLOCK_BYTES)
+        place = self.allocator.allocate(data.nbytes)
         assert place >= 0, "more was written than any disk holds"
         at = 0
         try:
@@ -86,8 +78,9 @@ class SpillFile:
 
     def free(self, place: int) -> None:
         """Give an object's space back."""
-        mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
-        _libc.fallocate(self.fd, mode, place, self.allocator.free(place))
+        self.allocator.free(place)
+        if not self.allocator.used:
+            os.ftruncate(self.fd, 0)
 
 
 class Spiller:
