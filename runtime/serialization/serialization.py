@@ -135,15 +135,7 @@ class Serialized:
         return b"".join(parts)
 
     def write_into(self, view: memoryview, copy: Copy = _copy) -> None:
-        """Write the same to the first `nbytes` bytes of `view`, in one copy by `copy`.
-
-        Raises ValueError if `view` is too small, TypeError if it is read-only.
-        """
-        if view.nbytes < self.nbytes:
-            raise ValueError(f"{self.nbytes} bytes do not fit into {view.nbytes}")
-        if view.readonly:
-            raise TypeError("cannot write into a read-only view")
-        view = view.cast("B")
+        """Write the same to the first `nbytes` bytes of `view`, in one copy by `copy`."""
         end = len(self._head)
         copy(view, 0, self._head)
         for start, buffer in zip(self._starts, self._buffers, strict=True):
