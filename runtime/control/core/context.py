@@ -55,6 +55,29 @@ class Context(Protocol):
         """Run `callback` as a turn of its own, `delay_s` seconds from now."""
 
 
+class WrappedContext:
+    """A `Context` between a component and its world; subclasses define how it sends."""
+
+    rng: random.Random
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    def __getattr__(self, name: str) -> Any:
+        # Contexts seed their generator when it is first used.
+        if name != "rng":
+            raise AttributeError(name)
+        return self._ctx.rng
+
+    def now(self) -> float:
+        """Return the world's time."""
+        return self._ctx.now()
+
+    def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Set a timer in the world."""
+        return self._ctx.after(delay_s, callback)
+
+
 class Component(Protocol):
     """What a world drives."""
 

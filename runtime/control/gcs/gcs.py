@@ -20,13 +20,12 @@ been rebuilt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.ids import job_number
 from raytwin.runtime.control.gcs.actor_table import ActorTable
 from raytwin.runtime.control.gcs.array_row import ArrayRow
@@ -77,9 +76,6 @@ from raytwin.runtime.control.messages import (
     WatchActors,
 )
 
-Handler = Callable[[str, Any], None]
-"""Called with the source's address and the message."""
-
 
 class Gcs:
     """All tables in one component; `sharding.shard` has them in several."""
@@ -111,7 +107,7 @@ class Gcs:
             self.jobs.ended,
             self.history if config.task_history else None,
         )
-        self._handlers: dict[type, Handler] = {
+        self._handlers: Handlers = {
             RegisterNode: self.nodes.on_register,
             Heartbeat: self.nodes.on_heartbeat,
             NodeUnreachable: self.nodes.on_unreachable,

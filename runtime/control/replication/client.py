@@ -15,13 +15,12 @@ reports that to the master, and asks it for the configuration until the answer h
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from raytwin.runtime.control.core.addresses import chain_addresses, chain_of, master_of
-from raytwin.runtime.control.core.context import Component, Context, Timer
+from raytwin.runtime.control.core.context import Component, Context, Timer, WrappedContext
 from raytwin.runtime.control.messages import (
     ChainAttach,
     ChainConfigured,
@@ -63,34 +62,19 @@ def _requests(frames: list[Frame]) -> list[bytes]:
     return _requests(frames[:half]) + _requests(frames[half:])
 
 
-class _InnerContext:
+class _InnerContext(WrappedContext):
     """The wrapped component's context: the world's, but for the chain."""
 
-    rng: random.Random
-
     def __init__(self, chained: ChainClient) -> None:
+        super().__init__(chained.ctx)
         self._chained = chained
-        self._ctx = chained.ctx
         self._machine = chained.machine
-
-    def __getattr__(self, name: str) -> Any:
-        # Contexts seed theirs when it is first used.
-        if name != "rng":
-            raise AttributeError(name)
-        self.rng = self._ctx.rng
-        return self.rng
-
-    def now(self) -> float:
-        return self._ctx.now()
 
     def send(self, to: str, message: Any) -> None:
         if to in self._machine:
             self._chained.request(to, message)
         else:
             self._ctx.send(to, message)
-
-    def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        return self._ctx.after(delay_s, callback)
 
 
 class ChainClient:

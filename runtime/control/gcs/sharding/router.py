@@ -22,7 +22,6 @@ process.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 from zlib import crc32
@@ -30,7 +29,7 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from raytwin.runtime.control.core.addresses import shard_address
-from raytwin.runtime.control.core.context import Context, Timer
+from raytwin.runtime.control.core.context import Context, WrappedContext
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.core.task_ranges import array_of, needs_of
 from raytwin.runtime.control.gcs.task_object_table import UPDATES
@@ -82,30 +81,7 @@ def input_shards(spec: TaskSpec, shards: int) -> dict[int, tuple[bytes, ...]]:
     return {shard: tuple(arrays) for shard, arrays in found.items()}
 
 
-class Between:
-    """A `Context` between a component and its world; subclasses define how it sends."""
-
-    rng: random.Random
-
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
-
-    def __getattr__(self, name: str) -> Any:
-        # The world's, which may be seeded when it is first used.
-        if name != "rng":
-            raise AttributeError(name)
-        return self._ctx.rng
-
-    def now(self) -> float:
-        """Return the world's time."""
-        return self._ctx.now()
-
-    def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Set a timer in the world."""
-        return self._ctx.after(delay_s, callback)
-
-
-class Router(Between):
+class Router(WrappedContext):
     """A `Context` whose ``gcs`` is a set of shards.
 
     With `hold` it opens in two steps, see `RoutedNode`: until `open_gcs` is called

@@ -24,18 +24,18 @@ from msgspec.structs import replace
 
 from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.context import Context, Handlers, WrappedContext
 from raytwin.runtime.control.gcs.actor_table import PENDING, STARTING
 from raytwin.runtime.control.gcs.array_row import ArrayRow
 from raytwin.runtime.control.gcs.array_store import LOST_S, ArrayStore
 from raytwin.runtime.control.gcs.event_log import RemoteEventLog
 from raytwin.runtime.control.gcs.function_table import FunctionTable
-from raytwin.runtime.control.gcs.gcs import Gcs, Handler
+from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.gcs.job_table import JobTable
 from raytwin.runtime.control.gcs.kv_table import KvTable
 from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.gcs.sharding.lineage import ShardLineage
-from raytwin.runtime.control.gcs.sharding.router import Between, Router
+from raytwin.runtime.control.gcs.sharding.router import Router
 from raytwin.runtime.control.gcs.task_history import TaskHistory
 from raytwin.runtime.control.gcs.task_object_table import TaskObjectTable
 from raytwin.runtime.control.messages import (
@@ -118,7 +118,7 @@ class Shard:
         )
         self._cancels: dict[bytes, list[CancelTask]] = {}
         """Cancellations of arrays without a row, which may come by way of another shard."""
-        self._handlers: dict[type, Handler] = {
+        self._handlers: Handlers = {
             NodeChanged: self._on_node_changed,
             JobEnded: self._on_job_ended,
             ExportFunction: self.functions.on_export,
@@ -232,7 +232,7 @@ class Shard:
             self.table.reconstruction.on_actor_settled(message.actor)
 
 
-class _Gate(Between):
+class _Gate(WrappedContext):
     """A `Context` that holds back changes of nodes to nodes until the shards know them."""
 
     def __init__(self, ctx: Context, shards: int) -> None:
