@@ -1,4 +1,4 @@
-"""What all packages of the control plane stand on.
+"""The base of all packages of the control plane.
 
 The control plane is a set of state machines without I/O. `context` is their only port to the
 world: time, random numbers, timers, and sending messages. The rest of this package is what

@@ -15,9 +15,9 @@ from raytwin.runtime.control.core.call_batches import args_bytes
 from raytwin.runtime.control.messages import CallRecord, TaskSpec
 
 PIECE_BYTES = 8 << 20
-"""Of one message; a single item that is longer is a message of its own."""
+"""The size of one message; a single item that is longer is a message of its own."""
 ITEM_BYTES = 500
-"""Of a call without its arguments: IDs, names, numbers, and what Python needs for them."""
+"""The size of a call without its arguments, with Python's own share."""
 
 T = TypeVar("T")
 

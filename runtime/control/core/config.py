@@ -6,12 +6,12 @@ from msgspec import Struct
 
 
 class Config(Struct, frozen=True, array_like=True):
-    """What a cluster was started with. Names say the unit: ``_s`` seconds, ``bytes`` bytes."""
+    """The settings of a cluster. Names say the unit: ``_s`` seconds, ``bytes`` bytes."""
 
     policy: str = "bottom-up"
     """The scheduling policy: a name, or the import path of a class."""
     seed: int = 0
-    """Of all random choices of the control plane."""
+    """The seed of all random choices of the control plane."""
     heartbeat_s: float = 0.1
     """Between heartbeats of a node. Shorter: fresher queue lengths for placement, more messages."""
     heartbeat_timeout_s: float = 5.0

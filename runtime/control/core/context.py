@@ -15,7 +15,7 @@ frame. So batching is a property of the model and not of a socket, and a log of
 turns (their times and inputs) replays a component's decisions exactly.
 
 Two contexts exist: ``processes`` implements this port with an event
-loop and sockets, ``simulator`` with SimPy. No component can tell them apart.
+loop and sockets, ``simulator`` with SimPy. No component can distinguish them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from raytwin.runtime.control.core.addresses import Address
 
 
 class Timer(Protocol):
-    """What `Context.after` returns."""
+    """A timer, as `Context.after` returns it."""
 
     def cancel(self) -> None:
         """Forget the callback; has no effect once it has run."""
@@ -79,7 +79,7 @@ class WrappedContext:
 
 
 class Component(Protocol):
-    """What a world drives."""
+    """A state machine that a world drives."""
 
     def handle(self, source: Address, message: Any) -> None:
         """Take one message."""

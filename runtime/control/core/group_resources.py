@@ -1,4 +1,4 @@
-"""What placement groups are called: in demands, in resources, and in what tasks say.
+"""The names of placement groups in demands, in resources and in tasks.
 
 A committed bundle i of group g with 2 CPUs is ``CPU_group_<i>_<g>: 2`` and
 ``CPU_group_<g>: 2``. A task in the group demands those instead of ``CPU``

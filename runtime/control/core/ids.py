@@ -5,7 +5,7 @@ object's ID from its task and return index. So a parent that is executed again
 submits the same children, whose results are then found, not made twice.
 
 That holds as long as a body that is executed again submits in the same order, as the paper
-assumes. The counter alone tells children apart, whatever they are called with.
+assumes. The counter alone distinguishes children, whatever their arguments.
 
 ========== ===== ==========================================================
 ID         bytes made of
@@ -25,7 +25,7 @@ call makes, but a thread that one has started, comes in an order of its own: its
 the worker (`root_task_id` of its address), so each run has other IDs for it.
 
 Nor does a task make again what it has made before an error of its own, after which it is
-tried again: it has let go of that, so each try has other IDs, whichever worker it is on.
+tried again: it has released that, so each try has other IDs, whichever worker it is on.
 
 A single task is an array of one element. A `put` is an array of one element
 too, drawn from a counter of its own.
@@ -52,13 +52,13 @@ All items live until no reference to any of them is left.
 
 from __future__ import annotations
 
-# What `hashlib.blake2b` is, without the 2 MB of OpenSSL that come with it.
+# The same as `hashlib.blake2b`, without the 2 MB of OpenSSL that come with it.
 from _blake2 import blake2b
 from functools import lru_cache
 
 JOB_BYTES = 4
 NUMBER_BYTES = 2
-"""Of the job's number, with which its ID begins."""
+"""The length of a job's number, with which its ID begins."""
 JOBS_MAX = 2**16 - 1
 ARRAY_BYTES = 12
 TASK_BYTES = 16

@@ -11,7 +11,7 @@ class Membership:
     def __init__(self, me: int = -1, incarnation: int = 0) -> None:
         self.me = me
         self.incarnation = incarnation
-        """Of this node itself."""
+        """The incarnation of this node itself."""
         self.nodes: dict[int, NodeInfo] = {}
         self.alone = True
         """Whether no other node is alive."""

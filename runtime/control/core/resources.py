@@ -62,7 +62,7 @@ def parse_demand(demand: str) -> tuple[tuple[str, int], ...]:
 
 
 class ResourcePool:
-    """What a node has, what of it is free, and what is held for good.
+    """The resources of a node: in all, free, and held for good.
 
     What a task has taken comes back when that ends. What an actor has, or waits for, does
     not: nothing else can count on it.
@@ -110,19 +110,19 @@ class ResourcePool:
         return slots
 
     def hold(self, demand: str) -> None:
-        """So much is held for good from now on, whether it is free yet or not."""
+        """Hold a demand for good from now on, whether it is free yet or not."""
         self._slots.clear()
         for name, units in parse_demand(demand):
             self.held[name] = self.held.get(name, 0) + units
 
     def hold_only(self, held: Mapping[str, int]) -> None:
-        """So much is held for good, and no more."""
+        """Replace all that is held for good."""
         if held != self.held:
             self._slots.clear()
             self.held = dict(held)
 
     def end_hold(self, demand: str) -> None:
-        """It is not any more."""
+        """End a hold."""
         self._slots.clear()
         for name, units in parse_demand(demand):
             self.held[name] -= units
@@ -161,13 +161,13 @@ class ResourcePool:
                 del self.total[name], self.free[name]
 
     def lend(self, demand: str) -> None:
-        """What was taken is not the node's own for now: no task can count on it."""
+        """Lend a taken demand to a placement group: no other task can count on it."""
         self._slots.clear()
         for name, units in parse_demand(demand):
             self.total[name] -= units
 
     def end_loan(self, demand: str) -> None:
-        """It is the node's own again, and free."""
+        """Take a lent demand back, as free."""
         self._slots.clear()
         for name, units in parse_demand(demand):
             self.total[name] += units

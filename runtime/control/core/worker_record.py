@@ -60,11 +60,11 @@ class Worker:
         self.actor = b""
         """The actor that it is, for the rest of its life."""
         self.restarts = False
-        """That actor starts again, though its incarnation here was told to end."""
+        """That actor starts again elsewhere, though the GCS ends its incarnation here."""
         self.assigned: deque[TaskSpec] = deque()
         """Ranges it was given and has not done, in order; the first one runs."""
         self.ahead_s = 0.0
-        """What they are estimated to take."""
+        """The estimated time of these ranges."""
         self.news_s = 0.0
         """When its lease began, or it last reported something of what it runs."""
         self.functions: set[bytes] = set()
@@ -72,9 +72,9 @@ class Worker:
         self.is_killed = False
         """`KillWorker` is on its way: the worker takes nothing more."""
         self.killed_for: CancelTask | None = None
-        """It was killed to end what this names."""
+        """The cancellation for which the worker was killed."""
         self.kill_error: ObjectValue | None = None
-        """It was killed, and this is what its running task ends with."""
+        """The error of its running task, if the worker was killed for one."""
         self.asked = 0
         """How often it was asked to give back what it has not started, and"""
         self.answered = 0

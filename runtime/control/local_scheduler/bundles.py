@@ -41,7 +41,7 @@ class _Bundle:
     def __init__(self, demand: str, resources: dict[str, float]) -> None:
         self.demand = demand
         self.resources = resources
-        """What the node has once it is committed."""
+        """The resources that the node has once the bundle is committed."""
         self.committed = False
         self.removed = False
         """A client of this node has removed its group; `ReturnBundle` has not come yet."""

@@ -122,11 +122,11 @@ class Canceller:
         self._ctx.send(f"pool:{self._node}", KillWorker(worker.address))
 
     def _kill_stuck(self, worker: Worker, number: int, message: CancelTask) -> None:
-        """It has not said which element it runs: it is in C code that lets nothing else run."""
+        """The worker has not answered: it runs C code that lets no other thread run."""
         there = self._pool.workers.get(worker.address) is worker
         silent = (number, message) in worker.cancels and worker.assigned
         if there and silent and not worker.is_killed and cut(worker.assigned[0], message)[1]:
-            # It may be another element that runs, whose next run claims what it has submitted.
+            # Another element may be running, whose next run claims what it has submitted.
             self._kill(worker, replace(message, recursive=False))
 
     def cancel_owned(self, worker: Worker, cause: CancelTask, owned: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""What a range of tasks waits for before it can run: its function and its inputs.
+"""The dependencies of a range of tasks: its function and its inputs.
 
     accepted ──function here?──no──> waits for FunctionBlob
         │ yes                              │
@@ -49,7 +49,7 @@ class Waiting:
 
 
 class TaskInputs:
-    """What the ranges of one node wait for."""
+    """The functions and inputs that the ranges of one node wait for."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class TaskInputs:
         arrived(-1, ObjectValue(b"", OK, b""))
 
     def claimed(self, array: bytes) -> None:
-        """Its parent runs again: what was lost of its inputs may be there once more."""
+        """Await an array's lost inputs anew: its parent runs again and may have made them."""
         for waiting in [w for w in self.awaiting if w.spec.array == array]:
             if waiting.failed is not None and is_lost(waiting.failed[1]):
                 self._forget(waiting)
@@ -160,7 +160,7 @@ class TaskInputs:
             value = self._objects.local.lookup(oid)
             if value is None:
                 if attempt_of(spec):
-                    # Its inputs were let go of when it had run for the first time.
+                    # The owner released the inputs when the range had run for the first time.
                     self._await_inputs(spec)
                     return None
                 # An owner keeps the inputs of its unfinished tasks: it has died,
@@ -182,7 +182,7 @@ class TaskInputs:
         return self._ranks
 
     def unclaim(self, spec: TaskSpec) -> None:
-        """Its inputs are pinned, or it will never run; without effect where none is claimed."""
+        """End a range's claim, since its inputs are pinned or it will never run."""
         key = (spec.array, spec.start)
         ranks = self._claims.get(key)
         if ranks is None:

@@ -18,7 +18,7 @@ Lane = tuple[bytes, str]
 
 
 class ReadyQueue:
-    """What waits for a worker; `size` counts elements, not ranges."""
+    """The ranges that wait for a worker; `size` counts elements, not ranges."""
 
     def __init__(self) -> None:
         self.size = 0

@@ -78,7 +78,7 @@ class Starvation:
         """Return {demand: elements} that starve here."""
         now = self._ctx.now()
         waiting: list[tuple[Hashable, str, bool, list[TaskSpec]]] = []
-        """What names it, its demand, whether it waits in vain, and its ranges."""
+        """Each a key, a demand, whether it waits in vain, and its ranges."""
         for lane in self._ready.lanes():
             in_vain = not self._pool.usable(lane[1])
             ranges = self._ready.first(lane, LOOK_MAX)

@@ -1,9 +1,9 @@
-"""What clients of a node submit: tasks, calls, actors, again or for the first time.
+"""The node's intake of tasks, calls and actors: submitted, submitted again, or assigned.
 
 The way of a range in `SubmitTasks`::
 
     a run of calls ────────────────────────────> `CallSubmitter`
-    submitted before, as its parent runs again ─> told what it has led to so far; a call that
+    submitted before, as its parent runs again ─> its results so far are sent; a call that
                                                   has no result is sent once more
     a call, an actor ──────────────────────────> `CallSubmitter`, the GCS
     new ──its parent runs again──> ClaimTasks: who has it makes it for this owner, too
@@ -187,7 +187,7 @@ class Submission:
         self._submitter.submit_batch(spec, arrays)
 
     def on_claimed(self, source: str, message: TasksClaimed) -> None:
-        """What of a repeated task's children is to be run after all."""
+        """The GCS has found children of a repeated task that no node has: submit them."""
         for spec in message.tasks:
             if spec.array in self._objects.owners:
                 self._submit(spec)
@@ -248,7 +248,7 @@ class Submission:
             self._objects.owners.actors.add(spec.array)
 
     def _on_actor_alive(self, actor: bytes) -> None:
-        """What its constructor gave went to whoever created it first, if somebody did."""
+        """End a repeated creation: the constructor's result went to the first creator, if any."""
         if actor in self._created_again:
             self._created_again.discard(actor)
             self._ctx.after(LOST_S, partial(self._end_creation, actor))
@@ -314,14 +314,14 @@ class Submission:
             self._inputs.accept(spec)
 
     def _look_at_owner(self, spec: TaskSpec) -> None:
-        """Its result may be for others than its owner, or for nobody."""
+        """Keep a range's result for other owners, if its own is gone."""
         gone = node_of(spec.owner) == self._node and spec.array not in self._objects.owners
-        # Its owner lived here before: its task runs again somewhere, and asks for it.
+        # The owner lived here before: its task runs again somewhere, and asks for the result.
         bereft = gone and incarnation_of(spec.owner) != self.incarnation
         if gone and (attempt_of(spec) or bereft):
             # The GCS will free it, when nobody needs it any more.
             self._results.keep_for_others(spec.array)
-        # What was let go of on its first way here nobody needs or hears of.
+        # The GCS needs no row of a range that was released before it first came here.
         if not gone or attempt_of(spec) or bereft:
             self._log.expose(spec.array)
 

@@ -33,7 +33,7 @@ STUCK_AHEADS = 4
 
 
 _WEIGHTS = tuple(1 - 0.9**count for count in range(11))
-"""Of so many samples against the average that went before."""
+"""The weight of a number of samples against the average before them."""
 
 
 class WorkerLeases:
@@ -287,8 +287,8 @@ class WorkerLeases:
             and sum(spec.count for spec in worker.assigned) > 1
         ]
         if stuck and look == 1:
-            # It may be this scheduler that was held up, and what it handed out
-            # has only just left: look again.
+            # This scheduler itself may have been held up, and the ranges that it sent
+            # may only just have left: look again.
             self._start_watch(2)
             return
         for worker in stuck:

@@ -88,7 +88,7 @@ class WorkerPool:
         worker.ahead_s = 0.0
         excess = not wanted and len(self.idle) > self._idle_max
         if excess and not self._objects.owners.owns(worker.address):
-            # It stood in for a blocked worker.
+            # The worker stood in for a blocked one.
             self.stop(worker)
             return
         worker.state = State.IDLE

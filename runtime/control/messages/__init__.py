@@ -137,7 +137,7 @@ Message = Union[
 
 
 class Frame(Struct, array_like=True):
-    """What travels: the messages of one turn from one address to another."""
+    """A frame: the messages of one turn from one address to another."""
 
     source: str
     destination: str

@@ -25,7 +25,7 @@ class ActorPlaced(Struct, array_like=True, tag=71):
 
 
 class ActorStarted(Struct, array_like=True, tag=72):
-    """It has run its constructor, and what was to be replayed: it takes calls."""
+    """An actor has run its constructor and replayed its calls: it takes new ones."""
 
     actor: bytes
     incarnation: int
@@ -34,7 +34,7 @@ class ActorStarted(Struct, array_like=True, tag=72):
 
 
 class ActorFailed(Struct, array_like=True, tag=73):
-    """It is gone. ``final``: it may not start again, whatever its restarts."""
+    """An actor is gone. ``final``: it may not start again, whatever its restarts."""
 
     actor: bytes
     incarnation: int

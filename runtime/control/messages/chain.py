@@ -18,7 +18,7 @@ class ReplicaInfo(Struct, array_like=True, frozen=True):
 
 
 class Command(Struct, array_like=True, gc=False):
-    """What every replica applies, in the order of `index`.
+    """A command, which every replica applies in the order of `index`.
 
     ``client`` and ``sequence`` name the request that it came from, so that it
     takes effect once; ``born`` tells one life of a client from the next. An
@@ -175,7 +175,7 @@ class StopReplica(Struct, array_like=True, tag=196):
 
 
 class LineageChanges(Struct, array_like=True, tag=155):
-    """What arrays of other shards have to do with arrays here; see `shard_lineage`.
+    """Lineage between arrays of other shards and arrays here; see `sharding.lineage`.
 
     Each is (change, array, its inputs here).
     """

@@ -1,4 +1,4 @@
-"""What messages are made of: tasks, results, values, and the codes in them.
+"""The parts of messages: tasks, results, values, and the codes in them.
 
 Functions, arguments and values are opaque ``bytes`` here; only workers and
 drivers serialize and deserialize.
@@ -16,7 +16,7 @@ USER_ERROR = 1
 SYSTEM_ERROR = 2
 """The system gave up: `payload` is a packed `errors.Failure`."""
 RETRY = 3
-"""Its own code raised what `TaskExtra.retry_on` names: from worker to node only."""
+"""The task's own code raised what `TaskExtra.retry_on` names: from worker to node only."""
 NOT_BEGUN = 4
 """A call of an actor that was cancelled in time: from worker to node only."""
 
@@ -34,7 +34,7 @@ READY_METHOD = "__ray_ready__"
 
 
 class ActorInfo(Struct, array_like=True, gc=False):
-    """What makes a task an actor's creation: its array ID is the actor's ID."""
+    """The actor that a task creates: the task's array ID is the actor's ID."""
 
     max_restarts: int = 0
     """-1: for ever."""
@@ -49,7 +49,7 @@ class ActorInfo(Struct, array_like=True, gc=False):
     incarnation: int = 0
     """How often the actor was started before."""
     branch: int = 0
-    """Of a detached one: its number within its job, by which its IDs begin; see `ids`."""
+    """A detached actor's number within its job, with which its IDs begin; see `ids`."""
 
 
 class CallBatch(Struct, array_like=True, gc=False):
@@ -62,16 +62,16 @@ class CallBatch(Struct, array_like=True, gc=False):
 
 
 class TaskExtra(Struct, array_like=True, gc=False):
-    """What few tasks need: `TaskSpec.extra` is None for all others."""
+    """The fields that few tasks need: `TaskSpec.extra` is None for all others."""
 
     strategy: str = ""
     """Where it should run; see `strategies`."""
     attempt: int = 0
     """How often the GCS has placed it again: what it submits may exist already."""
     actor: Union[ActorInfo, None] = None
-    """It creates an actor."""
+    """The actor that the task creates."""
     call: bytes = b""
-    """It is a call of this actor."""
+    """The actor that the task is a call of."""
     method: str = ""
     """Which one; `READY_METHOD` is answered by the worker itself."""
     stream: int = 0
@@ -88,7 +88,7 @@ class TaskExtra(Struct, array_like=True, gc=False):
     """Arrays of which references are inside its arguments: to run it again they are
     needed as its inputs are."""
     batch: Union[CallBatch, None] = None
-    """It stands for several calls of one actor: ``count`` of them, ``array`` is the first's."""
+    """The ``count`` calls of one actor that the task stands for; ``array`` is the first's."""
     tries: int = 0
     """How often it has failed and was tried again: a try's children are its own."""
     begun: int = -1
@@ -136,7 +136,7 @@ class ResultRefs(Struct, array_like=True, gc=False):
 
 
 class RangeResult(Struct, array_like=True, gc=False):
-    """What became of elements ``start`` to ``start + count`` of an array.
+    """The result of elements ``start`` to ``start + count`` of an array.
 
     ``payload`` is the serialized list of their values, element by element,
     return by return. Values too large to ride in messages are ``None`` there:

@@ -30,17 +30,17 @@ class LossCause(IntEnum):
     COPY_MISSING = 2
     """The only copy was on `Loss.node`, which does not have it any more."""
     UNREPORTED = 3
-    """The only copy was on a node that died before it had told the table of it."""
+    """The only copy was on a node that died before it had reported it to the table."""
     MAKER_DIED = 4
     """The node died that was to make it, or to make it again."""
     OWNER_DIED = 5
     RELEASED = 6
-    """Its owner has died or released it, where it cannot be told which."""
+    """The owner has died or released it; the table cannot distinguish which."""
     FREED = 7
-    """Its owner has let go of it. No fault took it: who made it may be asked once more."""
+    """The owner has released it. No fault took it: its maker may be asked once more."""
     JOB_ENDED = 8
     EARLIER_RUN = 9
-    """A call made it for an earlier run of its caller, which has let go of it."""
+    """A call made it for an earlier run of its caller, which has released it."""
     FORGOTTEN = 10
     """Its call took effect for an earlier run of its caller, and so many calls came since
     that its result is not remembered."""
@@ -172,9 +172,9 @@ class FullCause(IntEnum):
     TOO_LARGE = 1
     """The whole store has less."""
     DISK_FAILED = 2
-    """What is in it cannot be written to disk, for `StoreFull.detail`."""
+    """Objects in the store cannot be written to disk, for `StoreFull.detail`."""
     IN_USE = 3
-    """What is in it is in use."""
+    """All objects in the store are in use."""
 
 
 class StoreFull(Struct, array_like=True, frozen=True, tag=8, gc=False):

@@ -1,6 +1,6 @@
 """Nodes, processes and jobs: who is there, how loaded, who has died, what is asked of all.
 
-A job is a driver, which comes in by its node's door; see the page of `node`.
+A job is a driver with all that comes of it; see the page of `node`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class NodeUnreachable(Struct, array_like=True, tag=42):
 
 
 class Load(Struct, array_like=True, gc=False):
-    """What a node says of itself in a heartbeat."""
+    """A node's load, in a heartbeat."""
 
     queue: int
     """Task elements that wait or run on the node."""
@@ -67,7 +67,7 @@ class Load(Struct, array_like=True, gc=False):
     starving: dict[str, int] = {}
     """By demand: elements that have waited for long; see `starvation`."""
     held: dict[str, int] = {}
-    """What actors there hold or wait for, in 1/10,000; see `ResourcePool.held`."""
+    """Resources that actors hold or wait for, in 1/10,000; see `ResourcePool.held`."""
 
 
 class Heartbeat(Struct, array_like=True, tag=33):
@@ -88,7 +88,7 @@ class StartWorker(Struct, array_like=True, tag=65):
 
 
 class StopWorker(Struct, array_like=True, tag=66):
-    """It is not needed any more: it leaves of itself."""
+    """A worker is not needed any more: it leaves of itself."""
 
     worker: str
 
@@ -152,7 +152,7 @@ class JobInfo(Struct, array_like=True):
 
 
 class RegisterJob(Struct, array_like=True, tag=165):
-    """A driver is at the door of its node; answered by `JobRegistered`."""
+    """A driver wants to join by its node; answered by `JobRegistered`."""
 
     info: JobInfo
     key: int

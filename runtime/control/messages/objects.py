@@ -82,7 +82,7 @@ class Location(Struct, array_like=True, gc=False):
     lost: Union[Loss, None] = None
     """Why it is lost."""
     ended: int = -1
-    """Of a lost item that its task has not yielded again: the node that knows how that ended."""
+    """For a lost item that its task has not yielded again: the node with the task's end."""
 
 
 class ObjectLocations(Struct, array_like=True, tag=37):

@@ -18,11 +18,11 @@ class CreateGroup(Struct, array_like=True, tag=27):
     bundles: list[dict[str, float]]
     strategy: str
     detached: bool = False
-    """It outlives its job."""
+    """Whether the group outlives its job."""
     request: int = 0
-    """What the answer brings back."""
+    """The client's number of the request; the answer has it, too."""
     client: str = ""
-    """Who waits, as its node says."""
+    """The client that waits; its node fills it in."""
 
 
 class GroupCreated(Struct, array_like=True, tag=125):

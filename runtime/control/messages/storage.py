@@ -54,7 +54,7 @@ class Fetched(Struct, array_like=True, tag=64):
     node: int = -1
     """The node that was asked."""
     gone: bool = False
-    """It does not have the object any more."""
+    """That node does not have the object any more."""
 
 
 class Spill(Struct, array_like=True, tag=52):
@@ -83,7 +83,7 @@ class DropSpilled(Struct, array_like=True, tag=54):
 
 
 class NoRoom(Struct, array_like=True, tag=55):
-    """What an `Allocate` (of ``client``) or a `Fetch` asked for does not fit now."""
+    """The object of an `Allocate` (of ``client``) or a `Fetch` does not fit now."""
 
     object: bytes
     size: int
@@ -92,7 +92,7 @@ class NoRoom(Struct, array_like=True, tag=55):
     """Bytes, perhaps in pieces."""
     client: str = ""
     node: int = -1
-    """Of a `Fetch`: the node that was asked."""
+    """The node that a `Fetch` was to ask."""
 
 
 StorageMessage = Union[

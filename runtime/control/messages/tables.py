@@ -31,7 +31,7 @@ class KvReply(Struct, array_like=True, tag=93):
 
 
 class FindTask(Struct, array_like=True, tag=94):
-    """What is known of an array of tasks that has finished? Answered by `TaskFound`."""
+    """Ask for the record of a finished array of tasks; answered by `TaskFound`."""
 
     array: bytes
     request: int

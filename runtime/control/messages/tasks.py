@@ -47,7 +47,7 @@ class Blocked(Struct, array_like=True, tag=13):
 
 
 class Unblocked(Struct, array_like=True, tag=14):
-    """It need not wait any more and takes its CPU back; answered by `Resume` at once."""
+    """The running task waits no more and takes its CPU back; answered by `Resume` at once."""
 
 
 class Resume(Struct, array_like=True, tag=24):
@@ -55,7 +55,7 @@ class Resume(Struct, array_like=True, tag=24):
 
 
 class TasksDone(Struct, array_like=True, tag=15):
-    """What a worker has run since it last said so, in order."""
+    """The results of what a worker has run since its last report, in order."""
 
     results: list[RangeResult]
     timings: list[Timing]
@@ -198,7 +198,7 @@ class ClaimTasks(Struct, array_like=True, tag=45):
 
 
 class TasksClaimed(Struct, array_like=True, tag=46):
-    """What of a `ClaimTasks` is to be run; the results of all else will come."""
+    """The tasks of a `ClaimTasks` that no node has; the results of all others will come."""
 
     tasks: list[TaskSpec]
 

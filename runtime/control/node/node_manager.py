@@ -284,7 +284,7 @@ class NodeManager:
         """Queue a range that could run now, if what it needs still exists here."""
         actor = spec.extra is not None and spec.extra.actor is not None
         if spec.extra is not None and spec.extra.group and not self.pool.feasible(spec.demand):
-            # Its placement group has left this node: it was removed.
+            # The placement group has left this node, since it was removed.
             if actor:
                 self.inputs.unclaim(spec)
                 self.actors.pass_on(spec)
@@ -391,7 +391,7 @@ class NodeManager:
     # -- jobs: see the package's page --------------------------------------------
 
     def _on_register(self, source: str, message: RegisterJob) -> None:
-        """A driver is at this node's door."""
+        """A driver wants to join at this node."""
         if message.info.number:
             self.access.drivers[message.info.driver] = job_id(message.info.number)
         self.ctx.send("gcs", message)
@@ -409,7 +409,7 @@ class NodeManager:
         self.ctx.send("gcs", message)
 
     def _on_job_ended(self, source: str, message: JobEnded) -> None:
-        """Drop all that a job has here; said by the door of its driver, then by the GCS."""
+        """Drop all that a job has here, at the end of its driver or at the GCS's news of it."""
         if source.startswith("door:"):
             self.ctx.send("gcs", message)
         if message.job not in self.access.ended:

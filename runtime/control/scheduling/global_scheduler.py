@@ -238,7 +238,7 @@ class GlobalScheduler:
         self.ctx.send("gcs", LocateObjects(wanted, subscribe=False))
 
     def _is_refused(self, spec: TaskSpec) -> bool:
-        """Whether a range or an actor may not run in its group; who waits for it is told."""
+        """Whether a range or an actor may not run in its group; if so it fails here."""
         refusal = self.groups.refusal(spec)
         if refusal is None:
             return False

@@ -1,4 +1,4 @@
-"""What the global scheduler knows of living nodes, and what of it a policy sees.
+"""The global scheduler's view of the living nodes, and the part that a policy sees.
 
 Between two heartbeats of a node it adds what it has sent there itself: a queue is the node's
 last word plus all sent since that word, and so is what actors hold there for good.
@@ -32,7 +32,7 @@ class Node:
         self.sent = 0
         """Elements assigned to it so far."""
         self._coming: deque[tuple[int, str]] = deque()
-        """Demands of actors that it has not told of yet, and what `sent` was with each."""
+        """Demands of actors that its heartbeats do not count yet, and `sent` at each."""
         self.actors = 0
         """Actors that live there, or are on their way."""
 
@@ -46,7 +46,7 @@ class Node:
         return all(self.own.get(name, 0.0) * UNIT >= units for name, units in parse_demand(demand))
 
     def heard(self, load: Load) -> None:
-        """It has said what it is doing."""
+        """The node has reported its load."""
         self.load = load
         coming = self._coming
         while coming and coming[0][0] <= load.assigned:

@@ -21,7 +21,7 @@ A group ends with its job unless it is detached. A node keeps nothing of what a 
 that has just removed the group (`submission`).
 
 A name is one group's at a time, among those that a job may see: its own and all detached
-ones. Who comes first is decided here; the other one is not created, and its creator told.
+ones. The table decides which group came first, and answers the other with that one's ID.
 
 Where its bundles go, as far as is known of what nodes have free::
 
@@ -84,7 +84,7 @@ class Group:
         self.strategy = message.strategy
         self.detached = message.detached
         self.number = 0
-        """What is older is placed first."""
+        """Groups are placed in this order."""
         self.state = "PENDING"
         self.nodes: dict[int, int] = {}
         """Where committed bundles are."""
@@ -97,12 +97,12 @@ class Group:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Who has to call no other group by this one's name, empty for all, and that name."""
+        """The job in which the group's name is unique, empty for all jobs, and that name."""
         return ("" if self.detached else number_of(self.id), self.name)
 
     @property
     def row(self) -> list[Any]:
-        """What is said of it."""
+        """The group as queries return it."""
         nodes = {str(index): node for index, node in self.nodes.items()}
         return [
             self.id, self.name, self.bundles, nodes, self.strategy, self.state, self.detached,
@@ -112,7 +112,7 @@ class Group:
 def number_of(group: str) -> str:
     """Return the number of the job that a group belongs to, in hexadecimal.
 
-    Actors that are detached from the job have it, too, where `job_of` tells them apart.
+    Detached actors of the job have the same number; `job_of` distinguishes them.
     """
     return group[: 2 * NUMBER_BYTES]
 
@@ -277,7 +277,7 @@ class GroupTable:
             return
         free = self._free()
         for group in self._unplaced.values():
-            # What is asked for and not answered is not in any heartbeat yet.
+            # No heartbeat counts a bundle that a node has not answered for yet.
             for index, node in group.trying.items():
                 for name, amount in group.bundles[index].items():
                     if node in free:

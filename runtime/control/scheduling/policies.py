@@ -20,13 +20,13 @@ from importlib import import_module
 from raytwin.runtime.control.core.config import Config
 
 UNTIMED_TASK_S = 0.001
-"""What a task is taken to cost while none has been timed anywhere."""
+"""The assumed time of a task while none has been timed anywhere."""
 UNTIMED_BANDWIDTH = 1e9
 """Bytes/s a transfer is taken to reach while none has been timed."""
 
 
 class LocalView:
-    """What a local scheduler knows when it decides."""
+    """A local scheduler's view of its node when it decides."""
 
     __slots__ = ("alone", "feasible", "mean_task_s", "queue", "slots")
 
@@ -48,11 +48,11 @@ class LocalView:
         """How many such tasks it can run at once beside what actors hold; 0: none, as long as
         they live."""
         self.mean_task_s = mean_task_s
-        """Of this function; 0 while none has ended."""
+        """The mean time of this function's tasks; 0 while none has ended."""
 
 
 class NodeView:
-    """What the global scheduler knows of one node that could run the task."""
+    """The global scheduler's view of one node that could run the task."""
 
     __slots__ = ("bandwidth", "mean_task_s", "node", "queue", "remote_bytes", "slots")
 

@@ -8,7 +8,7 @@ State: per process, the routes from addresses to connections and the timers; per
 bytes not sent yet, the incomplete frame received, and the incarnation of the node at its end.
 
 A TCP connection opens by a mutual proof of the cluster's token (`auth`); Unix socket pairs are
-handed over as descriptors and are open at once. The first frame on a connection names its peer;
+passed as descriptors and are open at once. The first frame on a connection names its peer;
 `links` refuses peers whose incarnation is over. Whoever knows the token is trusted.
 
 Promises:

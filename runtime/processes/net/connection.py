@@ -2,7 +2,7 @@
 
     TCP, accepted    CHALLENGED ──answer──> OPEN
     TCP, connecting  CONNECTING ──challenge──> ANSWERED ──proof──> OPEN
-    Unix socket pair OPEN at once: the descriptor itself was handed over
+    Unix socket pair OPEN at once: the descriptor itself was passed
 
 Data sent before a connection is open waits in its buffer. Any error closes
 this connection, is logged in one line, and touches nothing else.

@@ -65,7 +65,7 @@ class WorkerSettings(msgspec.Struct):
 
 
 LENGTH_BYTES = 4
-"""Of the length, big-endian, ahead of a `Welcome` in msgpack, with the arena's descriptor."""
+"""A `Welcome` is preceded by its length, big-endian; the arena's descriptor comes with it."""
 
 
 class Welcome(msgspec.Struct):

@@ -3,7 +3,7 @@
     driver (this process) ──spawns──> zygote ──forks──> head, nodes, workers
        └───────socket pair───────> node 0
 
-Sockets and arenas are handed over as descriptors (see `zygote`). The head's listening
+Sockets and arenas are passed as descriptors (see `zygote`). The head's listening
 socket is bound here, so that nodes start without waiting for the head.
 """
 

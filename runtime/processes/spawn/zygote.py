@@ -9,7 +9,7 @@ supervisor, so that nothing remains of a cluster:
 * the kernel kills every process that the zygote has forked when the zygote dies;
 * processes that user code has started become children of the zygote when their worker
   dies, and it kills them then;
-* sockets are socket pairs and memory is memfd, handed over as descriptors, so they have
+* sockets are socket pairs and memory is memfd, passed as descriptors, so they have
   no name in a file system. The one name is the file by which other drivers find the
   cluster, and the zygote removes it.
 
