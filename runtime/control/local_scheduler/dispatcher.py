@@ -115,7 +115,7 @@ class Dispatcher:
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
         self.leases.heard_of(worker)
-        self._results.delivery.gather()
+        self._results.gather()
         for result in message.results:
             if result.refs is not None:
                 self._contained_references.reported(source, result)
@@ -138,7 +138,7 @@ class Dispatcher:
                     self._results.finish(result, owner)
             if worker.cancels:
                 self._canceller.on_back(worker)
-        self._results.delivery.flush()
+        self._results.flush()
         self.leases.drain(worker)
 
     def _batch_done(self, worker: Worker, batch: RangeResult, timings: Iterator[Timing]) -> None:

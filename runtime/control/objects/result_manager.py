@@ -54,59 +54,6 @@ from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
-class ResultDelivery:
-    """Delivers results to their owners, which are clients of this node or of others.
-
-    While the node reads a worker's report, it gathers results, so that each owner gets one
-    message.
-    """
-
-    def __init__(self, ctx: Context, node: int, objects: ObjectDirectory) -> None:
-        self._ctx = ctx
-        self._node = node
-        self._objects = objects
-        self._gathered: list[RangeResult] | None = None
-        """Results of the report that the node reads; None: it reads none."""
-
-    def gather(self) -> None:
-        """Hold results back until `flush`."""
-        self._gathered = []
-
-    def flush(self) -> None:
-        """Deliver the gathered results."""
-        gathered, self._gathered = self._gathered, None
-        if gathered:
-            self.deliver(gathered)
-
-    def ended(self, results: list[RangeResult]) -> None:
-        """Deliver results, or gather them."""
-        if self._gathered is None:
-            self.deliver(results)
-        else:
-            self._gathered += results
-
-    def batch_ended(self, batch: RangeResult, owner: str) -> None:
-        """Deliver a batch, or gather it."""
-        if self._gathered is None:
-            self._ctx.send(owner, TaskResults(owner, [batch]))
-        else:
-            self._gathered.append(batch)
-
-    def deliver(self, results: list[RangeResult]) -> None:
-        """Send results to the clients of this node that own them now."""
-        of_owner: dict[str, list[RangeResult]] = {}
-        for result in results:
-            for owner in self._objects.owners.owners_of(result.array):
-                of_owner.setdefault(owner, []).append(result)
-        for owner, results in of_owner.items():
-            self._ctx.send(owner, TaskResults(owner, results))
-
-    def send(self, owner: str, results: list[RangeResult]) -> None:
-        """Send results to an owner, or to the owner's node."""
-        to = owner if node_of(owner) == self._node else f"node:{node_of(owner)}"
-        self._ctx.send(to, TaskResults(owner, results))
-
-
 class ResultManager:
     """Keeps the results of one node, logs them, and delivers them to their owners."""
 
@@ -141,10 +88,46 @@ class ResultManager:
         """Arrays that their owner here has released, and that other nodes still need."""
         self._claims: dict[bytes, dict[str, None]] = {}
         """By array: clients that claimed it, besides the owner that its task specs name."""
-        self.delivery = ResultDelivery(ctx, node, objects)
+        self._gathered: list[RangeResult] | None = None
+        """Results of the worker's report that the node reads; None: it reads none."""
 
     def handlers(self) -> Handlers:
         return {TaskResults: self.on_results}
+
+    # -- delivery ------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """Hold results back until `flush`, so that each owner gets one message for a report."""
+        self._gathered = []
+
+    def flush(self) -> None:
+        """Deliver the gathered results."""
+        gathered, self._gathered = self._gathered, None
+        if gathered:
+            self._deliver(gathered)
+
+    def _ended(self, results: list[RangeResult]) -> None:
+        """Deliver results, or gather them."""
+        if self._gathered is None:
+            self._deliver(results)
+        else:
+            self._gathered += results
+
+    def _deliver(self, results: list[RangeResult]) -> None:
+        """Send results to the clients of this node that own them now."""
+        of_owner: dict[str, list[RangeResult]] = {}
+        for result in results:
+            for owner in self._objects.owners.owners_of(result.array):
+                of_owner.setdefault(owner, []).append(result)
+        for owner, results in of_owner.items():
+            self._ctx.send(owner, TaskResults(owner, results))
+
+    def _send(self, owner: str, results: list[RangeResult]) -> None:
+        """Send results to an owner, or to the owner's node."""
+        to = owner if node_of(owner) == self._node else f"node:{node_of(owner)}"
+        self._ctx.send(to, TaskResults(owner, results))
+
+    # -- results -------------------------------------------------------------------
 
     def keep_for_others(self, array: bytes) -> None:
         """Keep a released array's results until the GCS frees them."""
@@ -179,7 +162,7 @@ class ResultManager:
         elif result.array in self._objects.owners:
             new = self._add(result)
             self._log.finish(result)
-            self.delivery.ended(new)
+            self._ended(new)
         elif result.array in self._for_others:
             self._objects.add(result)
             self._log.finish(result)
@@ -190,10 +173,10 @@ class ResultManager:
             claimants = self._claims.get(result.array, ())
             for claimant in claimants:
                 if claimant != owner and node_of(claimant) != self._node:
-                    self.delivery.send(claimant, [result])
+                    self._send(claimant, [result])
             if node_of(owner) != self._node and any(node_of(h) == self._node for h in claimants):
                 # The claimant here may have died since, and another worker run its task again.
-                self.delivery.deliver([result])
+                self._deliver([result])
 
     def is_kept(self, array: bytes, owner: str) -> bool:
         """Whether the node keeps results for an owner; not if the owner died."""
@@ -273,7 +256,7 @@ class ResultManager:
                 results.append(result)
             else:
                 results += self._add(result)
-        self.delivery.deliver(results)
+        self._deliver(results)
 
     def on_forward(self, source: str, message: ForwardResults) -> None:
         """The GCS forwards the claim of a new owner to an array of a dead one that is made here."""
@@ -293,11 +276,11 @@ class ResultManager:
             results = [result for result in results if result not in failed]
             self._make_again(failed, message.owner)
         if results and node_of(message.owner) == self._node:
-            self.delivery.deliver(results)
+            self._deliver(results)
         elif results:
             for result in results:
                 self._contained_references.pass_on(result, message.owner)
-            self.delivery.send(message.owner, results)
+            self._send(message.owner, results)
         made = Ranges()
         for result in results:
             made.add(result.start, result.count)
@@ -366,9 +349,9 @@ class ResultManager:
                 if not fresh and any(result.sizes):
                     self._log_call(result.array, owner, actor)
                 if not fresh or result.status == SYSTEM_ERROR:
-                    self.delivery.deliver(self._objects.results.of(result.array))
+                    self._deliver(self._objects.results.of(result.array))
                 elif awaited:
-                    self.delivery.deliver([result])
+                    self._deliver([result])
         else:
             self._send_away(result, owner, actor)
 
@@ -414,7 +397,7 @@ class ResultManager:
             self._contained_references.keep(result)
             self._log.made_elsewhere(result.array)
             self._objects.add(result)
-            self.delivery.deliver([result])
+            self._deliver([result])
         else:
             self._contained_references.drop(result)
 
@@ -430,7 +413,7 @@ class ResultManager:
             if here and self._objects.results.find(result.array, result.start):
                 if any(result.sizes):
                     self._log_call(result.array, owner, actor)
-                self.delivery.deliver([result])
+                self._deliver([result])
                 return
             result = self._contained_references.again(result)
         if self._is_over(result.array):
@@ -528,7 +511,7 @@ class ResultManager:
             return False
         self._objects.results.add_batch(batch, arrays)
         self._log.finish_all(arrays, (owner, actor))
-        self.delivery.batch_ended(batch, owner)
+        self._ended([batch])
         return True
 
     def finish_batch(self, batch: RangeResult, owner: str) -> None:
@@ -543,7 +526,7 @@ class ResultManager:
         if not here:
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [batch]))
         else:
-            self.delivery.batch_ended(batch, owner)
+            self._ended([batch])
 
 
 def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeResult:
