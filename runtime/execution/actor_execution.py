@@ -10,6 +10,7 @@ it one after another: a state that depends on how calls took turns may come out 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from raytwin.runtime.execution.actor_instance import (
     has_async_methods,
 )
 from raytwin.runtime.execution.call_execution import CallRunner, close, returned
-from raytwin.runtime.execution.reporting import again, plain_bytes
 from raytwin.runtime.execution.user_errors import ConstructorFailed, is_error, lines_of
 from raytwin.runtime.session.task_context import current_call
 
@@ -91,10 +91,11 @@ class ActorRunner:
         if restore is not None and not self._actor.restored(restore):
             return
         if self._actor.info.max_concurrency == 1 and self._coroutines is None:
+            rest: Assignment | None = assignment
             if self._actor.plain:
-                self._run_several(assignment)
-            else:
-                self._run(assignment)
+                rest = self._calls.run_simple(assignment, self._simple)
+            if rest is not None:
+                self._run(rest)
             return
         with self._world:
             if self._actor.info.max_concurrency > 1:
@@ -108,51 +109,15 @@ class ActorRunner:
                 lambda: self._run_beside(assignment), self._actor.info.max_concurrency
             )
 
-    def _run_several(self, first: Assignment) -> None:
-        """Run a call, and those behind it as long as they are of the simple kind.
-
-        Plain values are reported with those of the calls before, and need no more than
-        one turn a call.
-        """
-        calls, world, executor = self._calls, self._world, self._executor
-        session, references = calls.session, calls.references
-        cancelled = executor.cancelled_calls.after
-        assignment: Assignment | None = first
-        started_s = world.now()
-        while assignment is not None:
-            spec, extra = assignment.spec, assignment.spec.extra
-            assert extra is not None
-            special = extra.stream or extra.retry_on or extra.method in BUILT_IN
-            if assignment.values or special or spec.returns != 1:
-                self._run(assignment)
-                return
-            try:
-                method = getattr(self._actor.instance, extra.method)
-                value = calls.prepare(assignment, method)() if spec.args else method()
-                if session.futures.thread is not None:
-                    session.futures.abandon()
-            except ActorExit as leaving:
-                self._actor.exit(leaving)
-                return
-            except BaseException as error:
-                caught = [error]
-                calls.run_call(spec, lambda: again(caught), started_s)  # noqa: B023
-                break
-            nbytes = plain_bytes(value)
-            if nbytes < 0 or session.client.references.counter.guarded or cancelled:
-                given = [value]
-                del value
-                calls.run_call(spec, given.pop, started_s)
-                break
-            world.charge("run", 1)
-            now_s = world.now()
-            with world:
-                references.collect()
-                executor.report_plain(spec, value, nbytes, started_s, now_s)
-                assignment = None if executor.exiting else executor.next()
-            started_s = now_s
-        if references.dropped:
-            calls.tidy()
+    def _simple(self, assignment: Assignment) -> Callable[[], Any] | None:
+        """Return a call whose plain value may be reported with others; None if it is no such."""
+        spec, extra = assignment.spec, assignment.spec.extra
+        assert extra is not None
+        special = extra.stream or extra.retry_on or extra.method in BUILT_IN
+        if assignment.values or special or spec.returns != 1:
+            return None
+        method: Callable[[], Any] = getattr(self._actor.instance, extra.method)
+        return self._calls.prepare(assignment, method) if spec.args else method
 
     def _run(self, assignment: Assignment) -> None:
         spec = assignment.spec

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from raytwin.runtime.control.actors import call_submitter
 from raytwin.runtime.control.core.bounded_map import BoundedMap
-from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.gcs import actor_table, job_table
 from raytwin.runtime.control.messages import ActorChanged, JobInfo, RegisterJob
@@ -76,7 +75,7 @@ def test_a_node_asks_again_for_an_actor_that_died_long_ago(monkeypatch: pytest.M
     def ignore(*_: object) -> None:
         pass
 
-    submitter = call_submitter.CallSubmitter(Alone(), 0, Config(), ignore, ignore, ignore, ignore)
+    submitter = call_submitter.CallSubmitter(Alone(), 0, ignore, ignore, ignore, ignore)
     living = submitter.watch(array(0))
     for number in range(1, 11):
         submitter.watch(array(number))

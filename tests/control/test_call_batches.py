@@ -187,7 +187,7 @@ def made_submitter() -> tuple[Alone, CallSubmitter, list[RangeResult]]:
     ctx = Alone()
     failed: list[RangeResult] = []
     submitter = CallSubmitter(
-        ctx, 0, Config(), lambda calls: ctx.send("here", calls),
+        ctx, 0, lambda calls: ctx.send("here", calls),
         lambda error, owner: failed.append(error), lambda actor, reason: None,
         lambda message: ctx.send("here", message),
     )  # fmt: skip

@@ -3,10 +3,6 @@ what becomes of it where the actor is rebuilt."""
 
 from __future__ import annotations
 
-import pickle
-import sys
-from types import FrameType
-
 import pytest
 
 from raytwin.runtime.control.core.config import Config
@@ -23,7 +19,6 @@ from raytwin.runtime.control.messages import (
     Timing,
 )
 from raytwin.runtime.control.messages.errors import Cancellation, pack
-from raytwin.runtime.control.worker.call_cancellation import CancelledCalls
 from raytwin.runtime.control.worker.executor import Executor
 from tests.control.alone import Alone, array, spec
 
@@ -96,27 +91,7 @@ def test_what_has_ended_stays_as_it_is(concurrent: bool) -> None:
     # Its value was on its way when the cancellation came.
     assert ended(ctx, executor, FIRST, OK).cancelled == -1
     cancel(executor, FIRST)
-    assert not executor.cancelled_calls.after
-
-
-def test_where_nothing_is_cancelled_a_plain_call_does_not_pay_for_it() -> None:
-    _, executor = made(False, Assignment(spec(1)), Assignment(spec(2)))
-    executor.pack = pickle.dumps
-    called: set[str] = set()
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
-            called.add(frame.f_globals["__name__"])
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        executor.report_plain(spec(1), 1, 9, 0.0, 0.1)
-        executor.next()
-    finally:
-        sys.setprofile(before)
-    assert Executor.__module__ in called
-    assert CancelledCalls.__module__ not in called
+    assert not executor.cancelled_calls
 
 
 @pytest.mark.parametrize("concurrent", [False, True])

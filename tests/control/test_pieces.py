@@ -47,7 +47,7 @@ def ignore(*told: object) -> None:
 def test_what_waited_for_an_actor_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     small_pieces(monkeypatch)
     ctx = Alone()
-    submitter = call_submitter.CallSubmitter(ctx, 0, Config(), ignore, ignore, ignore, ignore)
+    submitter = call_submitter.CallSubmitter(ctx, 0, ignore, ignore, ignore, ignore)
     calls = [call(number).task for number in range(10, 31)]
     for task in calls:
         submitter.submit(task)

@@ -112,7 +112,7 @@ def test_a_value_is_held_until_the_owner_of_what_came_out_of_it_has_heard(guarde
     if not guarded:
         for loan in list(net.clients[reader].references.counter.loans.values()):
             loan.guards = ()
-            net.clients[reader].references.let_go_of(outer)
+            net.clients[reader].references.end_hold(outer)
     net.drop(reader, outer)
     if not guarded:
         with pytest.raises(AssertionError, match="released"):

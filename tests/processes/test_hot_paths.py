@@ -101,5 +101,4 @@ def test_an_actor_that_does_not_leave_looks_at_neither_its_calls_nor_other_threa
     assert not {
         "raytwin.runtime.execution.actor_execution.is_idle",
         "raytwin.runtime.processes.client.local_world._wake_successor",
-        "raytwin.runtime.control.worker.call_cancellation.__bool__",
     }.intersection(names)

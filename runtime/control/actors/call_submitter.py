@@ -32,7 +32,6 @@ from raytwin.runtime.control.core.addresses import may_call_again
 from raytwin.runtime.control.core.batching import cut, task_bytes
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.call_batches import is_batch, singles
-from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import call_failed, cancelled_result
 from raytwin.runtime.control.gcs.actor_table import ALIVE, DEAD, PENDING, STARTING
@@ -118,7 +117,6 @@ class CallSubmitter:
         self,
         ctx: Context,
         node: int,
-        config: Config,
         deliver: Callable[[ActorCalls], None],
         fail: Callable[[RangeResult, str], None],
         dead: Callable[[bytes, Failure], None],
@@ -126,7 +124,6 @@ class CallSubmitter:
     ) -> None:
         self._ctx = ctx
         self._node = node
-        self._config = config
         self._deliver = deliver
         """Passes calls on to actors of this node."""
         self._fail = fail

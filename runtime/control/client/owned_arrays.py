@@ -1,4 +1,4 @@
-"""What a client keeps of an array that it owns, and of who waits for it."""
+"""An array that a client owns, and the waiters for it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Waiter:
         self.fetch = fetch
         """Whether a large value has to be brought here, or need only exist."""
         self.arrived: list[bytes] | None = None
-        """If not None, the objects that were missing and are not any more are noted here."""
+        """If not None, objects that were missing and have arrived are noted here."""
         self.failed = False
-        """Whether one that was missing is an error; of those before, `fail_early` tells."""
+        """Whether one that was missing is an error; `fail_early` looks for earlier ones."""
 
 
 class Entry(Struct, eq=False, gc=False):
@@ -53,7 +53,7 @@ class Entry(Struct, eq=False, gc=False):
     position: int = 0
     """Of an array of one: where in the result's payload its first value is."""
     borrowers: Borrowers | None = None
-    """Who else has references to it."""
+    """Other clients with references to it."""
     deps: tuple[bytes, ...] = ()
     """Inputs held until the array is done, and arrays that are inside arguments."""
     keeper: bytes = b""
@@ -62,7 +62,7 @@ class Entry(Struct, eq=False, gc=False):
     """Of such an actor: large inputs held as long as it is; of any array: what
     is inside its values and would otherwise be returned too soon."""
     waiters: dict[int, list[tuple[bytes, Waiter]]] | None = None
-    """Who waits for an element, by index."""
+    """Waiters for an element, by index."""
     all_waiters: list[Waiter] | None = None
     local: list[bytes] | None = None
     """Large objects of it that are pinned for this client."""

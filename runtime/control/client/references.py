@@ -115,7 +115,7 @@ class References:
         self.borrowed: dict[bytes, int] = {}
         """References alive to objects of other owners."""
         self.counter = ReferenceCounter(
-            ctx, address, node, entries, self.let_go_of, self._release_array
+            ctx, address, node, entries, self.end_hold, self._release_array
         )
         self.collect: Callable[[], None] = _nothing
         """Drops the references that the garbage collector has found since the last turn."""
@@ -173,7 +173,7 @@ class References:
     # -- inputs, and references inside of values ----------------------------------
 
     def hold(self, array: bytes) -> None:
-        """Keep an array, own or borrowed, until `let_go_of`."""
+        """Keep an array, own or borrowed, until `end_hold`."""
         held = self._entries.get(array)
         if held is not None:
             held.holds += 1
@@ -187,7 +187,7 @@ class References:
             self.hold(oid[:ARRAY_BYTES])
 
     def end_inputs(self, entry: Entry) -> None:
-        """An array's tasks have ended: let go of their inputs, or keep them for an actor."""
+        """An array's tasks have ended: release their inputs, or keep them for an actor."""
         deps, entry.deps = entry.deps, ()
         for oid in deps:
             array = oid[:ARRAY_BYTES]
@@ -199,7 +199,7 @@ class References:
             ):
                 self._keep(entry.keeper, oid)  # the actor is rebuilt with it
             elif held is not None:
-                self._let_go(held)
+                self._end_hold(held)
             else:
                 self.counter.drop(array)
 
@@ -209,23 +209,23 @@ class References:
         if actor is None:
             # Another client owns the actor, and this one does not hear when it ends.
             self.counter.pin(oid[:ARRAY_BYTES])
-            self.let_go_of(oid)
+            self.end_hold(oid)
             return
         if actor.kept is None:
             actor.kept = {}
         if oid in actor.kept:
-            self.let_go_of(oid)
+            self.end_hold(oid)
         actor.kept[oid] = None
 
-    def let_go_of(self, oid: bytes) -> None:
+    def end_hold(self, oid: bytes) -> None:
         """End one `hold` of an array, named by its ID or an object's."""
         held = self._entries.get(oid[:ARRAY_BYTES])
         if held is not None:
-            self._let_go(held)
+            self._end_hold(held)
         else:
             self.counter.drop(oid[:ARRAY_BYTES])
 
-    def _let_go(self, held: Entry) -> None:
+    def _end_hold(self, held: Entry) -> None:
         held.holds -= 1
         if not held.holds:
             self.release_if_free(held)
@@ -244,7 +244,7 @@ class References:
         if entry.deps or entry.kept:
             # An actor that was found by its name never ran the creation with these inputs.
             for oid in (*entry.deps, *(entry.kept or ())):
-                self.let_go_of(oid)
+                self.end_hold(oid)
         self._buffer.release_soon()
 
     def _release_array(self, array: bytes) -> None:

@@ -21,7 +21,7 @@ A call of an actor goes another way: `CallSubmitter` ends it if no worker can ha
 else asks the actor's node (`CancelCall`), behind the call; while the actor starts anew, as
 soon as it is there. The worker alone knows whether a call that it was sent has begun. There
 and on the way there, the call ends at once if it has not begun; it takes no effect then and is
-neither counted nor logged. `call_cancellation` says how one that runs ends. ``force`` is not
+neither counted nor logged. `executor` says how one that runs ends. ``force`` is not
 for calls: it would end the actor.
 
 With ``recursive`` the same befalls what a running element has submitted: its

@@ -124,7 +124,7 @@ class NodeManager:
             ctx, node, incarnation, self.members, self._lend, self._lives
         )
         self.submitter = CallSubmitter(
-            ctx, node, config, self.actors.on_calls,
+            ctx, node, self.actors.on_calls,
             self._finish_call,
             self._on_actor_dead, self.actors.cancel,
         )  # fmt: skip

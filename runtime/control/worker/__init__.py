@@ -26,6 +26,5 @@ Promises
 
 Modules
 -------
-executor           the queue, reports, giving back, cancellation of tasks
-call_cancellation  calls of an actor that are cancelled while they run
+executor           the queue, reports, giving back, cancellation
 """

@@ -10,9 +10,16 @@ Results wait up to ``linger_s`` for more to travel with, unless the queue is emp
 running element waits in `get`, everything unstarted goes back to the node: it might be what
 the element waits for.
 
-A worker that is an **actor** gives nothing back: its calls are its own. With a
-`concurrent` one several run at a time, and each is reported when it is done. What becomes
-of calls that are cancelled while they run is said in `cancelled_calls`.
+A worker that is an **actor** gives nothing back: its calls are its own. With a `concurrent`
+one several run at a time, and each is reported when it is done. A cancellation asks a running
+call to end::
+
+    plain, or in a thread   goes on; it can ask (`is_canceled`), and its value is not wanted
+    a generator of these    ends where it would yield its next item
+    a coroutine             is cancelled where it waits (`on_cancel_call`)
+
+Each of them took effect: it is counted and logged. Its result says that it was cancelled and
+after how many items, and a replay is cancelled after as many.
 """
 
 from __future__ import annotations
@@ -49,7 +56,6 @@ from raytwin.runtime.control.messages import (
     WorkerReady,
 )
 from raytwin.runtime.control.messages.errors import ActorDeath
-from raytwin.runtime.control.worker.call_cancellation import CancelledCalls
 
 OVERDUE_LINGERS = 5
 """How many times ``linger_s`` results wait at most for a timer that nobody calls back."""
@@ -104,7 +110,13 @@ class Executor:
         """Called when the running element is cancelled."""
         self.on_cancel_call: Callable[[bytes], None] | None = None
         """In an actor of coroutines: called when one of the calls that run is cancelled."""
-        self.cancelled_calls = CancelledCalls()
+        self.cancelled_calls: dict[bytes, int] = {}
+        """Of an actor: running calls that were cancelled, and after how many items. A replayed call
+        is cancelled as soon as it has yielded as many."""
+        self._yielded: dict[bytes, int] = {}
+        """How many items calls of an actor have yielded."""
+        self._beside: set[bytes] = set()
+        """Calls that run beside one another."""
         self.pack: Callable[[list[Any]], bytes] = _never_packed
         """Serializes the list of values of calls that have ended one after another."""
         self._batch_arrays: list[bytes] = []
@@ -165,11 +177,11 @@ class Executor:
             return None
         assignment = self.queue.popleft()
         spec = assignment.spec
-        if self.concurrent:
-            self.cancelled_calls.begin(spec.array, assignment.cancelled, True)
-            return assignment
         if assignment.cancelled >= 0:
-            self.cancelled_calls.begin(spec.array, assignment.cancelled, False)
+            self.cancelled_calls[spec.array] = assignment.cancelled
+        if self.concurrent:
+            self._beside.add(spec.array)
+            return assignment
         self.running = spec
         self.base = spec.start
         self.limit = spec.start + spec.count
@@ -182,7 +194,7 @@ class Executor:
         """The call that was taken last runs beside those that are taken from now on."""
         self.concurrent = True
         self.running = None
-        self.cancelled_calls.begin(spec.array, -1, True)
+        self._beside.add(spec.array)
 
     def current(self) -> int:
         """Return the element that runs now."""
@@ -205,7 +217,9 @@ class Executor:
         self._owe(result, timing)
 
     def _end_call(self, result: RangeResult) -> None:
-        cancelled = self.cancelled_calls.end(result.array)
+        self._beside.discard(result.array)
+        items = self._yielded.pop(result.array, 0)
+        cancelled = -1 if self.cancelled_calls.pop(result.array, None) is None else items
         if result.status != OK:
             # A value that was on its way here when it was cancelled is one as any other.
             result.cancelled = cancelled
@@ -220,9 +234,9 @@ class Executor:
         self.base += 1
         self.running = None
         self.end_interrupt()
-        if self.concurrent or self.cancelled_calls.after:
+        if self.cancelled_calls:
             # If cancelled, it was done by then, and its value on its way here.
-            self.cancelled_calls.end(spec.array)
+            self.cancelled_calls.pop(spec.array, None)
         arrays = self._batch_arrays
         if arrays and (
             spec.name != self._batch_name
@@ -283,7 +297,7 @@ class Executor:
         """The running task has yielded; see `streams`."""
         if self.actor:
             for result in results:
-                self.cancelled_calls.yielded(result.array, result.start - STREAM_BASE + 1)
+                self._yielded[result.array] = result.start - STREAM_BASE + 1
         self.ctx.send(self.node, StreamItems(results))
 
     # -- cancelling ------------------------------------------------------------
@@ -325,9 +339,9 @@ class Executor:
                 self._give_up(spec)
                 return
         running = self.running is not None and self.running.array == message.array
-        if not (running or self.cancelled_calls.runs(message.array)):
+        if not (running or message.array in self._beside):
             return
-        self.cancelled_calls.cancel(message.array)
+        self.cancelled_calls.setdefault(message.array, 0)
         if self.on_cancel_call is not None:
             self.on_cancel_call(message.array)
 
@@ -340,7 +354,8 @@ class Executor:
     def is_cancelled(self, task: bytes) -> bool:
         """Whether a task or call that runs here was cancelled, and is to know it."""
         if self.actor:
-            return task[:ARRAY_BYTES] in self.cancelled_calls
+            after = self.cancelled_calls.get(task[:ARRAY_BYTES])
+            return after is not None and after <= self._yielded.get(task[:ARRAY_BYTES], 0)
         running = self.running
         return (
             running is not None

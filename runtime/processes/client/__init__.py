@@ -19,7 +19,6 @@ Promises:
 
 Modules, the lower first:
 
-- `call_threads`: the threads of an actor with `max_concurrency`.
 - `preload`: modules that the zygote loads for all workers.
 - `running_clusters`: files by which a driver finds a cluster to join.
 - `local_world`: the backend's `World`: waiting, time, values in shared memory.

@@ -20,6 +20,7 @@ from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.messages import CancelTask
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution import call_execution, task_execution
+from raytwin.runtime.execution.call_execution import Reporter
 from raytwin.runtime.processes.client.local_world import LocalWorld
 from raytwin.runtime.session.session import Session
 
@@ -75,8 +76,8 @@ def _in_user_code(frame: FrameType | None) -> bool:
     while frame is not None:
         path = frame.f_code.co_filename
         if path in _EXECUTION:
-            # In these files themselves no task runs.
-            return frame is not top
+            # In these files themselves no task runs, nor in what is called to report one.
+            return frame is not top and not isinstance(frame.f_locals.get("self"), Reporter)
         inside = path.startswith(_RUNTIME) and path not in _LIBRARY
         if inside and frame.f_code not in _HARMLESS:
             return False

@@ -28,13 +28,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.messages import Frame
 from raytwin.runtime.control.worker.executor import Executor
-from raytwin.runtime.processes.client.call_threads import CallThreads
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.serialization import serialization
@@ -110,7 +110,7 @@ class LocalWorld:
         self._released = False
         self.environment = Environment()
         self._task_thread = threading.get_ident()
-        self._call_threads: CallThreads | None = None
+        self._call_threads: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run_background, name="raytwin-io", daemon=True)
 
@@ -345,8 +345,8 @@ class LocalWorld:
     def spawn(self, run: Callable[[], None], most: int) -> None:
         """Run a function in a thread beside the caller's, of at most `most` threads."""
         if self._call_threads is None:
-            self._call_threads = CallThreads()
-        self._call_threads.run(run, most)
+            self._call_threads = ThreadPoolExecutor(most, "raytwin-call")
+        self._call_threads.submit(run)
 
     unwinding: tuple[type[BaseException], ...] = ()
 
