@@ -186,7 +186,7 @@ class CallRunner:
     # -- a stream --------------------------------------------------------------
 
     def run_stream(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
-        """Report items as they are yielded, then their number; see `streams`."""
+        """Report items as they are yielded, then their number; see `ids`."""
         assert spec.extra is not None
         count = 0
         try:

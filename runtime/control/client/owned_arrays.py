@@ -43,7 +43,7 @@ class Entry(Struct, eq=False, gc=False):
     """Those of a longer array, by start; later ones may overlap."""
     covered: Ranges | None = None
     items: dict[int, RangeResult] | None = None
-    """Of a stream: its items so far, by element; see `streams`."""
+    """Of a stream: its items so far, by element; see `ids`."""
     refs: int = 0
     """`ObjectRef`s alive."""
     holds: int = 0

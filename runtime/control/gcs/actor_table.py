@@ -277,7 +277,7 @@ class ActorTable:
         """Note the node that the global scheduler has chosen."""
         row = self._current(message.actor, message.incarnation)
         if row is None or row.state not in (PENDING, STARTING):
-            return  # it may be placed again before it has started: see `moving`
+            return  # it may be placed again before it has started: see `starvation`
         row.state, row.node = STARTING, message.node
         if message.node not in self._alive:
             self._place(row)

@@ -112,7 +112,7 @@ class Bundles:
 
     def on_commit(self, source: str, message: CommitBundle) -> None:
         """Let tasks use it. What this node could run until now, and cannot while the bundle is
-        here, moves to one that can (`moving`); if there is none, it waits."""
+        here, moves to one that can (`starvation`); if there is none, it waits."""
         if message.incarnation != self._incarnation:
             return
         bundle = self._bundles[(message.group, message.index)]

@@ -78,7 +78,7 @@ node    -> node      RefUpdates
 node    -> client    RefUpdates, BorrowersGone
 ==================== =======================================================
 
-Where the GCS is sharded (see `shards`), ``gcs.<k>`` has a part of the tables, and
+Where the GCS is sharded (see `sharding`), ``gcs.<k>`` has a part of the tables, and
 what is for these goes there:
 
 ==================== =======================================================

@@ -76,7 +76,7 @@ class TaskExtra(Struct, array_like=True, gc=False):
     """Which one; `READY_METHOD` is answered by the worker itself."""
     stream: int = 0
     """`STREAM`: its items become objects as they are made; `DYNAMIC`: and its value
-    is the sequence of their references. See `streams`."""
+    is the sequence of their references; see `ids`."""
     retry_on: bytes = b""
     """Classes of its own errors that count as failures of the system, serialized;
     the worker knows them."""

@@ -98,7 +98,7 @@ class Exit(Struct, array_like=True, tag=21):
 
 
 class StreamItems(Struct, array_like=True, tag=25):
-    """Items that the running task of a worker has yielded; see `streams`."""
+    """Items that the running task of a worker has yielded; see `ids`."""
 
     results: list[RangeResult]
 

@@ -294,7 +294,7 @@ class Executor:
             self._timer = self.ctx.after(self.config.linger_s, self._on_timer)
 
     def items(self, results: list[RangeResult]) -> None:
-        """The running task has yielded; see `streams`."""
+        """The running task has yielded; see `ids`."""
         if self.actor:
             for result in results:
                 self._yielded[result.array] = result.start - STREAM_BASE + 1
