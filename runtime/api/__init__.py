@@ -5,7 +5,6 @@ from __future__ import annotations
 from raytwin.runtime.api import exceptions, util
 from raytwin.runtime.api.actors import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
 from raytwin.runtime.api.backend import ObjectRef, ObjectRefArray
-from raytwin.runtime.api.calls import Blob, cancel, compute, get, now, put, sleep, wait
 from raytwin.runtime.api.ids import ActorID, JobID, NodeID, TaskID
 from raytwin.runtime.api.lifecycle import (
     available_resources,
@@ -16,9 +15,20 @@ from raytwin.runtime.api.lifecycle import (
     shutdown,
     timeline,
 )
-from raytwin.runtime.api.remote_function import RemoteFunction, remote
 from raytwin.runtime.api.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 from raytwin.runtime.api.streams import DynamicObjectRefGenerator, ObjectRefGenerator
+from raytwin.runtime.api.tasks import (
+    Blob,
+    RemoteFunction,
+    cancel,
+    compute,
+    get,
+    now,
+    put,
+    remote,
+    sleep,
+    wait,
+)
 
 __all__ = [
     "ActorClass", "ActorHandle", "ActorID", "Blob", "DynamicObjectRefGenerator", "JobID",

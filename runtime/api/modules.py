@@ -31,7 +31,7 @@ PUBLIC = {
     "actor": "raytwin.runtime.api.actors",
     "cloudpickle": "cloudpickle",
     "exceptions": "raytwin.runtime.api.exceptions",
-    "remote_function": "raytwin.runtime.api.remote_function",
+    "remote_function": "raytwin.runtime.api.tasks",
     "runtime_context": "raytwin.runtime.api.runtime_context",
     "runtime_env": "raytwin.runtime.api.options.runtime_env",
     "util": "raytwin.runtime.api.util",

@@ -34,10 +34,9 @@ Promises:
 Modules:
 
     session             composes the parts; a `Backend`
-    world               the protocol of real and virtual time
-    environment         the environment variables of the running task
+    world               the protocol of real and virtual time; the running task's environment
     session_references, values, wait_group, task_context
-    task_submitter, task_specs, session_actors, gcs_client, futures
+    task_submitter, session_actors, gcs_client, futures
     job_setup           what functions carry for workers of a job that joined
     cluster_config, node_resources      from the arguments of `init` to a cluster's settings
 """

@@ -19,8 +19,8 @@ from raytwin.runtime.api.options.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 from raytwin.runtime.api.options.task_options import TaskOptions
-from raytwin.runtime.api.remote_function import RemoteFunction
 from raytwin.runtime.api.streams import ObjectRefGenerator
+from raytwin.runtime.api.tasks import RemoteFunction
 from raytwin.runtime.control.core.group_resources import demand_in
 from raytwin.runtime.control.core.ids import ELEMENTS_MAX, function_id, object_id
 from raytwin.runtime.control.core.resources import UNIT, parse_demand

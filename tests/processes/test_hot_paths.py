@@ -57,7 +57,7 @@ def test_a_driver_puts_and_submits_without_generators_for_contexts(cluster: Any)
     assert ray.get(refs) == [3, 8]
     assert {
         "raytwin.runtime.session.values.put",
-        "raytwin.runtime.api.remote_function.remote",
+        "raytwin.runtime.api.tasks.remote",
     } <= names
     assert of_contextlib(names) == LEFT
 

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from raytwin.runtime.api.backend import ObjectRef, current
-from raytwin.runtime.api.calls import get, wait
 from raytwin.runtime.api.lifecycle import nodes
 from raytwin.runtime.api.modules import PUBLIC, missing
 from raytwin.runtime.api.options import scheduling_strategies
-from raytwin.runtime.api.remote_function import RemoteFunction
 from raytwin.runtime.api.runtime_context import get_runtime_context
+from raytwin.runtime.api.tasks import RemoteFunction, get, wait
 from raytwin.runtime.api.util.actor_pool import ActorPool
 from raytwin.runtime.api.util.placement_group import (
     PlacementGroup,

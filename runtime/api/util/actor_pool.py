@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from raytwin.runtime.api.calls import get, wait
 from raytwin.runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.tasks import get, wait
 
 __getattr__ = refuser("util.actor_pool")
 Work = Callable[[Any, Any], Any]

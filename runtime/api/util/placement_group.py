@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from raytwin.runtime.api.backend import ObjectRef, current
-from raytwin.runtime.api.calls import cancel, get
 from raytwin.runtime.api.exceptions import GetTimeoutError, TaskPlacementGroupRemoved
 from raytwin.runtime.api.modules import refuser, says_what_is_missing
 from raytwin.runtime.api.options.checks import amounts, text
@@ -13,8 +12,8 @@ from raytwin.runtime.api.options.scheduling_strategies import (
     GroupHandle,
     PlacementGroupSchedulingStrategy,
 )
-from raytwin.runtime.api.remote_function import remote
 from raytwin.runtime.api.runtime_context import group_of_caller
+from raytwin.runtime.api.tasks import cancel, get, remote
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_number
 from raytwin.runtime.control.core.resources import format_demand
 from raytwin.runtime.control.scheduling.placement_groups import STRATEGIES

@@ -16,9 +16,9 @@ from typing import Any
 
 from raytwin.runtime.api.actors import ActorClass, kill
 from raytwin.runtime.api.backend import ObjectRef
-from raytwin.runtime.api.calls import get, wait
 from raytwin.runtime.api.lifecycle import cluster_resources, init, is_initialized
 from raytwin.runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.tasks import get, wait
 
 __getattr__ = refuser("util.multiprocessing")
 __path__: list[str] = []

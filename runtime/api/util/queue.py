@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from raytwin.runtime.api.actors import ActorClass, kill
-from raytwin.runtime.api.calls import get, wait
 from raytwin.runtime.api.exceptions import RayActorError
 from raytwin.runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.tasks import get, wait
 
 __getattr__ = refuser("util.queue")
 

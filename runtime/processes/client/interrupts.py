@@ -14,7 +14,7 @@ import signal
 from pathlib import Path
 from types import FrameType
 
-from raytwin.runtime.api import calls
+from raytwin.runtime.api import tasks
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.messages import CancelTask
@@ -31,7 +31,7 @@ _LIBRARY = {str(Path(_RUNTIME, "api", "util", "pool.py"))}
 _HARMLESS = {
     function.__code__
     for function in (
-        calls.sleep, calls.compute, Session.sleep, LocalWorld.sleep,
+        tasks.sleep, tasks.compute, Session.sleep, LocalWorld.sleep,
         LocalWorld.compute,
     )
 }  # fmt: skip
