@@ -1,4 +1,4 @@
-"""The report in real Chromium: light and dark, desktop and phone."""
+"""The report in real Chromium: desktop and phone."""
 
 from __future__ import annotations
 
@@ -37,10 +37,6 @@ COLOURS = """() => {
     seen[hex(getComputedStyle(e).color) + ' ' + ground(e)] = e.tagName + ': ' +
         e.textContent.trim().slice(0, 40);
   }
-  for (const e of document.querySelectorAll('.figure svg text')) {
-    if (!e.checkVisibility()) continue;
-    seen[hex(getComputedStyle(e).fill) + ' ' + ground(e)] = 'figure: ' + e.textContent;
-  }
   return Object.entries(seen);
 }"""
 
@@ -66,48 +62,34 @@ def browser() -> Iterator[Any]:
         running.close()
 
 
-@pytest.fixture(params=[(size, scheme) for size in SIZES for scheme in ("light", "dark")])
+@pytest.fixture(params=SIZES)
 def page(request: pytest.FixtureRequest, browser: Any, report: Path, tmp_path: Path) -> Any:
     """The report, opened; complaints and requests are kept on it."""
-    size, scheme = request.param
-    width, height = SIZES[size]
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    width, height = SIZES[request.param]
+    context = browser.new_context(viewport={"width": width, "height": height})
     page = context.new_page()
-    page.complaints, page.requests, page.scheme = [], [], scheme
+    page.complaints, page.requests = [], []
     page.on("console", lambda message: page.complaints.append(message.text))
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.on("request", lambda asked: page.requests.append(asked.url))
     page.goto(report.as_uri())
-    page.screenshot(path=str(tmp_path / f"{size}-{scheme}.png"), full_page=True)
+    page.screenshot(path=str(tmp_path / f"{request.param}.png"), full_page=True)
     yield page
     context.close()
 
 
 def test_quiet_whole_and_within_its_width(page: Any) -> None:
     assert page.complaints == []
-    assert len(page.requests) == 1
-    assert page.requests[0].startswith("file://")
+    files = [url for url in page.requests if not url.startswith("data:")]
+    assert len(files) == 1
+    assert files[0].startswith("file://")
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    boxes = [
-        drawing.bounding_box() for drawing in page.locator(".figure svg[role=img]:visible").all()
-    ]
-    assert len(boxes) == 3
-    for box in boxes:
-        assert box["width"] > 250
-        assert box["height"] > 150
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= page.viewport_size["width"]
-
-
-def test_text_in_figures_is_inside_and_large_enough(page: Any) -> None:
-    for drawing in page.locator(".figure svg[role=img]:visible").all():
-        frame = drawing.bounding_box()
-        for text in drawing.locator("text").all():
-            box = text.bounding_box()
-            assert box["height"] >= 9
-            assert box["x"] >= frame["x"] - 4
-            assert box["x"] + box["width"] <= frame["x"] + frame["width"] + 4
+    images = page.locator(".figure img").all()
+    assert len(images) == 3
+    for image in images:
+        assert image.evaluate("e => e.complete && e.naturalWidth") > 600
+        assert image.bounding_box()["height"] > 150
 
 
 def test_can_be_read(page: Any) -> None:
@@ -116,29 +98,6 @@ def test_can_be_read(page: Any) -> None:
     for pair, where in seen:
         colour, ground = pair.split()
         assert contrast(colour, ground) >= 4.5, (pair, where)
-
-
-def test_theme_follows_the_system_and_the_button(page: Any) -> None:
-    def ground() -> float:
-        colour = page.evaluate(
-            "getComputedStyle(document.querySelector('section')).backgroundColor"
-        )
-        return sum(map(int, colour.strip("rgb()").split(",")))
-
-    before = ground()
-    assert (before > 380) == (page.scheme == "light")
-    page.click("#theme")
-    after = ground()
-    assert (after > 380) != (before > 380)
-    page.click("#theme")
-    assert ground() == before
-
-
-def test_prints_in_light(page: Any) -> None:
-    page.emulate_media(media="print")
-    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"
-    assert not page.locator("#theme").is_visible()
-    page.emulate_media(media="screen")
 
 
 def test_injection_does_not_run(browser: Any, tmp_path: Path) -> None:
@@ -157,6 +116,6 @@ def test_injection_does_not_run(browser: Any, tmp_path: Path) -> None:
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
     page.goto(path.as_uri())
     assert dialogs == []
-    assert page.locator("script").count() == 1
-    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 0
+    assert page.locator("img[src=x]").count() == 0
     context.close()
