@@ -29,8 +29,7 @@ from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.journal import Turn
 from raytwin.simulator.machine.costs import CostModel, RoleCost
 from raytwin.simulator.machine.host import Host
-from raytwin.simulator.machine.role_counts import Counts
-from raytwin.simulator.machine.simulated_process import SimContext, SimProcess
+from raytwin.simulator.machine.simulated_process import Counts, SimContext, SimProcess
 
 NODES = 3
 CPUS = 2

@@ -2,7 +2,7 @@
 
 A target is a frozen dataclass of numbers. A method named like an action carries the action out
 on a cluster; an action without such a method does not apply to the target. The operations of a
-cluster have the same names on `sim` and `local` (`simulator/cluster/operable_cluster.py`,
+cluster have the same names on `sim` and `local` (`simulator/cluster/simulated_cluster.py`,
 `runtime/processes/spawn/local_cluster.py`). None of them waits until the cluster has noticed. They
 raise ValueError for what is not there, was removed, or would take the driver's node along.
 """

@@ -43,7 +43,7 @@ from raytwin.scenarios.core.scenario import (
     did_you_mean,
 )
 from raytwin.scenarios.measure import registry
-from raytwin.simulator.machine.role_counts import Counts
+from raytwin.simulator.machine.simulated_process import Counts
 
 FOLDER = Path(__file__).absolute().parents[1] / "baselines"
 CHOICES = ("cheap", *SCALES, "all")

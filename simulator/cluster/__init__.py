@@ -29,9 +29,8 @@ Modules, the lower first:
 - `simulated_store`: a node's object store, its disk, and its worker pool.
 - `simulated_replicas`: the head's launcher of replicas of the GCS, and their storage.
 - `simulated_worker`: client and executor in one process, and the program that they serve.
-- `simulated_drivers`: further drivers, and the door by which they join.
-- `simulated_cluster`: makes all of it and runs the clock.
-- `operable_cluster`: kills, pauses, restarts, slow links: what fault plans apply.
+- `simulated_drivers`: further drivers, and the component by which they join.
+- `simulated_cluster`: makes all of it, runs the clock, and kills, pauses and restarts.
 - `cost_usage`: counts what costs CPU time, from which `raytwin calibrate` fits a profile.
 - `sim_backend`: `init(backend="sim")`.
 """

@@ -1,19 +1,20 @@
 """What the parts of a simulated cluster may ask of the whole.
 
 Stores, workers, drivers and replicas take a `ClusterPort`, and `SimCluster` is one: they
-know these attributes and methods, and not the file that makes them.
+know these attributes and methods, and not the file that makes them. What a store or a driver
+knows of others of its kind has the type Any here: their modules use this one.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from raytwin.runtime.control.core.config import Config
 from raytwin.simulator.machine.costs import CostModel
 from raytwin.simulator.machine.host import Host
 from raytwin.simulator.machine.network import Network
 from raytwin.simulator.machine.simulated_process import SimProcess
-from raytwin.simulator.programs.virtual_program import ProgramPort
+from raytwin.simulator.programs.virtual_world import ProgramPort, SimWorld
 
 
 class ClusterPort(ProgramPort, Protocol):
@@ -25,9 +26,16 @@ class ClusterPort(ProgramPort, Protocol):
     costs: dict[str, CostModel]
     """By the role of a process."""
     head: SimProcess
+    stores: dict[int, Any]
+    """The `SimStore` of each node that lives, by number."""
+    door: Any
+    """The `SimDoor`."""
 
     def start_worker(self, address: str, node: int) -> None:
         """Make a worker, whose process has come up on a node."""
 
     def stop_worker(self, address: str) -> None:
         """End a worker in good order; its node receives `WorkerDied`."""
+
+    def make_driver(self, address: str, job: bytes) -> SimWorld:
+        """Make a driver's process on node 0, and return its program's world."""

@@ -15,10 +15,9 @@ from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.session.cluster_config import cluster_config
 from raytwin.runtime.session.node_resources import node_resources
 from raytwin.runtime.session.session import Session
-from raytwin.simulator.cluster.operable_cluster import OperableCluster
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
 from raytwin.simulator.machine.costs import load_profile
-from raytwin.simulator.programs import one_thread, process_exit
+from raytwin.simulator.programs.virtual_world import check_thread
 
 
 def _lookup() -> Backend | None:
@@ -61,12 +60,11 @@ def start(
     resources = node_resources(nodes, cpus_per_node, cores, more_resources)
     if journal is not None:
         check_file("journal", journal)
-    cluster = OperableCluster(
+    cluster = SimCluster(
         resources, config, profile, nodes_per_host, cores_per_host, object_store_memory, journal
     )
-    process_exit.install()
     session = cluster.start_driver()
-    set_current(session, _lookup, partial(one_thread.check, cluster.thread))
+    set_current(session, _lookup, partial(check_thread, cluster.thread))
     count = len(resources)
     session.world.block(lambda: sum(i.alive for i in _known_nodes(cluster).values()) == count, None)
     return session

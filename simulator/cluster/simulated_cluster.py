@@ -6,8 +6,11 @@ code of `runtime.control`; this package decides nothing.
 
 One host per node by default; with ``nodes_per_host`` several nodes share a
 host's cores, which is how a run on one machine is predicted. The head runs on
-the first host, as does the driver with node 0. Faults and other operations on a
-running cluster are in `operable_cluster`.
+the first host, as does the driver with node 0.
+
+An operation such as `kill_node` ends or stops a process at once, in the middle of its turn.
+Other processes learn of that one latency later, by what the kernel of a real host would
+report: a broken connection, or the end of a child.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -28,7 +30,7 @@ from greenlet import getcurrent
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.assembly import make_node
 from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.control.core.addresses import node_of, shard_address
+from raytwin.runtime.control.core.addresses import master_of, node_of, shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, root_task_id
@@ -41,6 +43,7 @@ from raytwin.runtime.control.messages import (
     ChainRequest,
     Heartbeat,
     JobInfo,
+    NodeUnreachable,
     ReplicaBeat,
     WorkerDied,
 )
@@ -48,7 +51,14 @@ from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.journal import Journal
-from raytwin.runtime.session.node_resources import FIRST_DRIVER
+from raytwin.runtime.session.node_resources import (
+    FIRST_DRIVER,
+    NO_ACTOR,
+    NO_HEAD_AGAIN,
+    check_node,
+    no_worker,
+    node_resources,
+)
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.simulated_drivers import SimDoor, SimDriver, SimSession
 from raytwin.simulator.cluster.simulated_links import SimLinks
@@ -59,10 +69,9 @@ from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import ROLES, CostModel, load_profile
 from raytwin.simulator.machine.host import Host
 from raytwin.simulator.machine.network import Network
-from raytwin.simulator.machine.role_counts import Counts
-from raytwin.simulator.machine.simulated_process import SimProcess
-from raytwin.simulator.programs import atexit_handlers
-from raytwin.simulator.programs.function_names import Functions
+from raytwin.simulator.machine.simulated_process import Counts, SimProcess
+from raytwin.simulator.programs import process_ends
+from raytwin.simulator.programs.virtual_values import Functions
 from raytwin.simulator.programs.virtual_world import STALL_S, SimWorld
 
 _QUIET = frozenset({Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat})
@@ -95,8 +104,6 @@ class SimCluster:
         """The one thread in which any of the simulation may run."""
         self.pid = os.getpid()
         """The real process that runs the simulation."""
-        self.on_sigterm = signal.getsignal(signal.SIGTERM)
-        """The driver's handler of SIGTERM; workers have none of their own accord."""
         self.loop_of_hub: asyncio.AbstractEventLoop | None = None
         """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
         self.hooks_of_hub: Any = (None, None)
@@ -136,7 +143,7 @@ class SimCluster:
         self.tasks = 0
         """Tasks and actors' calls that workers have run so far, counted again if run again."""
         self.closed = False
-        atexit_handlers.install()
+        process_ends.install()
         self._gc_thresholds = gc.get_threshold()
         # A simulation makes many objects and few cycles: the collector's full
         # passes over thousands of simulated processes took half of the time.
@@ -217,9 +224,7 @@ class SimCluster:
             # The frames of this turn still leave; their receivers refuse them.
             self._leaving.add(number)
             left = self.incarnations[number]
-            self.env.timeout(2 * self.profile.latency_s).callbacks.append(
-                lambda _: self._leave(number, left)
-            )
+            self.env.after(2 * self.profile.latency_s, partial(self._leave, number, left))
 
     def _leave(self, number: int, incarnation: int) -> None:
         if self.incarnations[number] == incarnation and f"node:{number}" in self.processes:
@@ -325,6 +330,152 @@ class SimCluster:
         client.submitter.begin_task(root_task_id(f"sim/{self.seed}", job))
         process.add(address, client)
         return SimWorld(self, process, client, None, self.stores[0].values)
+
+    # -- operations on nodes -------------------------------------------------------------
+
+    def add_node(self, resources: Mapping[str, float]) -> int:
+        """Start a node on a host of its own and return its number."""
+        (checked,) = node_resources([resources], None, 0)
+        number = len(self.resources)
+        self.resources[number] = checked
+        self._hosts_of[number] = len(self.hosts)
+        self.hosts.append(Host(self.env, self._cores))
+        self._start_node(number)
+        return number
+
+    def remove_node(self, node: int) -> None:
+        """End a node for good: as `kill_node`, and its number is not used again."""
+        self.kill_node(node)
+        self._removed.add(node)
+
+    def kill_node(self, node: int) -> None:
+        """End a node and its workers at once; the head sees the connection break."""
+        self._check(node, spare_driver=True)
+        if f"node:{node}" not in self.processes:
+            return
+        self._end_node(node)
+        incarnation = self.incarnations[node]
+
+        def unreachable() -> None:
+            # A new connection of the same node takes the place of the old one.
+            if self.incarnations[node] == incarnation:
+                reason = "connection lost: the other side closed the connection"
+                chains = map(master_of, range(self.config.chains))
+                for to in chains if self.config.chained else ("gcs",):
+                    self.head.arrive(to, to, [NodeUnreachable(node, reason, incarnation)])
+
+        self.env.after(self.profile.latency_s, unreachable)
+
+    def restart_node(self, node: int) -> None:
+        """Start a node again under its number, empty; kills it first if it lives."""
+        self.kill_node(node)
+        self._start_node(node)
+
+    def pause_node(self, node: int) -> None:
+        """Stop a node and its workers, as SIGSTOP does; does nothing to a node that has ended."""
+        for process in self._processes_of(node):
+            process.pause()
+        if f"node:{node}" in self.processes:
+            self.network.pause_node(node)
+
+    def resume_node(self, node: int) -> None:
+        """Continue a paused node and its workers."""
+        processes = self._processes_of(node)
+        if f"node:{node}" in self.processes:
+            self.network.resume_node(node)
+        for process in processes:
+            process.resume()
+
+    def set_latency(self, source: int, destination: int, latency_s: float | None) -> None:
+        """Set the latency of the link from one node to another; None: the profile's."""
+        self._check(source)
+        self._check(destination)
+        self.network.set_latency(source, destination, latency_s)
+
+    # -- operations on workers ----------------------------------------------------------
+
+    def kill_worker(self, node: int, which: int = 0) -> None:
+        """End a worker; `which` counts from the node's oldest, modulo their number."""
+        self._end_worker(self._worker(node, which), "killed by SIGKILL")
+
+    def kill_actor(self, which: int = 0) -> None:
+        """End an actor's process; `which` counts by node and age, modulo their number."""
+        actors = [
+            worker.address
+            for node in sorted(self.schedulers)
+            for worker in self.schedulers[node].dispatcher.workers.values()
+            if worker.actor and worker.address in self.workers
+        ]
+        if not actors:
+            raise ValueError(NO_ACTOR)
+        self._end_worker(actors[which % len(actors)], "killed by SIGKILL")
+
+    def pause_worker(self, node: int, which: int = 0) -> None:
+        """Stop a worker; `which` as in `kill_worker`."""
+        self.workers[self._worker(node, which)].process.pause()
+
+    def resume_workers(self, node: int) -> None:
+        """Continue all paused workers of a node, unless the node is paused itself."""
+        processes = self._processes_of(node)
+        if processes and not processes[0].paused:
+            for process in processes:
+                process.resume()
+
+    # -- operations on the head and the replicas of the GCS ----------------------------------
+
+    def kill_head(self) -> None:
+        """End the head's process at once; a new one starts after `start_worker_s`."""
+        if not self.config.gcs_durable:
+            raise ValueError(NO_HEAD_AGAIN)
+        if not self.head.alive:
+            raise ValueError("the head is away already")
+        self.head.kill()
+        self.env.after(self.profile.start_worker_s, self._start_head_again)
+
+    def _start_head_again(self) -> None:
+        assert self.replicas is not None
+        self.head = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
+        self.replicas.begin(self.head)
+        self.head.begin()
+        for number, chains in self.chains.items():
+            address = f"node:{number}"
+            if address in self.processes:
+                ctx = self.processes[address].contexts[address]
+                for chained in chains:
+                    ctx.after(self.profile.latency_s, chained.start)
+
+    def kill_replica(self, name: str) -> None:
+        """End the process of a replica of the GCS at once."""
+        assert self.replicas is not None, "the GCS of this cluster has no replicas"
+        self.replicas.kill(name)
+
+    def kill_member(self, chain: int, which: int = 0) -> None:
+        """End a member of a chain of the GCS; `which` counts from the chain's head, modulo."""
+        if self.replicas is None or chain >= self.config.chains:
+            raise ValueError(f"the GCS has no chain {chain} of replicas that could die alone")
+        members = [info.name for info in self.replicas.masters[chain].members]
+        members = [name for name in members if name in self.processes]
+        if len(members) < 2:
+            raise ValueError(f"chain {chain} has one member, who alone has the state")
+        self.kill_replica(members[which % len(members)])
+
+    # -- by number -------------------------------------------------------------
+
+    def _worker(self, node: int, which: int) -> str:
+        self._check(node)
+        workers = [address for address in self.workers if node_of(address) == node]
+        if not workers:
+            raise ValueError(no_worker(node))
+        return workers[which % len(workers)]
+
+    def _processes_of(self, node: int) -> list[SimProcess]:
+        """Return a node's scheduler and workers, not the driver."""
+        self._check(node)
+        names = [f"node:{node}", *(a for a in self.workers if node_of(a) == node)]
+        return [self.processes[name] for name in names if name in self.processes]
+
+    def _check(self, node: int, spare_driver: bool = False) -> None:
+        check_node(node, self.resources, self._removed, spare_driver)
 
     # -- frames and time -------------------------------------------------------
 

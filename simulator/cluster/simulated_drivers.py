@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from greenlet import GreenletExit, getcurrent
 
@@ -21,15 +21,6 @@ from raytwin.runtime.session.futures import LazyFuture, item_waited_for
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
-
-
-class ClusterOfDrivers(ClusterPort, Protocol):
-    """The cluster, as its further drivers see it."""
-
-    door: SimDoor
-
-    def make_driver(self, address: str, job: bytes) -> SimWorld:
-        """Make a driver's process on node 0, and return its program's world."""
 
 
 class SimSession(Session):
@@ -59,9 +50,7 @@ class SimSession(Session):
 class SimDriver:
     """A further driver: a program in a greenlet of its own, and its process."""
 
-    def __init__(
-        self, cluster: ClusterOfDrivers, program: Callable[[], object], namespace: str
-    ) -> None:
+    def __init__(self, cluster: ClusterPort, program: Callable[[], object], namespace: str) -> None:
         self._cluster = cluster
         self._program = program
         self._namespace = namespace
@@ -102,9 +91,9 @@ class SimDriver:
         self._world.end = self._die
         self._greenlet = ProgramGreenlet(self._run, self._cluster)
         self._greenlet.session = session
-        self._cluster.env.timeout(0).callbacks.append(self._begin)
+        self._cluster.env.after(0, self._begin)
 
-    def _begin(self, _: Any) -> None:
+    def _begin(self) -> None:
         if self._greenlet is not None and not self.done:
             self._greenlet.switch()
 
@@ -126,14 +115,14 @@ class SimDriver:
         self.done = True
         if self._world is not None:
             # In an event of its own: the program may be within a turn of its process.
-            self._cluster.env.timeout(0).callbacks.append(partial(self._leave, reason))
+            self._cluster.env.after(0, partial(self._leave, reason))
 
     def _die(self, reason: str) -> None:
         """End the driver: its program has ended the process at once."""
         self.done = True
-        self._leave(reason, None)
+        self._leave(reason)
 
-    def _leave(self, reason: str, _: Any) -> None:
+    def _leave(self, reason: str) -> None:
         assert self._world is not None
         self._world.process.kill()
         self._world.client.waits.forget_waiters()

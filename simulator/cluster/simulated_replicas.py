@@ -126,9 +126,13 @@ class SimReplicas:
         if not isinstance(message, StartReplica):
             raise TypeError(f"the launcher was sent {type(message).__name__}")
         name, head = message.name, self.cluster.head
-        started = self.cluster.env.timeout(self.cluster.profile.start_worker_s)
-        # A head that has ended meanwhile does not start it: no other head would know of it.
-        started.callbacks.append(lambda _: self._start(name) if head.alive else None)
+
+        def start() -> None:
+            # A head that has ended meanwhile does not start it: no other head would know of it.
+            if head.alive:
+                self._start(name)
+
+        self.cluster.env.after(self.cluster.profile.start_worker_s, start)
 
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""
@@ -207,12 +211,7 @@ class SimReplicas:
                 profile = cluster.profile
                 latency_s = profile.loopback_latency_s if near else profile.latency_s
                 lost = ReplicaLost(name, "it was killed")
-                tell = partial(other.arrive, address, address, [lost])
-                cluster.env.timeout(latency_s).callbacks.append(partial(_call, tell))
-
-
-def _call(action: Callable[[], None], event: Any) -> None:
-    action()
+                cluster.env.after(latency_s, partial(other.arrive, address, address, [lost]))
 
 
 class SimFile:

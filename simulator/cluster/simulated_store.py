@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from raytwin.runtime.control.messages import (
     Allocate,
@@ -32,13 +33,6 @@ from raytwin.simulator.machine.network import Transfer
 from raytwin.simulator.machine.simulated_process import SimProcess
 
 
-class ClusterOfStores(ClusterPort, Protocol):
-    """The cluster, as one of its object stores sees it."""
-
-    stores: dict[int, SimStore]
-    """Of the nodes that live, by number."""
-
-
 class _Fetching:
     """An object that is being fetched."""
 
@@ -56,7 +50,7 @@ class SimStore:
     Its memory is never fragmented.
     """
 
-    def __init__(self, cluster: ClusterOfStores, node: int, capacity: int) -> None:
+    def __init__(self, cluster: ClusterPort, node: int, capacity: int) -> None:
         self.cluster = cluster
         self.node = node
         self.capacity = capacity
@@ -243,11 +237,11 @@ class SimStore:
         self._disk_free_s = begin_s + size / self.cluster.profile.disk_bandwidth
         self.cluster.working += 1
 
-        def over(_: Any) -> None:
+        def over() -> None:
             self.cluster.working -= 1
             then()
 
-        env.timeout(self._disk_free_s - env.now).callbacks.append(over)
+        env.after(self._disk_free_s - env.now, over)
 
     def _spill(self, message: Spill) -> None:
         # The pickle is taken now, because the memory may be freed during the write.
@@ -299,10 +293,8 @@ class SimPool:
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, StartWorker):
-            name = message.worker
             delay_s = self.cluster.profile.start_worker_s
-            started = self.cluster.env.timeout(delay_s)
-            started.callbacks.append(lambda _: self._started(name))
+            self.cluster.env.after(delay_s, partial(self._started, message.worker))
         elif isinstance(message, StopWorker):
             self.cluster.stop_worker(message.worker)
         elif isinstance(message, KillWorker):

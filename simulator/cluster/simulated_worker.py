@@ -33,8 +33,7 @@ from raytwin.runtime.session.futures import LazyFuture, item_waited_for
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.machine.simulated_process import SimProcess
-from raytwin.simulator.programs.event_loop import VirtualEventLoop
-from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
+from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld, VirtualEventLoop
 
 _FOR_EXECUTOR = frozenset(
     (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask)

@@ -1,8 +1,8 @@
-"""Simulated machines: the part of the model that is not the control plane's own code.
+"""Simulated hosts and their network: the part of the model that is not the control plane's code.
 
-The paper ran on up to 100 machines of 64 cores on a 25 Gbit/s network. Here a machine is a
-`host`: cores that processes take in turns, and a share of the network. Nothing in this
-package decides anything about tasks or objects.
+The paper ran on up to 100 hosts of 64 cores on a 25 Gbit/s network. Here a `host` is cores that
+processes take in turns, and a share of the network. Nothing in this package decides anything
+about tasks or objects.
 
 State: per host, the processes that compute and those that wait for a core; per pair of
 nodes, a link with its frames in flight; per process, its inbox and its timers.
@@ -27,7 +27,6 @@ Modules, the lower first:
 - `costs`: the CPU time and the bytes of each message and call, from a profile.
 - `host`: a machine's cores, shared in time slices.
 - `network`: frames and transfers between nodes, with latency and shared bandwidth.
-- `role_counts`: turns, messages and frames so far, by role.
 - `simulated_process`: a single-threaded server of components, the `Context` of simulated time.
 """
 

@@ -15,24 +15,52 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from simpy import Event
 from simpy.events import NORMAL
 
+from raytwin.runtime.control.core.addresses import Address
 from raytwin.runtime.control.core.context import Component
 from raytwin.runtime.journal import Journal
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import CostModel
 from raytwin.simulator.machine.host import Host
-from raytwin.simulator.machine.role_counts import Counts, role_of
 
 LONG_TURN_S = 1.0
 """A turn that takes longer counts as work under way: a heartbeat's never takes so long."""
 
 Frame = tuple[str, str, list[Any], int]
 """Source, destination, messages, bytes."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the components of one role have done, over all that ever had it.
+
+    A *role* is the kind of a component's address: ``gcs`` and ``global`` (both in the
+    head's process), ``node``, ``store``, ``worker``, ``driver``, ... Replicas
+    of the GCS have the role ``replica``. Counting takes no virtual time.
+    """
+
+    turns: int = 0
+    messages: int = 0
+    """Received, from other processes and from components of the same one."""
+    frames: int = 0
+    """Sent to other processes."""
+    bytes: int = 0
+    """Bytes of these frames."""
+
+
+def role_of(address: Address) -> str:
+    """Return the role of a component.
+
+    >>> role_of("node:3"), role_of("worker:3.7"), role_of("gcs"), role_of("gcs.2")
+    ('node', 'worker', 'gcs', 'gcs')
+    """
+    return address.partition(":")[0].partition(".")[0]
 
 
 class ProcessPort(Protocol):

@@ -25,15 +25,9 @@ Promises:
 
 Modules, the lower first:
 
-- `virtual_program`: the cluster as programs see it, and a program as its loops see it.
-- `function_names`: IDs of functions that are the same in each run.
-- `one_thread`: refuses other threads.
-- `virtual_signals`: tells the driver's signals from errors of a task.
-- `atexit_handlers`: `atexit` per simulated process.
-- `process_exit`: `os._exit`, `os.abort`, `os.kill` per simulated process.
-- `virtual_values`: pickles, and blobs that only claim their size.
-- `event_loop`: asyncio in virtual time.
-- `virtual_world`: the backend's `World`: turns, debt, waiting, greenlets.
+- `process_ends`: `os._exit`, signals and `atexit` per simulated process.
+- `virtual_values`: values whose blobs only claim their size; numbers for functions.
+- `virtual_world`: the backend's `World`: turns, debt, waiting, greenlets, asyncio.
 """
 
 from __future__ import annotations

@@ -14,26 +14,29 @@ few events.
 from __future__ import annotations
 
 import asyncio
+import inspect
+import selectors
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import partial
 from threading import get_ident
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.serialization import serialization
+from raytwin.runtime.session.futures import ItemWaiter, NotifyingWaiter, settle
 from raytwin.runtime.session.session import Session
 from raytwin.runtime.session.world import Environment
-from raytwin.simulator.machine.simulated_process import SimProcess
+from raytwin.simulator.machine.costs import Profile
+from raytwin.simulator.machine.simulated_process import ProcessPort, SimProcess
 from raytwin.simulator.programs import virtual_values
-from raytwin.simulator.programs.atexit_handlers import Handler, run
-from raytwin.simulator.programs.event_loop import VirtualEventLoop, end
-from raytwin.simulator.programs.function_names import Functions
-from raytwin.simulator.programs.one_thread import REFUSED
-from raytwin.simulator.programs.virtual_program import ProgramPort
-from raytwin.simulator.programs.virtual_signals import from_handler
+from raytwin.simulator.programs.process_ends import Handler, from_handler, run
+from raytwin.simulator.programs.virtual_values import Functions
 
 STALL_S = 60.0
 """A driver that waits raises after so many virtual seconds without progress.
@@ -41,6 +44,57 @@ STALL_S = 60.0
 Programs that use time or wait with a timeout, transfers and long turns are progress.
 The control plane's own timers are shorter, see `SimCluster.stall_s`.
 """
+
+
+REFUSED = (
+    "simulated programs have one thread, and this is another one: call raytwin where init() was"
+    " called, and let tasks, or actors with max_concurrency, do things side by side"
+)
+
+REAL = (
+    "a simulated actor's event loop is in virtual time, and cannot wait for real processes,"
+    " sockets and pipes: use what blocks (subprocess.run), or run the program on backend 'local'"
+)
+
+
+class ProgramPort(ProcessPort, Protocol):
+    """What the programs of a cluster, and their worlds, may ask of it."""
+
+    profile: Profile
+    hub: Any
+    """The greenlet that runs the simulation, and the first driver's program."""
+    thread: int
+    """The one thread in which any of it may run."""
+    pid: int
+    """The real process that all of it is in."""
+    loop_of_hub: asyncio.AbstractEventLoop | None
+    """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
+    hooks_of_hub: Any
+    """The hub's hooks for asynchronous generators: see `sys.set_asyncgen_hooks`."""
+    functions: Functions
+    tasks: int
+    """Tasks and actors' calls that workers have run so far, counted again if run again."""
+    closed: bool
+
+    def run_until(self, ready: Callable[[], object], watch: bool) -> None:
+        """Run the simulation until `ready()` holds; with `watch`, raise if it never can."""
+
+    def worker_left(self, process: SimProcess, reason: str) -> None:
+        """End a worker's process that has ended in good order."""
+
+    def worker_died(self, process: SimProcess, reason: str) -> None:
+        """End a worker's process that its program has ended at once."""
+
+
+def check_thread(owner: int) -> None:
+    """Raise RuntimeError unless called on the thread with this number.
+
+    All programs run on that thread in turn, and a turn ends where a program waits. A call from
+    another thread would interfere in the middle of a turn; it is refused before it has changed
+    anything, so the simulation goes on.
+    """
+    if get_ident() != owner:
+        raise RuntimeError(REFUSED)
 
 
 class ProgramGreenlet(greenlet):
@@ -149,12 +203,12 @@ class SimWorld:
             return True
         expired = False
 
-        def expire(_: Any) -> None:
+        def expire() -> None:
             nonlocal expired
             expired = True
             self.process.when_running(self._after_turn)
 
-        self._env.timeout(timeout_s).callbacks.append(expire)
+        self._env.after(timeout_s, expire)
         self.cluster.working += 1
         try:
             self._wait(lambda: expired or ready(), False)
@@ -209,7 +263,7 @@ class SimWorld:
             try:
                 cluster.hub.switch()
             except GreenletExit:
-                end(loop)
+                _end_loop(loop)
                 raise
             finally:
                 # Also if GreenletExit ends the program: its event loop must not appear to run
@@ -223,7 +277,7 @@ class SimWorld:
                 environment.apply()
         if not process.alive or cluster.closed:
             self._sleeping.clear()
-            end(asyncio._get_running_loop())
+            _end_loop(asyncio._get_running_loop())
             raise GreenletExit
 
     def _after_turn(self) -> None:
@@ -285,11 +339,11 @@ class SimWorld:
         self._soon(self._after_turn)
 
     def _soon(self, call: Callable[[], object]) -> None:
-        def run(_: Any) -> None:
+        def run_alive() -> None:
             if self.process.alive:
                 call()
 
-        self._env.timeout(0).callbacks.append(run)
+        self._env.after(0, run_alive)
 
     def end_spawned(self) -> None:
         """Unwind the further greenlets of a program whose process has ended."""
@@ -336,12 +390,7 @@ class SimWorld:
         self._look_up()
 
     def _call_after(self, seconds: float, done: Callable[[], None]) -> None:
-        process = self.process
-
-        def wake(_: Any) -> None:
-            process.when_running(done)
-
-        self._env.timeout(seconds).callbacks.append(wake)
+        self._env.after(seconds, partial(self.process.when_running, done))
 
     def compute(self, seconds: float) -> None:
         self.process.debt_s += seconds
@@ -373,13 +422,12 @@ class SimWorld:
     def blob(self, nbytes: int) -> virtual_values.Blob:
         return virtual_values.Blob(nbytes)
 
-    sink = virtual_values.sink
+    sink = serialization.sink
     serialize = staticmethod(virtual_values.serialize)
-    deserialize = staticmethod(virtual_values.deserialize)
+    deserialize = staticmethod(serialization.deserialize)
     serialize_values = staticmethod(virtual_values.serialize_values)
-
-    def dumps_function(self, function: Callable[..., Any]) -> bytes:
-        return virtual_values.dumps_function(function)
+    dumps_function = staticmethod(serialization.dumps_function)
+    loads_function = staticmethod(serialization.loads_function)
 
     @property
     def functions(self) -> Functions:
@@ -387,9 +435,6 @@ class SimWorld:
 
     def identity_of(self, blob: bytes) -> bytes:
         return self.cluster.functions.identity(blob)
-
-    def loads_function(self, blob: bytes) -> Callable[..., Any]:
-        return virtual_values.loads_function(blob)
 
     def write(self, oid: bytes, offset: int, value: Any) -> None:
         threads = self.client.config.store_copy_threads or 1
@@ -403,3 +448,117 @@ class SimWorld:
 
     def close(self) -> None:
         """Do nothing: the cluster ends with its first driver."""
+
+
+# -- asyncio in virtual time -------------------------------------------------------
+
+
+class _VirtualSelector(selectors.BaseSelector):
+    """Waits in virtual time; the files it is given never become ready."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self._world = world
+        self._keys: dict[Any, selectors.SelectorKey] = {}
+        self.woken = False
+        self.done: list[NotifyingWaiter] = []
+        """Waiters whose reference has a value by now, or whose stream has an item."""
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        if self._keys:  # the first is the loop's own
+            raise RuntimeError(REAL)
+        key = self._keys[fileobj] = selectors.SelectorKey(fileobj, 0, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout > 0:
+            self._world.block(lambda: self.woken or bool(self.done), timeout)
+        self.woken = False
+        while self.done:
+            waiter = self.done.pop(0)
+            # It may be unready again for a moment, while a large value is fetched.
+            if waiter.ready and not waiter.future.done():
+                assert self._world.session is not None
+                settle(waiter.future, partial(waiter.value, self._world.session))
+        return []
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+
+class VirtualEventLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is the simulation's."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self._world = world
+        self._virtual = _VirtualSelector(world)
+        super().__init__(self._virtual)
+
+    def time(self) -> float:
+        return self._world.now()
+
+    def future_of(self, ref: ObjectRef) -> Future[Any]:
+        """Return a future of a reference's value, which the loop can await."""
+        future: Future[Any] = Future()
+        waiter = NotifyingWaiter(ref, future, self._virtual.done)
+        with self._world:
+            self._world.client.buffer.flush()
+            self._world.client.waits.watch([ref.binary()], waiter=waiter)
+        if not waiter.missing:
+            self._virtual.done.append(waiter)
+        return future
+
+    def future_of_item(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        """Return a future of the next item in a stream, which the loop can await."""
+        session = self._world.session
+        assert session is not None
+        waiter = ItemWaiter(session, array, index, self._virtual.done)
+        with self._world:
+            waiter.watch(session)
+        if waiter.ready:
+            self._virtual.done.append(waiter)
+        waiter.future.add_done_callback(
+            lambda future: waiter.leave(session) if future.cancelled() else None
+        )
+        return waiter.future
+
+    async def _make_subprocess_transport(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(REAL)
+
+    def _write_to_self(self) -> None:
+        self._virtual.woken = True
+        self._world.nudge()
+
+
+def _end_loop(loop: asyncio.AbstractEventLoop | None) -> None:
+    """Stop a loop for good, without reports, because its process has ended.
+
+    Otherwise asyncio would take the error that unwinds a coroutine or callback for its
+    result, and run the next one. Call this in the greenlet that runs the loop, also if
+    that is the program's own. None, and loops that are not asyncio's, stay as they are.
+    """
+    if not isinstance(loop, asyncio.BaseEventLoop):
+        return
+    own: Any = loop
+    loop.set_exception_handler(lambda loop, context: None)
+    own._run_once = partial(_run_no_more, loop)
+    _close_unbegun(loop)
+    for handle in own._ready:  # or the round under way would still run them
+        handle.cancel()
+
+
+def _run_no_more(loop: asyncio.BaseEventLoop) -> NoReturn:
+    _close_unbegun(loop)  # `asyncio.run` makes further coroutines at its end
+    raise GreenletExit
+
+
+def _close_unbegun(loop: asyncio.BaseEventLoop) -> None:
+    """Close coroutines that have not begun, or Python warns that they were never awaited."""
+    for task in asyncio.all_tasks(loop):
+        coroutine: Any = task.get_coro()
+        if inspect.iscoroutine(coroutine) and (
+            inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+        ):
+            coroutine.close()

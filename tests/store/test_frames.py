@@ -38,7 +38,7 @@ def real(values: list[Any]) -> Any:
 
 
 def simulated(values: list[Any]) -> Any:
-    return virtual.deserialize(virtual.serialize_values(values).to_bytes())
+    return serialization.deserialize(virtual.serialize_values(values).to_bytes())
 
 
 Load = Callable[[list[Any]], Any]
