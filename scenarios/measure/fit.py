@@ -1,14 +1,10 @@
 """From CPU times that were measured to the figures of a profile that explain them.
 
-What a load costs a role is linear in how often it does what (`usage`), and
-how often that is depends on how messages batch, so on the figures. Hence: simulate the
+A role's CPU time is linear in the amounts of turns, ranges, calls, ... that a load causes, and
+these depend on how messages batch, so on the figures. Hence: simulate the
 same load with the figures so far, count, solve for better figures, and again until they
-no longer move. A role's unknowns are as many as the loads tell apart:
-
-- **node**: a turn, a range, an element, a range of puts;
-- **driver**: a turn, an element, a ``get``, a ``put``, a ``wait``; what a ``submit``
-  costs is measured by itself, within the calls;
-- **worker**: a turn, a range that it runs, a task.
+no longer move. A role has as many `UNKNOWNS` as the loads tell apart. The cost of a ``submit``
+is measured by itself, within the calls.
 
 The head has the node's figures. Then the way of one task: CPU time is not all of it,
 since messages take time to wake a reader, and not all CPU time is in it, since a process
@@ -20,9 +16,9 @@ there is none.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,9 +27,9 @@ import msgspec
 import numpy as np
 
 import raytwin as ray
+from raytwin.runtime.control.messages import PutObjects
 from raytwin.scenarios.workloads.calibration_loads import LOADS
-from raytwin.simulator.cluster.cost_usage import Usage, count
-from raytwin.simulator.machine.costs import ROLES, Profile
+from raytwin.simulator.machine.costs import ROLES, CostModel, Profile, size_of
 
 Load = dict[str, float]
 """Seconds per operation: CPU by role, ``wall``, and ``call`` (within submitting calls)."""
@@ -46,7 +42,15 @@ LEAST_S = 1e-8
 """A difference of two noisy figures is never taken to be less."""
 AFTER_MAX = 0.9
 """Of a turn: to be woken and to send comes before."""
-PUT = "PutObjects"
+UNKNOWNS = {
+    "node": ("turn", "range", "element", "put_range"),
+    "driver": ("turn", "element", "get", "put", "wait"),
+    "worker": ("turn", "run", "task"),
+}
+"""By role: its costs. A ``run`` is a range that a worker runs."""
+
+Amounts = Counter[str]
+"""How often a role did each thing that costs CPU time."""
 
 
 def fit(loads: dict[str, Load], machine: dict[str, Any]) -> dict[str, Any]:
@@ -60,11 +64,7 @@ def fit(loads: dict[str, Load], machine: dict[str, Any]) -> dict[str, Any]:
     profile = _profile(machine, loads, _first_guess(loads), hop_s, after)
     for _ in range(ROUNDS):
         usage, walls = simulate(profile)
-        figures = {
-            "node": _node(loads, usage["node"]),
-            "driver": _driver(loads, usage["driver"]),
-            "worker": _worker(loads, usage["worker"]),
-        }
+        figures = {role: _figures(role, loads, usage[role]) for role in UNKNOWNS}
         # Driver, node, worker, driver: the result does not wait for the node.
         on_the_way = sum(figures[role]["turn"] for role in figures)
         # How much sooner the task has to be back than it was with the last figures.
@@ -77,9 +77,9 @@ def fit(loads: dict[str, Load], machine: dict[str, Any]) -> dict[str, Any]:
     return profile
 
 
-def simulate(profile: dict[str, Any]) -> tuple[dict[str, dict[str, Usage]], dict[str, float]]:
-    """Run the loads on `sim`; return the usage per operation by role and load, and the walls."""
-    usage: dict[str, dict[str, Usage]] = {role: {} for role in ROLES}
+def simulate(profile: dict[str, Any]) -> tuple[dict[str, dict[str, Amounts]], dict[str, float]]:
+    """Run the loads on `sim`; return the amounts per operation by role and load, and the walls."""
+    usage: dict[str, dict[str, Amounts]] = {role: {} for role in ROLES}
     walls = {}
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "profile.json"
@@ -90,14 +90,68 @@ def simulate(profile: dict[str, Any]) -> tuple[dict[str, dict[str, Usage]], dict
             for run in LOADS.values():
                 run()
             for name, run in LOADS.items():
-                before, begun_s = copy.deepcopy(amounts), ray.now()
+                for each in amounts.values():
+                    each.clear()
+                begun_s = ray.now()
                 operations, _ = run()
                 walls[name] = (ray.now() - begun_s) / operations
-                for role in ROLES:
-                    usage[role][name] = amounts[role].minus(before[role], 1 / operations)
+                for role, each in amounts.items():
+                    per_operation: Any = {key: n / operations for key, n in each.items()}
+                    usage[role][name] = Counter(per_operation)
         finally:
             ray.shutdown()
     return usage, walls
+
+
+class _CountedCosts(CostModel):
+    """A `CostModel` that counts the costs it is asked for."""
+
+    def __init__(self, role: str, profile: Profile, amounts: Amounts) -> None:
+        super().__init__(getattr(profile, role), profile)
+        self._amounts = amounts
+
+    def turn(self) -> float:
+        self._amounts["turn"] += 1
+        return super().turn()
+
+    def received(self, messages: list[Any]) -> float:
+        for message in messages:
+            self._count(message, "put_range" if type(message) is PutObjects else "range")
+        return super().received(messages)
+
+    def sent(self, messages: list[Any]) -> tuple[float, int]:
+        for message in messages:
+            self._count(message, "range")
+        return super().sent(messages)
+
+    def called(self, what: str, count: int) -> float:
+        self._amounts[what] += count
+        return super().called(what, count)
+
+    def ran(self, count: int) -> float:
+        self._amounts["run"] += 1
+        self._amounts["task"] += count
+        return super().ran(count)
+
+    def _count(self, message: Any, ranges_of: str) -> None:
+        ranges, elements, _ = size_of(message)
+        self._amounts[ranges_of] += ranges
+        self._amounts["element"] += elements
+
+
+def count(cluster: Any) -> dict[str, Amounts]:
+    """Count from now on the costs of a simulated cluster's processes; return the amounts, by role.
+
+    Replicas of the GCS are not counted.
+    """
+    amounts: dict[str, Amounts] = {role: Counter() for role in ROLES}
+    for role, each in amounts.items():
+        uncounted = cluster.costs[role]
+        counted = cluster.costs[role] = _CountedCosts(role, cluster.profile, each)
+        for process in cluster.processes.values():
+            if process.costs is uncounted:
+                process.costs = counted
+    return amounts
 
 
 Figures = dict[str, float]
@@ -106,38 +160,24 @@ Figures = dict[str, float]
 def _first_guess(loads: dict[str, Load]) -> dict[str, Figures]:
     """Return figures that batch in about the right way."""
     sync, single, array = loads["sync"], loads["single"], loads["array"]
-    return {
-        "node": {"turn": sync["node"] / 2, "range": single["node"] / 2, "element": 0.0, "put": 0.0},
-        "driver": {"turn": sync["driver"], "element": 0.0, "get": 0.0, "put": 0.0, "wait": 0.0},
+    known = {
+        "node": {"turn": sync["node"] / 2, "range": single["node"] / 2},
+        "driver": {"turn": sync["driver"]},
         "worker": {"turn": sync["worker"], "run": single["worker"], "task": array["worker"]},
     }
+    return {role: dict.fromkeys(names, 0.0) | known[role] for role, names in UNKNOWNS.items()}
 
 
-def _node(loads: dict[str, Load], usage: dict[str, Usage]) -> Figures:
-    rows = {}
-    for name, each in usage.items():
-        puts = each.received.get(PUT, 0.0)
-        ranges = sum(each.received.values()) + sum(each.sent.values()) - puts
-        rows[name] = (each.turns, ranges, each.elements, puts)
-    return _solve(("turn", "range", "element", "put"), rows, {n: loads[n]["node"] for n in rows})
-
-
-def _driver(loads: dict[str, Load], usage: dict[str, Usage]) -> Figures:
-    rows, left_s = {}, {}
-    submit_s = loads["single"]["call"]
-    for name, each in usage.items():
-        calls = each.calls
-        rows[name] = (
-            each.turns, each.elements,
-            calls.get("get", 0.0), calls.get("put", 0.0), calls.get("wait", 0.0),
-        )  # fmt: skip
-        left_s[name] = loads[name]["driver"] - submit_s * calls.get("submit", 0.0)
-    return _solve(("turn", "element", "get", "put", "wait"), rows, left_s)
-
-
-def _worker(loads: dict[str, Load], usage: dict[str, Usage]) -> Figures:
-    rows = {n: (each.turns, each.runs, each.tasks) for n, each in usage.items() if each.tasks}
-    return _solve(("turn", "run", "task"), rows, {n: loads[n]["worker"] for n in rows})
+def _figures(role: str, loads: dict[str, Load], usage: dict[str, Amounts]) -> Figures:
+    names, rows, wanted_s = UNKNOWNS[role], {}, {}
+    for load, amounts in usage.items():
+        if role == "worker" and not amounts["task"]:
+            continue
+        rows[load] = tuple(float(amounts[name]) for name in names)
+        wanted_s[load] = loads[load][role]
+        if role == "driver":
+            wanted_s[load] -= loads["single"]["call"] * amounts["submit"]
+    return _solve(names, rows, wanted_s)
 
 
 def _solve(
@@ -178,7 +218,9 @@ def _profile(
         **turn(node),
         "received": ranges,
         "sent": ranges,
-        "received_by_type": {PUT: {"range_s": node["put"], "element_s": node["element"]}},
+        "received_by_type": {
+            "PutObjects": {"range_s": node["put_range"], "element_s": node["element"]}
+        },
     }
     elements = {"element_s": driver["element"]}
     return {

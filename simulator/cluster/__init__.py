@@ -31,7 +31,6 @@ Modules, the lower first:
 - `simulated_worker`: client and executor in one process, and the program that they serve.
 - `simulated_drivers`: further drivers, and the component by which they join.
 - `simulated_cluster`: makes all of it, runs the clock, and kills, pauses and restarts.
-- `cost_usage`: counts what costs CPU time, from which `raytwin calibrate` fits a profile.
 - `sim_backend`: `init(backend="sim")`.
 """
 

@@ -59,6 +59,7 @@ from raytwin.runtime.control.messages import (
     TasksClaimed,
     TasksDone,
     TasksMoved,
+    TaskSpec,
     TaskUpdates,
 )
 from raytwin.runtime.control.messages.errors import pack
@@ -178,21 +179,20 @@ _BARE: Size = (0, 0, 60)
 
 
 def _size_of_tasks(message: Any) -> Size:
-    elements = 0
-    nbytes = 120 * len(message.tasks)
-    for spec in message.tasks:
-        elements += spec.count
-        nbytes += args_bytes(spec)
-    return len(message.tasks), elements, nbytes
+    return _size_of_specs(message.tasks)
 
 
 def _size_of_assignments(message: RunTasks) -> Size:
+    return _size_of_specs([assignment.spec for assignment in message.tasks])
+
+
+def _size_of_specs(specs: list[TaskSpec]) -> Size:
     elements = 0
-    nbytes = 120 * len(message.tasks)
-    for assignment in message.tasks:
-        elements += assignment.spec.count
-        nbytes += args_bytes(assignment.spec)
-    return len(message.tasks), elements, nbytes
+    nbytes = 120 * len(specs)
+    for spec in specs:
+        elements += spec.count
+        nbytes += args_bytes(spec)
+    return len(specs), elements, nbytes
 
 
 def _size_of_results(message: Any) -> Size:
@@ -221,10 +221,6 @@ def _size_of_updates(message: TaskUpdates) -> Size:
     return ranges + len(message.released), elements, nbytes + 12 * gone
 
 
-def _size_of_function(message: ExportFunction | FunctionBlob) -> Size:
-    return 0, 0, 60 + len(message.blob)
-
-
 def _size_of_payload(message: ObjectPayload) -> Size:
     return 0, 0, 60 + (0 if message.result is None else len(message.result.payload))
 
@@ -233,45 +229,30 @@ def _size_of_values(message: ObjectsReady) -> Size:
     return 0, 0, 60 + sum(60 + len(value.payload) for value in message.values)
 
 
-def _size_of_body(message: Any) -> Size:
-    return 0, 0, 60 + len(message.body)
-
-
 def _size_of_commands(message: ChainCommands) -> Size:
     return 0, 0, 40 + sum(60 + len(command.body) for command in message.commands)
 
 
-def _size_of_snapshot(message: Snapshot) -> Size:
-    return 0, 0, 60 + len(message.data)
-
-
-def _size_of_value(message: KvPut | KvReply) -> Size:
-    return 0, 0, 60 + len(message.value or b"")
+def _size_by(attribute: str) -> Callable[[Any], Size]:
+    """Return the size of messages that consist of one attribute, of bytes."""
+    return lambda message: (0, 0, 60 + len(getattr(message, attribute) or b""))
 
 
 _SIZES: dict[type, Callable[[Any], Size]] = {
-    SubmitTasks: _size_of_tasks,
-    PlaceTasks: _size_of_tasks,
-    TasksMoved: _size_of_tasks,
-    AssignTasks: _size_of_tasks,
-    ClaimTasks: _size_of_tasks,
-    TasksClaimed: _size_of_tasks,
+    **dict.fromkeys(
+        (SubmitTasks, PlaceTasks, TasksMoved, AssignTasks, ClaimTasks, TasksClaimed),
+        _size_of_tasks,
+    ),
+    **dict.fromkeys((TasksDone, StreamItems, TaskResults, PutObjects), _size_of_results),
     RunTasks: _size_of_assignments,
-    TasksDone: _size_of_results,
-    StreamItems: _size_of_results,
-    TaskResults: _size_of_results,
-    PutObjects: _size_of_results,
     TaskUpdates: _size_of_updates,
-    ExportFunction: _size_of_function,
-    FunctionBlob: _size_of_function,
     ObjectPayload: _size_of_payload,
     ObjectsReady: _size_of_values,
-    ChainRequest: _size_of_body,
-    ChainOutput: _size_of_body,
     ChainCommands: _size_of_commands,
-    Snapshot: _size_of_snapshot,
-    KvPut: _size_of_value,
-    KvReply: _size_of_value,
+    **dict.fromkeys((ExportFunction, FunctionBlob), _size_by("blob")),
+    **dict.fromkeys((ChainRequest, ChainOutput), _size_by("body")),
+    **dict.fromkeys((KvPut, KvReply), _size_by("value")),
+    Snapshot: _size_by("data"),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import raytwin as ray
 from raytwin.scenarios.measure import fit
 from raytwin.scenarios.workloads.calibration_loads import LOADS
-from raytwin.simulator.cluster.cost_usage import count
 from raytwin.simulator.machine.costs import Profile
 
 MACHINE = {
@@ -27,7 +25,7 @@ MACHINE = {
     "start_worker_s": 0.02,
 }
 FIGURES = {
-    "node": {"turn": 3e-5, "range": 5e-6, "element": 1e-8, "put": 2e-6},
+    "node": {"turn": 3e-5, "range": 5e-6, "element": 1e-8, "put_range": 2e-6},
     "driver": {"turn": 5e-5, "element": 1e-8, "get": 3e-6, "put": 8e-6, "wait": 1.2e-5},
     "worker": {"turn": 4e-5, "run": 4e-6, "task": 2e-7},
 }
@@ -96,7 +94,7 @@ def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
         assert found[role]["turn_s"] == pytest.approx(truth[role]["turn_s"], rel=0.1), role
     assert found["node"]["received"] == pytest.approx(truth["node"]["received"], rel=0.1)
     assert found["node"]["received_by_type"]["PutObjects"]["range_s"] == pytest.approx(
-        FIGURES["node"]["put"], rel=0.2
+        FIGURES["node"]["put_range"], rel=0.2
     )
     assert found["call_s"] == pytest.approx(truth["call_s"], rel=0.1)
     assert found["range_s"] == pytest.approx(truth["range_s"], rel=0.1)
@@ -119,21 +117,15 @@ def test_usage_times_figures_is_the_cpu_time() -> None:
     session: Any = ray.init(backend="sim", nodes=1, cpus_per_node=1, profile=profile_file(profile))
     try:
         LOADS["single"]()
-        amounts = count(session.cluster)
-        before, used = copy.deepcopy(amounts), by_role(session.cluster)
+        amounts = fit.count(session.cluster)
+        used = by_role(session.cluster)
         LOADS["single"]()
-        node = amounts["node"].minus(before["node"])
-        ranges = sum(node.received.values()) + sum(node.sent.values())
-        figures = FIGURES["node"]
-        expected_s = (
-            figures["turn"] * node.turns
-            + figures["range"] * ranges
-            + figures["element"] * node.elements
-        )
+        node, figures = amounts["node"], FIGURES["node"]
+        expected_s = sum(figures[name] * node[name] for name in fit.UNKNOWNS["node"])
+        assert node["turn"] and node["range"] and node["element"]
         assert by_role(session.cluster)["node"] - used["node"] == pytest.approx(expected_s)
-        worker = amounts["worker"].minus(before["worker"])
-        assert worker.tasks == worker.runs == 3_000
-        assert amounts["driver"].calls["submit"] == 3_000
+        assert amounts["worker"]["task"] == amounts["worker"]["run"] == 3_000
+        assert amounts["driver"]["submit"] == 3_000
     finally:
         ray.shutdown()
 
