@@ -33,12 +33,12 @@ class Drawing:
     image: str
     """A ``data:`` URL."""
     words: str
-    """What the image shows."""
+    """The same in words."""
     fidelity: Fidelity | None
 
     @property
     def spec(self) -> FigureSpec:
-        """What was declared."""
+        """The declaration of the figure."""
         return self.figure.spec
 
     @property

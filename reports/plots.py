@@ -68,7 +68,7 @@ def image(figure: Figure) -> str:
 
 
 def describe(figure: Figure) -> str:
-    """Return what the figure shows, in words, for those who cannot see it."""
+    """Return a description of the figure in words, for readers who cannot see it."""
     spec = figure.spec
     parts = [f"{spec.title}: {spec.y_label} by {spec.x_label}"]
     for curve in figure.curves:

@@ -1,4 +1,4 @@
-"""What is measured: one function per case, named as the case, for any engine.
+"""The cases of the benchmark: one function per case, named as the case, for any engine.
 
 Ray's own microbenchmark (``ray microbenchmark``) is the model; where a case
 differs from it, its docstring says how. A case takes the engine's module and
@@ -46,7 +46,7 @@ class Fresh:
     measure: Callable[[Any, dict[str, Any]], float]
     """Takes the engine's module and the options of its ``init``."""
     memory_bytes: float
-    """What the one side that is there needs for it."""
+    """Memory that the only living side needs for it."""
     higher_is_better: bool
     ours_alone: bool
     """Whether it is measured without peers, and only if it is named."""
@@ -61,7 +61,7 @@ class Case:
     prepare: Callable[[Any], Operation]
     amount: float
     memory_bytes: float
-    """What one side needs for it beyond a small cluster."""
+    """Memory that each side needs for it beyond a small cluster."""
     rounds_max: int | None
     """Fewer rounds than asked for, and one to warm up: an operation takes long."""
     higher_is_better: bool = True

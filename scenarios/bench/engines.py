@@ -28,9 +28,9 @@ class Engine:
     """One implementation of Ray's API, or of what the cases use of it."""
 
     module: str
-    """What is imported."""
+    """The name of the module to import."""
     options: Callable[[Path], dict[str, Any]]
-    """What `init` is called with, given a directory for its files."""
+    """Takes a directory for the engine's files; returns the arguments of `init`."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
     """Variables to set, or with None to remove, before its process starts."""
     store: Path | None = None

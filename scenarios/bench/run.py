@@ -19,9 +19,9 @@ from raytwin.scenarios.core import results
 from raytwin.scenarios.core.scenario import Progress, UsageError, did_you_mean
 
 NAMES = (*(name for name, fresh in FRESH.items() if not fresh.ours_alone), *CASES)
-"""What is measured if nothing is named ..."""
+"""The cases that are measured if none is named."""
 KNOWN = (*NAMES, *(name for name, fresh in FRESH.items() if fresh.ours_alone))
-"""... and what can be."""
+"""All cases."""
 
 
 @dataclass(frozen=True)

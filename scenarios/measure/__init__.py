@@ -1,3 +1,3 @@
-"""What a scenario is, how it runs and what it leaves: results, traces, calibration."""
+"""Running scenarios: the registry, the runner, baselines and the calibration of the simulator."""
 
 from __future__ import annotations

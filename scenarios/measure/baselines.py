@@ -47,7 +47,7 @@ from raytwin.simulator.machine.simulated_process import Counts
 
 FOLDER = Path(__file__).absolute().parents[1] / "baselines"
 CHOICES = ("cheap", *SCALES, "all")
-"""What `chosen` can choose; ``cheap`` is all but `LONG`."""
+"""The scales that `chosen` takes; ``cheap`` is all but `LONG`."""
 LONG = frozenset({"fig8b.full", "fig10a.full", "fig10b.full", "fig11a.full", "fig11b.full"})
 """Runs that take more than 20 s or so on one core."""
 TOLERANCE = 1e-9
@@ -179,7 +179,7 @@ def measure(subject: Subject, progress: Progress) -> tuple[Baseline, list[Check]
 
 
 class Counter:
-    """What clusters of one policy did, added up."""
+    """The sums over the clusters of one policy."""
 
     def __init__(self) -> None:
         self._clusters = 0

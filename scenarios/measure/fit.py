@@ -3,7 +3,7 @@
 A role's CPU time is linear in the amounts of turns, ranges, calls, ... that a load causes, and
 these depend on how messages batch, so on the figures. Hence: simulate the
 same load with the figures so far, count, solve for better figures, and again until they
-no longer move. A role has as many `UNKNOWNS` as the loads tell apart. The cost of a ``submit``
+no longer move. A role has as many `UNKNOWNS` as the loads can distinguish. The cost of a ``submit``
 is measured by itself, within the calls.
 
 The head has the node's figures. Then the way of one task: CPU time is not all of it,
@@ -35,7 +35,7 @@ Load = dict[str, float]
 """Seconds per operation: CPU by role, ``wall``, and ``call`` (within submitting calls)."""
 
 HOPS = 3
-"""On the way of a task that returns something short to a driver who waits for it."""
+"""Messages from a driver's submission of a short task until the driver has its result."""
 ROUNDS = 6
 """After three the figures of one machine moved by less than 1 %."""
 LEAST_S = 1e-8

@@ -58,7 +58,7 @@ class Job:
 
 @dataclass
 class Done:
-    """What became of a job: a result, or the error that its scenario raised."""
+    """The end of a job: a result, or the error that its scenario raised."""
 
     job: Job
     elapsed_s: float
@@ -100,8 +100,10 @@ def plan(
     options = {option.name for scenario in chosen for option in scenario.options}
     for key in given:
         if key not in options:
-            who = ", ".join(scenario.name for scenario in chosen)
-            raise UsageError(f"{who} has no setting {key!r}: {did_you_mean(key, sorted(options))}")
+            asked = ", ".join(scenario.name for scenario in chosen)
+            raise UsageError(
+                f"{asked} has no setting {key!r}: {did_you_mean(key, sorted(options))}"
+            )
     jobs = []
     for scenario in chosen:
         for backend in backends or ():

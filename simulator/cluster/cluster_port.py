@@ -1,8 +1,8 @@
-"""What the parts of a simulated cluster may ask of the whole.
+"""The cluster as its own parts see it.
 
 Stores, workers, drivers and replicas take a `ClusterPort`, and `SimCluster` is one: they
-know these attributes and methods, and not the file that makes them. What a store or a driver
-knows of others of its kind has the type Any here: their modules use this one.
+know these attributes and methods, and not the file that makes them. Other stores
+and the door of drivers have the type Any here, because their modules import this one.
 """
 
 from __future__ import annotations

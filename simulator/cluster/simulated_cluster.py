@@ -456,7 +456,7 @@ class SimCluster:
         members = [info.name for info in self.replicas.masters[chain].members]
         members = [name for name in members if name in self.processes]
         if len(members) < 2:
-            raise ValueError(f"chain {chain} has one member, who alone has the state")
+            raise ValueError(f"chain {chain} has one member, which alone has the state")
         self.kill_replica(members[which % len(members)])
 
     # -- by number -------------------------------------------------------------

@@ -82,7 +82,7 @@ class SimDriver:
 
     def _welcome(self, info: JobInfo) -> None:
         if self.done:
-            self._cluster.door.ended(info.number, "it left before it was let in")
+            self._cluster.door.ended(info.number, "it left before it was admitted")
             return
         self.job = info.number
         self._world = self._cluster.make_driver(info.driver, job_id(info.number))
@@ -142,13 +142,13 @@ class SimDoor:
         self._keys += 1
         if welcome is not None:
             self._waiting[self._keys] = welcome
-        self._tell(RegisterJob(info, self._keys))
+        self._send(RegisterJob(info, self._keys))
 
     def ended(self, job: int, reason: str) -> None:
         """Report the end of a driver and its job to node 0."""
-        self._tell(JobEnded(job_id(job), f"its driver is gone ({reason})"))
+        self._send(JobEnded(job_id(job), f"its driver is gone ({reason})"))
 
-    def _tell(self, message: RegisterJob | JobEnded) -> None:
+    def _send(self, message: RegisterJob | JobEnded) -> None:
         self._cluster.processes["node:0"].arrive("door:0", "node:0", [message])
 
     def handle(self, source: str, message: JobRegistered) -> None:

@@ -1,7 +1,7 @@
 """A process's connections to nodes in virtual time: it takes no frame of a dead incarnation.
 
 The counterpart of `links` in the real processes. Here a frame needs no connection: a process
-that knows of the end of a node's incarnation refuses its frames.
+that was notified of the end of a node's incarnation refuses its frames.
 """
 
 from __future__ import annotations

@@ -77,9 +77,9 @@ class SimStore:
             offset = self._allocate(message.size)
             if offset >= 0:
                 self._places.setdefault(message.object, {})[offset] = None
-                self._tell(Allocated(message.object, offset, message.client))
+                self._send(Allocated(message.object, offset, message.client))
             else:
-                self._tell_full(message.object, message.size, message.client)
+                self._send_full(message.object, message.size, message.client)
         elif isinstance(message, Free):
             self._free(message.object, message.offset)
         elif isinstance(message, Fetch):
@@ -109,8 +109,8 @@ class SimStore:
         self._sizes[self._offsets] = size
         return self._offsets
 
-    def _tell_full(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
-        self._tell(NoRoom(oid, size, self.capacity, self.capacity - self.used, client, node))
+    def _send_full(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
+        self._send(NoRoom(oid, size, self.capacity, self.capacity - self.used, client, node))
 
     def _free(self, oid: bytes, offset: int) -> None:
         self.used -= self._sizes.pop(offset)
@@ -132,7 +132,7 @@ class SimStore:
         else:
             offset = self._allocate(fetch.size)
             if offset < 0:
-                self._tell_full(fetch.object, fetch.size, node=fetch.node)
+                self._send_full(fetch.object, fetch.size, node=fetch.node)
                 return
             queue.appendleft((fetch, offset))
         self._next(fetch.node)
@@ -145,7 +145,7 @@ class SimStore:
         if offset < 0:
             offset = self._allocate(fetch.size)
         if offset < 0:
-            self._tell_full(fetch.object, fetch.size, node=node)
+            self._send_full(fetch.object, fetch.size, node=node)
             self._next(node)
             return
         current = self._current[node] = _Fetching(fetch, offset)
@@ -181,11 +181,11 @@ class SimStore:
             elapsed_s = cluster.env.now - started_s
             if arrived and payload is not None:
                 self._land(fetch.object, offset, payload)
-                self._tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, "", node))
+                self._send(Fetched(fetch.object, offset, fetch.size, elapsed_s, "", node))
             else:
                 self._free(fetch.object, offset)
                 reason = "the connection was lost" if not arrived else "it is not there any more"
-                self._tell(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason, node, arrived))
+                self._send(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason, node, arrived))
             self._next(node)
 
         if node not in cluster.stores:
@@ -206,7 +206,7 @@ class SimStore:
         for fetch, offset in waiting:
             if offset >= 0:
                 self._free(fetch.object, offset)
-            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, "its node died", node))
+            self._send(Fetched(fetch.object, -1, fetch.size, 0.0, "its node died", node))
 
     @property
     def _gone(self) -> bool:
@@ -253,7 +253,7 @@ class SimStore:
 
         def written() -> None:
             self._disk.setdefault(message.object, {})[place] = (payload, message.size)
-            self._tell(Spilled(message.object, message.offset, message.size, place))
+            self._send(Spilled(message.object, message.offset, message.size, place))
 
         self._use_disk(message.size, written)
 
@@ -262,9 +262,9 @@ class SimStore:
         spilled = self._disk.get(oid)
         offset = self._allocate(size) if spilled is not None else -1
         if spilled is None:
-            self._tell(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
+            self._send(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
         elif offset < 0:
-            self._tell_full(oid, size, node=self.node)
+            self._send_full(oid, size, node=self.node)
         else:
             payload = next(payload for payload, _ in spilled.values())
             started_s = self.cluster.env.now
@@ -272,11 +272,11 @@ class SimStore:
             def read() -> None:
                 self._land(oid, offset, payload)
                 elapsed_s = self.cluster.env.now - started_s
-                self._tell(Fetched(oid, offset, size, elapsed_s, "", self.node))
+                self._send(Fetched(oid, offset, size, elapsed_s, "", self.node))
 
             self._use_disk(fetch.size, read)
 
-    def _tell(self, message: Any) -> None:
+    def _send(self, message: Any) -> None:
         # The store is in the node's process: its messages take no network and no time.
         process = self.cluster.processes.get(f"node:{self.node}")
         if process is not None and not self._gone:

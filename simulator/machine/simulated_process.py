@@ -38,7 +38,7 @@ Frame = tuple[str, str, list[Any], int]
 
 @dataclass(slots=True)
 class Counts:
-    """What the components of one role have done, over all that ever had it.
+    """Counts over all components that ever had one role.
 
     A *role* is the kind of a component's address: ``gcs`` and ``global`` (both in the
     head's process), ``node``, ``store``, ``worker``, ``driver``, ... Replicas
@@ -64,7 +64,7 @@ def role_of(address: Address) -> str:
 
 
 class ProcessPort(Protocol):
-    """What a process may ask of the cluster that it is in."""
+    """The cluster as a process in it sees it."""
 
     env: Clock
     seed: int
@@ -72,7 +72,7 @@ class ProcessPort(Protocol):
     journaled: set[str]
     """Addresses of the components whose turns the journal records."""
     counts: defaultdict[str, Counts]
-    """What components have done so far, by role."""
+    """By role."""
     processes: dict[str, SimProcess]
     """By the address of each component that runs in one."""
     incarnations: dict[int, int]

@@ -58,7 +58,7 @@ REAL = (
 
 
 class ProgramPort(ProcessPort, Protocol):
-    """What the programs of a cluster, and their worlds, may ask of it."""
+    """The cluster as its programs and their worlds see it."""
 
     profile: Profile
     hub: Any
