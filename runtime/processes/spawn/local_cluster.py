@@ -181,7 +181,7 @@ class LocalCluster:
         """Send a signal to the head, a node or a replica of the GCS."""
         self._until(lambda: key in self.pids, f"{key} does not start")
         if key not in self.exited:
-            os.kill(self.pids[key], signal_number)
+            _signal([self.pids[key]], signal_number)
 
     def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
         """Take the zygote's answers until something holds; raises RuntimeError if it never does."""
