@@ -13,7 +13,7 @@ from raytwin.chaos.fuzz.run import case_run
 from raytwin.chaos.fuzz.run.campaign import run_seeds
 from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.actors.actor_record import ReplyCache
-from raytwin.runtime.control.actors.call_replies import CallReplies
+from raytwin.runtime.control.actors.call_queue import CallQueue
 from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
 from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.core.resources import ResourcePool, parse_demand
@@ -210,7 +210,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
     ),
     "actors are not rebuilt": (never_replayed, ("value ",)),
     "calls take effect twice": (
-        lambda patch: patch.setattr(CallReplies, "repeat", lambda self, actor, spec: False),
+        lambda patch: patch.setattr(CallQueue, "repeat", lambda self, actor, spec: False),
         ("value ", "AssertionError"),
     ),
     "what calls have yielded is forgotten": (

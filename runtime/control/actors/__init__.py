@@ -8,7 +8,7 @@ side** queues calls, gives them to the worker, logs them and replies::
     caller's node                                 actor's node
     CallSubmitter ──ActorCalls────────────> CallQueue ──RunTasks──> worker
          ↑   ↑                                  ↑  └──cached?──┐       │ TasksDone
-         │   └──TaskResults── CallReplies <─────┼──────────────┘       │
+         │   └──TaskResults── CallQueue <───────┼──────────────┘       │
          │                       ↑  └───────────┼──────────────────────┘
          │                  CallsLogged      replayed calls
          │                       │              │
@@ -29,8 +29,7 @@ in which it made them. A client never sees a reply that a reconstructed actor do
 
 - `actor_manager`: the life of a node's actors; the messages of the actor's side
 - `actor_record`: one incarnation of an actor, and the calls that it knows (`ReplyCache`)
-- `call_queue`: calls from their callers to the worker
-- `call_replies`: replies from the worker to the log, the callers and the cache
+- `call_queue`: calls from their callers to the worker; replies to the log and the callers
 - `reconstruction`: checkpoint and replay
 - `call_submitter`: the callers' side
 - `node_services`: what the actors use of the node's other parts

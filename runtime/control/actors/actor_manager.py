@@ -16,9 +16,9 @@ The life of an actor here, from `AssignTasks` with its creation::
 
 The parts of the manager::
 
-    ActorCalls ──> `CallQueue` ──> worker ──TasksDone──> `CallReplies` ──> callers
-                      ↑    └──repeated─────────────────────↑
-    ActorLineage ──> `ActorReconstruction` ────replayed────┘
+    ActorCalls ──> `CallQueue` ──> worker ──TasksDone──> `CallQueue` ──> log, callers
+                      ↑                                       │
+    ActorLineage ──> `ActorReconstruction` <────replayed──────┘
 
 Each actor is an `ActorRecord`, which the parts share, and has a `ReplyCache`.
 
@@ -33,7 +33,6 @@ from itertools import islice
 
 from raytwin.runtime.control.actors.actor_record import ActorRecord, ActorState
 from raytwin.runtime.control.actors.call_queue import CallQueue
-from raytwin.runtime.control.actors.call_replies import CallReplies
 from raytwin.runtime.control.actors.node_services import NodeServices
 from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
 from raytwin.runtime.control.core.context import Context, Handlers
@@ -84,10 +83,9 @@ class ActorManager:
         self.queued: deque[ActorRecord] = deque()
         self.unsent: dict[bytes, ActorRecord] = {}
         """Actors that have something to send at the end of this turn."""
-        self.replies = CallReplies(ctx, node, services, self.unsent)
-        self.calls = CallQueue(ctx, node, services, self.replies, self.unsent, self._end_for_good)
+        self.calls = CallQueue(ctx, node, services, self.unsent, self._end_for_good)
         self.reconstruction = ActorReconstruction(
-            ctx, node, services, self.calls, self.replies, self._end_for_good
+            ctx, node, services, self.calls, self._end_for_good
         )
 
     def handlers(self) -> Handlers:
@@ -227,7 +225,7 @@ class ActorManager:
         ran = self._services.timeline.ran
         if result.calls:
             ran(worker.number, timing, actor.running[result.array].spec, result, CALL)
-            self.replies.batch_ended(actor, result)
+            self.calls.batch_ended(actor, result)
         elif result.array == actor.id:
             ran(worker.number, timing, actor.spec, result, ACTOR)
             self._on_created(actor, result)
@@ -246,19 +244,19 @@ class ActorManager:
         spec = assignment.spec
         assert spec.extra is not None
         if spec.extra.method == READY_METHOD:
-            self.replies.finish(actor, result, spec.owner, actor.id)
+            self.calls.finish(actor, result, spec.owner, actor.id)
         elif result.status == NOT_BEGUN:
             self.calls.not_begun(actor, assignment)
         elif actor.replaying:
             self.reconstruction.replayed(actor, spec, result)
         else:
-            self.replies.ended(actor, assignment, result)
+            self.calls.ended(actor, assignment, result)
 
     def on_item(self, worker: Worker, item: RangeResult) -> None:
         """A call that runs has yielded."""
         actor = self._of_worker(worker)
         if actor is not None and item.array in actor.running:
-            self.replies.yielded(actor, item)
+            self.calls.yielded(actor, item)
 
     def on_lineage(self, message: ActorLineage) -> None:
         """Take a part of an actor's checkpoint and lineage."""
@@ -268,13 +266,13 @@ class ActorManager:
 
     def on_logged(self, message: CallsLogged) -> None:
         """The GCS has logged calls."""
-        self.replies.on_logged(self._current(message.actor, message.incarnation), message)
+        self.calls.on_logged(self._current(message.actor, message.incarnation), message)
 
     def on_save(self, worker: Worker, message: SaveActor) -> None:
         """The actor has written a checkpoint; its calls were reported before."""
         actor = self._of_worker(worker)
         if actor is not None and actor.logged:
-            self.replies.send_records(actor)
+            self.calls.send_records(actor)
             self._ctx.send(
                 "gcs", SaveActor(actor.id, actor.incarnation, message.upto, message.state)
             )
@@ -286,7 +284,7 @@ class ActorManager:
             self.unsent.clear()
             for actor in dirty:
                 self.calls.send_calls(actor)
-                self.replies.send_records(actor)
+                self.calls.send_records(actor)
 
     # -- actors that end ---------------------------------------------------------
 
@@ -306,7 +304,7 @@ class ActorManager:
         actor = self._of_worker(worker)
         if actor is None:
             return
-        self.replies.send_records(actor)
+        self.calls.send_records(actor)
         if actor.leaving:
             self._has_left(actor)
             return
@@ -330,7 +328,7 @@ class ActorManager:
         """The worker of an actor that exited has ended."""
         assert actor.leaving is not None
         self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, actor.leaving, True))
-        self.replies.send_held(actor)
+        self.calls.send_held(actor)
         self._forget(actor)
 
     def on_stop(self, message: StopActor) -> None:
@@ -341,19 +339,19 @@ class ActorManager:
                 self._dismiss(actor)
             else:
                 self._drop(actor, "it was stopped", message.again)
-        ended = self.replies.take_ended(message.actor, message.incarnation)
+        ended = self.calls.take_ended(message.actor, message.incarnation)
         if ended is not None:
-            self.replies.discard(ended)
+            self.calls.discard(ended)
 
     def on_drain(self, source: str, message: DrainCalls) -> None:
         """Send a dead actor's held replies: a caller's node drains it before it fails calls."""
         actor = self.actors.get(message.actor)
         if actor is not None and actor.incarnation <= message.incarnation:
-            self.replies.send_held(actor)
+            self.calls.send_held(actor)
             self._drop(actor, "it was stopped")
-        ended = self.replies.take_ended(message.actor, message.incarnation)
+        ended = self.calls.take_ended(message.actor, message.incarnation)
         if ended is not None:
-            self.replies.send_held(ended)
+            self.calls.send_held(ended)
         self._ctx.send(source, CallsDrained(message.actor))
 
     def _drop(self, actor: ActorRecord, reason: str, again: bool = False) -> None:
@@ -392,9 +390,9 @@ class ActorManager:
         actor.ended = True
         actor.replies.clear()
         if await_log:
-            self.replies.await_log(actor)
+            self.calls.await_log(actor)
         else:
-            self.replies.discard(actor)
+            self.calls.discard(actor)
         if actor in self.queued:
             self.queued.remove(actor)
             self._services.inputs.unclaim(actor.spec)

@@ -27,7 +27,6 @@ from collections.abc import Callable
 
 from raytwin.runtime.control.actors.actor_record import ActorRecord, ActorState
 from raytwin.runtime.control.actors.call_queue import CallQueue
-from raytwin.runtime.control.actors.call_replies import CallReplies
 from raytwin.runtime.control.actors.node_services import NodeServices
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import (
@@ -55,7 +54,6 @@ class ActorReconstruction:
         node: int,
         services: NodeServices,
         calls: CallQueue,
-        replies: CallReplies,
         fail: Callable[[ActorRecord, ActorDeath], None],
     ) -> None:
         """`fail` ends an actor that cannot be reconstructed, with the reason."""
@@ -63,7 +61,6 @@ class ActorReconstruction:
         self._node = node
         self._services = services
         self._calls = calls
-        self._replies = replies
         self._fail = fail
 
     def on_lineage(self, actor: ActorRecord, message: ActorLineage) -> None:
@@ -90,7 +87,7 @@ class ActorReconstruction:
         if not actor.lineage_here or spec.array in actor.replaying:
             actor.asked.append(spec)
         elif actor.replies.find(spec.array) is not None:
-            self._replies.repeat(actor, spec)
+            self._calls.repeat(actor, spec)
 
     def restore(self, actor: ActorRecord) -> None:
         """Begin, once the constructor has run and the lineage is here."""
@@ -147,7 +144,7 @@ class ActorReconstruction:
         if waiting:
             actor.asked = [asked for asked in actor.asked if asked.array != spec.array]
             for asked in waiting:
-                self._replies.repeat(actor, asked)
+                self._calls.repeat(actor, asked)
         if not actor.replaying:
             self._restored(actor)
         elif not actor.running:
