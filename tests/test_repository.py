@@ -33,8 +33,8 @@ CONTRACTS = {c["name"]: c for c in PROJECT["tool"]["importlinter"]["contracts"]}
 OWNERS = {
     "socket": ("raytwin.runtime.processes",),
     "socketserver": ("raytwin.runtime.processes",),
-    # The simulator's waits in virtual time, for no file at all.
-    "selectors": ("raytwin.runtime.processes", "raytwin.simulator.programs.event_loop"),
+    # The simulator's waits in virtual time, not for files.
+    "selectors": ("raytwin.runtime.processes", "raytwin.simulator.programs.virtual_world"),
     # Its event loops are part of the API (async actors); its sockets are not.
     "asyncio.open_connection": ("raytwin.runtime.processes",),
     "asyncio.start_server": ("raytwin.runtime.processes",),
