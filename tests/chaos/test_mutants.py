@@ -98,6 +98,7 @@ def never_replayed(patch: pytest.MonkeyPatch) -> None:
 
     def wrong(self: ActorReconstruction, actor: Any) -> None:
         actor.lineage.clear()
+        actor.replaying.clear()
         restore(self, actor)
 
     patch.setattr(ActorReconstruction, "restore", wrong)
