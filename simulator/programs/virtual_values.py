@@ -57,6 +57,9 @@ def serialize(value: Any) -> Serialized:
     if type(value) is bytes:
         # In the pickle, whatever the size: reading copies bytes on every backend.
         return Serialized(pickle.dumps(value, 5))
+    if type(value) is list and value and value.count(None) == len(value):
+        # Long ranges of tasks that return None are common, and cloudpickle takes longer.
+        return Serialized(pickle.dumps(value, 5))
     return _claiming(serialization.serialize, value)
 
 
