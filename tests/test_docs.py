@@ -18,7 +18,7 @@ from raytwin.runtime.api.options.init_options import names_of
 from raytwin.runtime.session.cluster_config import cluster_config
 from raytwin.scenarios.bench.run import KNOWN, NAMES
 from raytwin.scenarios.cli.main import app
-from tests.chaos.test_mutants import LATER_MUTANTS, MUTANTS
+from tests.chaos.test_mutants import MUTANTS, RARE_MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -142,7 +142,7 @@ def test_every_mutant_holds_a_promise() -> None:
     rows = re.findall(r"(?m)^\| defects \| (.*) \|$", text)
     assert len(rows) == text.count("\n## G")
     named = {name for row in rows for name in re.findall(r'"([^"]+)"', row)}
-    assert named == MUTANTS.keys() | LATER_MUTANTS.keys()
+    assert named == MUTANTS.keys() | RARE_MUTANTS.keys()
 
 
 def test_the_options_of_init_are_its_options() -> None:

@@ -197,7 +197,6 @@ def compared_prose(module: str, tree: ast.Module) -> Iterator[str]:
         module,
         "raytwin.runtime.control",
         "raytwin.chaos.fuzz.oracle.legitimate_errors",
-        "raytwin.chaos.fuzz.oracle.program_ends",
     ):
         return
     named = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from raytwin.chaos.fuzz.generate import cases
 from raytwin.chaos.fuzz.generate.cases import Case, draw_case
-from raytwin.chaos.fuzz.programs.program import Beside, Handing
 from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.api.exceptions import WorkerCrashedError
 
@@ -16,30 +16,32 @@ def test_a_case_is_data() -> None:
     assert draw_case(5) == case
 
 
-def test_later_kinds_are_drawn_and_leave_the_rest_of_a_program_as_it_was() -> None:
-    drawn = [draw_case(seed) for seed in range(60)]
-    does = {op.do for case in drawn for op in case.program.ops}
-    assert {"kill", "gone", "group", "reserved", "remove"} <= does
-    tellers = [op.teller for case in drawn for op in case.program.ops]
-    assert {each.coroutines for each in tellers if isinstance(each, Beside)} == {True, False}
-    for case in drawn:
-        before = draw_case(case.seed, kinds=())
-        kept = iter(case.program.ops)
-        later = [op for op in before.program.ops if not isinstance(op, Handing)]
-        assert all(op in kept for op in later), "its operations are there in their order"
+def test_all_operations_are_drawn() -> None:
+    drawn = [draw_case(seed) for seed in range(100)]
+    ops = [op for case in drawn for op in case.program.ops]
+    assert {op.do for op in ops} == {
+        "call", "lend", "map", "returns", "stream", "take", "put", "pack", "get", "wait", "drop",
+        "actor", "tell", "yields", "tally", "cancel", "kill", "gone", "group", "reserved", "remove",
+    }  # fmt: skip
+    tellers = [op.teller for op in ops if op.teller is not None]
+    assert {each.coroutines for each in tellers if each.most > 1} == {True, False}
+    assert {each.exact for each in tellers if each.shared} == {True, False}
+    assert {op.do for op in ops if op.hands} == {"call", "tell"}
 
 
-def test_actors_are_called_by_tasks_and_actors_and_one_at_a_time() -> None:
-    cases = [draw_case(seed, kinds=()) for seed in range(40)]
-    kinds = {(op.do, bool(op.hands)) for c in cases for op in c.program.ops if type(op) is Handing}
-    assert kinds == {("hand", True), ("hand", False), ("tell", True)}
+def test_features_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "FEATURES", dict.fromkeys(cases.FEATURES, 0.0))
+    ops = [op for seed in range(60) for op in draw_case(seed).program.ops]
+    assert {op.do for op in ops} == {
+        "call", "lend", "map", "put", "pack", "get", "wait", "drop",
+    }  # fmt: skip
 
 
 def test_what_is_cancelled_is_told_from_what_took_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [case for case in map(draw_case, range(60)) if _cancels(case)]
-    assert all(run_case(case).failures == [] for case in cases[:5])
+    cancelling = [case for case in map(draw_case, range(100)) if _cancels(case)][:8]
+    assert all(run_case(case).failures == [] for case in cancelling)
     monkeypatch.setattr("raytwin.chaos.fuzz.run.api_engine.TaskCancelledError", WorkerCrashedError)
-    wrong = [line for case in cases[:5] for line in run_case(case).failures]
+    wrong = [line for case in cancelling for line in run_case(case).failures]
     assert any(" and not 1" in line for line in wrong), "calls that never ran were counted"
 
 

@@ -52,7 +52,7 @@ def test_nodes_and_replicas_die(replicas: int, shards: int) -> None:
     for seed in range(30_000, 30_030):
         killer = Killer(seed)
         options = {**ALONE, "gcs_replicas": replicas, "gcs_shards": shards}
-        report = run_case(draw_case(seed, heads=False), killer, **options)
+        report = run_case(draw_case(seed), killer, **options)
         failures += [f"seed {seed}: {line}" for line in report.failures]
         killed += killer.killed
         counts += killer.counts()
@@ -65,5 +65,5 @@ def test_nodes_and_replicas_die(replicas: int, shards: int) -> None:
 def test_a_history_of_tasks_that_run_again() -> None:
     """Nothing that nodes say for its sake disturbs the tables."""
     for seed in range(31_000, 31_030):
-        report = run_case(draw_case(seed, heads=False), task_history=True, **ALONE)
+        report = run_case(draw_case(seed), task_history=True, **ALONE)
         assert report.failures == [], f"seed {seed}"

@@ -81,7 +81,7 @@ def test_a_process_of_the_fuzz_that_dies_is_an_error(fuzz: subprocess.Popen[str]
     first, second = psutil.Process(fuzz.pid).children()
     first.kill()
     _, err = fuzz.communicate(timeout=LIMIT_S)
-    assert err.splitlines()[-1] == "RuntimeError: a process of the fuzz has ended: exit code -9"
+    assert "BrokenProcessPool: A process in the process pool was terminated" in err.splitlines()[-1]
     assert fuzz.returncode == 1
     assert not second.is_running()
 

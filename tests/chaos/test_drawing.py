@@ -1,7 +1,7 @@
 """What an exact actor's call needs, no fault may take away: so its programs are drawn.
 
-A value that is made of a put is made again only while there is the put. It is lost rightly once
-the program has let go of that; then the call raises, and all later values of its actor are
+A large value that is made of a put is made again only while there is the put. It is lost rightly
+once the program has dropped that; then the call raises, and all later values of its actor are
 others than the oracle's.
 """
 
@@ -16,7 +16,7 @@ from raytwin.chaos.faults.injector import Injection
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets import Node
 from raytwin.chaos.fuzz.generate.cases import Case
-from raytwin.chaos.fuzz.generate.drawing import draw, lasting, with_actors, with_children
+from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
 from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, Body, Call, Op, Teller
 from raytwin.chaos.fuzz.run import case_run
 
@@ -29,15 +29,18 @@ MADE_OF_A_PUT = (
 for."""
 
 
+def drawn(seed: int) -> Body:
+    draw, scope = Draw(random.Random(seed), ("actors", "streams"), roomy=True), Scope()
+    for _ in range(20):
+        draw.step(scope)
+        draw.actors(scope)
+    return Body(tuple(scope.ops))
+
+
 def calls_of_exact_actors(program: Body) -> Iterator[Op]:
     """Yield them, and nothing else."""
     exact = {op.out for op in program.ops if op.teller is not None and op.teller.exact}
     yield from (op for op in program.ops if op.do == "tell" and op.ins[0] in exact)
-
-
-def drawn(seed: int) -> Body:
-    program = with_actors(random.Random(seed), draw(random.Random(seed)), roomy=True)
-    return with_children(random.Random(seed), program, roomy=True)
 
 
 def case_of(body: tuple[Op, ...], kill_s: float) -> Case:
@@ -75,46 +78,40 @@ def test_what_is_made_of_a_put_is_made_again_while_there_is_the_put(
     let_go = case_run.run_case(case_of(MADE_OF_A_PUT, kill_s))
     assert let_go.excused == 1, "the call has raised that it is lost"
     assert len(let_go.failures) == 1, "and the next one does not know of it"
-    held = case_run.run_case(case_of(lasting(MADE_OF_A_PUT, roomy=True), kill_s))
+    held = case_run.run_case(case_of((*MADE_OF_A_PUT, Op("get", (0, 2))), kill_s))
     assert (held.failures, held.excused) == ([], 0)
     assert made_again == ["k2r-1", "k2r-1"], "both times the only copy was lost"
 
 
-def test_a_call_keeps_what_it_has_put_until_it_has_all_that_is_made_of_it() -> None:
-    with_puts = 0
+def test_no_large_value_in_an_exact_actor_s_call_is_made_of_another() -> None:
+    large = 0
     for call in (op.call for seed in range(200) for op in calls_of_exact_actors(drawn(seed))):
         assert call is not None
-        needing: set[int] = set()
         puts: set[int] = set()
         for op in call.body.ops if call.body is not None else ():
-            if op.do == "put":
-                puts.add(op.out)
-            elif op.do == "call" and not (needing | puts).isdisjoint(op.ins):
-                needing.add(op.out)
-            elif op.do == "get":
-                needing.difference_update(op.ins)
-            elif op.do == "drop":
+            assert op.do not in ("lend", "pack")
+            if op.do == "drop":
                 assert puts.isdisjoint(op.ins)
-                needing.difference_update(op.ins)
-        assert not needing, "the end of the call lets go of the put before it asks for these"
-        with_puts += bool(puts)
-    assert with_puts > 50
-
-
-def test_no_input_of_an_exact_actor_needs_a_put_that_may_be_let_go_of() -> None:
-    made_of_puts = 0
-    for program in map(drawn, range(500, 800)):
-        of_puts: set[int] = set()
-        large: set[int] = set()
-        for op in program.ops:
-            if op.do == "put":
-                of_puts.add(op.out)
-            elif op.do in ("call", "lend") and not of_puts.isdisjoint(op.ins):
-                assert op.call is not None
-                of_puts.add(op.out)
+            elif op.do == "put":
+                puts.add(op.out)
+            elif op.do == "call":
+                assert op.call is not None and op.call.retries < 0 and puts.isdisjoint(op.ins)
                 if op.call.nbytes >= LARGE_BYTES:
-                    large.add(op.out)
+                    large += 1
+                    assert not op.ins
+    assert large > 50
+
+
+def test_no_input_of_an_exact_actor_can_be_lost() -> None:
+    inputs = 0
+    for program in map(drawn, range(500, 800)):
+        made = {op.out: op for op in program.ops}
         for call in calls_of_exact_actors(program):
-            assert large.isdisjoint(call.ins[1:])
-            made_of_puts += not of_puts.isdisjoint(call.ins[1:])
-    assert made_of_puts > 50, "others are drawn"
+            for op in (made[i] for i in call.ins[1:]):
+                inputs += 1
+                if op.call is None:
+                    assert op.do == "put"
+                else:
+                    assert op.call.retries < 0
+                    assert op.call.nbytes < LARGE_BYTES or not op.ins
+    assert inputs > 50, "others are drawn"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from raytwin.chaos.fuzz.oracle.history import End, History
 from raytwin.chaos.fuzz.oracle.invariants import Violation
-from raytwin.chaos.fuzz.oracle.legitimate_errors import excuse
-from raytwin.chaos.fuzz.oracle.program_ends import ProgramEnds
+from raytwin.chaos.fuzz.oracle.legitimate_errors import Oracle
 from raytwin.chaos.fuzz.programs.outcomes import Stream
 from raytwin.chaos.fuzz.programs.program import Teller
 from raytwin.runtime.api.exceptions import ObjectLostError, RaySystemError
@@ -37,9 +37,15 @@ MISSING = Loss(LossCause.COPY_MISSING, 1, object=bytes(18))
 GONE_ON = Loss(LossCause.NODE_DIED, 1, "gone", Unmade.ACTOR_WENT_ON, object=PUT)
 
 
-def told(failure: Failure, *args: Any, **more: Any) -> str:
+def judged(error: BaseException, kills: int, deaths: int, **more: Any) -> str:
+    """Return why an error may not come; `more` are fields of the oracle and of its history."""
+    history = History(**{name: more.pop(name) for name in [*more] if hasattr(History(), name)})
+    return Oracle(history, kills, deaths, **more).excuse(error)
+
+
+def told(failure: Failure, kills: int, deaths: int, **more: Any) -> str:
     """Return why the error that a failure is may not come."""
-    return excuse(exception_of(failure), *args, **more)
+    return judged(exception_of(failure), kills, deaths, **more)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,7 @@ def test_which_errors_are_legitimate(failure: Failure, kills: int, deaths: int, 
 
 @pytest.mark.parametrize("error", [RaySystemError("nothing has happened"), Violation("wait")])
 def test_what_the_control_plane_has_not_said_is_not_legitimate(error: Exception) -> None:
-    assert excuse(error, 9, 9)
+    assert judged(error, 9, 9)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +98,7 @@ def test_only_what_a_dead_worker_owned_may_be_lost_with_it(
         lost = Loss(cause, unmade=unmade, object=PUT)
         needs = Loss(LossCause.NODE_DIED, 1, "", Unmade.INPUT_LOST, "k3r-1", root=lost)
         for failure in (lost, needs):
-            assert (told(failure, 9, 0, ownerless={array}) == "") == ok
+            assert (told(failure, 9, 0, owners={array: {"w"}}, dead_workers={"w"}) == "") == ok
 
 
 def test_what_a_value_refers_to_is_not_lost_while_others_need_the_value() -> None:
@@ -137,7 +143,7 @@ def test_an_actor_that_is_replayed_loses_nothing(
     teller: Teller | None, ended: set[str], ok: bool
 ) -> None:
     tellers = {PUT.hex(): teller} if teller is not None else {}
-    assert (told(GONE_ON, 9, 1, puts={PUT.hex()}, told=tellers, ended=ended) == "") == ok
+    assert (told(GONE_ON, 9, 1, puts={PUT.hex()}, told=tellers, died=ended) == "") == ok
 
 
 @pytest.mark.parametrize(
@@ -194,46 +200,32 @@ KILLED = ActorDeath(DeathCause.KILLED, "a1r1")
 LEFT = ActorDeath(DeathCause.EXITED, "a1r1")
 
 
-def what_ended(**more: Any) -> ProgramEnds:
-    ended = ProgramEnds()
-    for actor, restart in more.get("kills", ()):
-        ended.kill(actor, restart)
-    for actor in more.get("left", ()):
-        ended.leave(actor)
-    for group in more.get("groups", ()):
-        ended.remove(group)
-    ended.within.update(more.get("within", ()))
-    return ended
-
-
 @pytest.mark.parametrize(
-    ("failure", "more", "kills", "ok"),
+    ("failure", "ends", "kills", "ok"),
     [
-        (KILLED, {}, 9, False),
-        (KILLED, {"kills": [("a1r1", False)]}, 0, True),
-        (KILLED, {"kills": [("a2r1", False)]}, 0, False),
-        (KILLED, {"kills": [("a1r1", True)]}, 0, False),
-        (KILLED, {"kills": [("a1r1", True)]}, 1, True),
-        (KILLED, {"kills": [("a1r1", True)] * 2}, 0, True),
-        (LEFT, {"left": ["a1r1"]}, 0, False),
-        (LEFT, {"left": ["a1r1"]}, 1, True),
-        (LEFT, {}, 9, False),
-        (REMOVED, {"groups": [GROUP], "within": ["cd" * 12]}, 0, True),
-        (REMOVED, {"groups": [GROUP]}, 0, False),
-        (REMOVED, {"within": ["cd" * 12]}, 9, False),
+        (KILLED, [], 9, False),
+        (KILLED, [(End.KILL_FOR_GOOD, "a1r1")], 0, True),
+        (KILLED, [(End.KILL_FOR_GOOD, "a2r1")], 0, False),
+        (KILLED, [(End.KILL, "a1r1")], 0, False),
+        (KILLED, [(End.KILL, "a1r1")], 1, True),
+        (KILLED, [(End.KILL, "a1r1")] * 2, 0, True),
+        (LEFT, [(End.LEAVE, "a1r1")], 0, False),
+        (LEFT, [(End.LEAVE, "a1r1")], 1, True),
+        (LEFT, [], 9, False),
+        (REMOVED, [(End.REMOVE, GROUP)], 0, True),
+        (GroupRemoved("k8r0", GROUP), [(End.REMOVE, GROUP)], 0, False),
+        (REMOVED, [], 9, False),
     ],
 )
 def test_what_the_program_has_ended_explains_just_that(
-    failure: Failure, more: dict[str, Any], kills: int, ok: bool
+    failure: Failure, ends: list[tuple[End, str]], kills: int, ok: bool
 ) -> None:
     error = exception_of(failure)
-    ended = what_ended(**more)
-    ended.seen(error, "cd" * 18)
-    assert (excuse(error, kills, 0) == "") == ok
-    ended.kill("a1r1", False)
-    ended.leave("a1r1")
-    ended.remove(GROUP)
-    assert (excuse(error, kills, 0) == "") == ok, "it was seen before that"
+    history = History(placed={"k9r0": GROUP}, ends=[*ends])
+    history.seen(error)
+    for _ in range(2):
+        assert (Oracle(history, kills).excuse(error) == "") == ok
+        history.ends += [(End.KILL_FOR_GOOD, "a1r1"), (End.LEAVE, "a1r1"), (End.REMOVE, GROUP)]
 
 
 LOST = ObjectLostError("object x is lost")

@@ -10,21 +10,11 @@ from pathlib import Path
 import pytest
 
 from raytwin.chaos.faults.plan import from_data
-from raytwin.chaos.fuzz.generate import cases
 from raytwin.chaos.fuzz.generate.cases import draw_case
 from raytwin.chaos.fuzz.run.api_engine import Api
 from raytwin.chaos.fuzz.run.campaign import run_seeds, write_failure
 from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
-
-FAILED = Path(__file__).with_name("failed_seeds.txt")
-
-
-def failed_seeds() -> list[tuple[int, tuple[str, ...]]]:
-    """Return each seed and the kinds that it failed with, most without any of today's."""
-    lines = FAILED.read_text(encoding="utf-8").splitlines()
-    found = (line.split()[0].partition("/") for line in lines if line and line[0] != "#")
-    return [(int(seed), tuple(kinds.split("+")) if kinds else ()) for seed, _, kinds in found]
 
 
 def run(seeds: range | list[int], lossless: bool = False, jobs: int = 1) -> list[str]:
@@ -33,15 +23,6 @@ def run(seeds: range | list[int], lossless: bool = False, jobs: int = 1) -> list
         for report in run_seeds(seeds, jobs, lossless)
         for line in report.failures
     ]
-
-
-@pytest.mark.parametrize(("seed", "kinds"), failed_seeds())
-def test_what_failed_once_holds_now(seed: int, kinds: tuple[str, ...]) -> None:
-    assert set(kinds) <= set(cases.KINDS)
-    assert run([seed]) == []
-    assert run_case(draw_case(seed, kinds=kinds)).failures == []
-    # Most failed before heads were killed.
-    assert run_case(draw_case(seed, heads=False, kinds=kinds)).failures == []
 
 
 @pytest.mark.parametrize("start", [10_000, 10_050, 10_100])

@@ -9,13 +9,12 @@ import pytest
 
 from raytwin.chaos.faults.plan import Plan
 from raytwin.chaos.fuzz.generate.cases import Case, draw_plan
-from raytwin.chaos.fuzz.generate.holders import with_holders
+from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
+from raytwin.chaos.fuzz.generate.holders import holders
 from raytwin.chaos.fuzz.programs.program import Body
 from raytwin.chaos.fuzz.run.case_run import run_case
-from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
-from raytwin.runtime.control.scheduling import migration
 
 
 def run(seeds: range, faults: bool = False) -> list[str]:
@@ -24,9 +23,11 @@ def run(seeds: range, faults: bool = False) -> list[str]:
     for seed in seeds:
         rng = random.Random(f"holders/{seed}")
         nodes, cpus = rng.randint(1 + faults, 4), rng.randint(1, 2)
-        program = with_holders(rng, Body(()))
+        draw, scope = Draw(rng, (), roomy=True), Scope()
+        for _ in range(rng.randint(1, 5)):
+            holders(draw, scope)
         plan = draw_plan(rng, nodes) if faults else Plan([])
-        report = run_case(Case(seed, nodes, cpus, program, plan, lossless=False))
+        report = run_case(Case(seed, nodes, cpus, Body(tuple(scope.ops)), plan, lossless=False))
         found += [f"seed {seed}: {line}" for line in report.failures]
     return found
 
@@ -34,17 +35,6 @@ def run(seeds: range, faults: bool = False) -> list[str]:
 @pytest.mark.parametrize("faults", [False, True], ids=["healthy", "faults"])
 def test_what_waits_for_an_actor_s_cpu_runs_in_the_end(faults: bool) -> None:
     assert run(range(60), faults) == []
-
-
-def test_room_that_is_not_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(pool: ResourcePool, demand: str, most: int) -> int:
-        room = max(1, pool.room(demand, most))
-        for _ in range(room):
-            pool.take(demand)
-        return room
-
-    monkeypatch.setattr(migration, "_take", take)
-    assert any("would be oversubscribed" in line for line in run(range(6)))
 
 
 def test_an_actor_s_worker_that_is_given_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

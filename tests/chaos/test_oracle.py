@@ -38,7 +38,7 @@ def test_the_oracle_calls_when_it_is_told_to_and_not_when_items_are_taken() -> N
     *_, stream, after, first = run_body(Sequential(), program)
     told = Told(Teller(1))
     parts = told.parts(Sequential(), call, [])
-    assert after == told.tell(Sequential(), Call(3), [])
+    assert after == told.tell(Sequential(), Call(3), [], [])
     assert first == parts[0]
     # The first was taken, and is among those that are asked for; half-way it raises.
     assert digest(stream) == mix(9, *map(digest, (*parts[:2], Boom(mix(2, 2)))))

@@ -55,7 +55,7 @@ def failures(seeds: range, late_s: float = LATE_S) -> list[str]:
     for seed in seeds:
         shards = 2 + seed % 3
         options = {**OPTIONS, "gcs_shards": shards}
-        report = run_case(draw_case(seed, heads=False), late_relay(seed, late_s), **options)
+        report = run_case(draw_case(seed), late_relay(seed, late_s), **options)
         found += [f"seed {seed}, {shards} shards: {line}" for line in report.failures]
     return found
 

@@ -440,6 +440,6 @@ def test_machines_of_a_running_cluster_are_what_their_snapshots_are(chain: int) 
 
     for seed in (5, 14, 23):
         options = {"gcs_shards": SHARDS, "gcs_replicas": 1, "gcs_storage": None}
-        case = draw_case(seed, heads=False)
+        case = draw_case(seed)
         assert run_case(case, look, **options, gcs_memory_max=0).failures == []
     assert len(sizes) > 9 and max(sizes) > 1000

@@ -16,11 +16,14 @@ Loss                 a node died before, and one of these holds: the object was 
                      (`LossCause.OWNER_DIED`), or an earlier run of an actor's call made
                      the object (``EARLIER_RUN``)
 ActorDeath           `DeathCause.WORKER_DIED`, ``NODE_DIED``: the actor has r restarts,
-                     and at least r + 1 kills came before. ``KILLED``, ``EXITED``: the
-                     program did that (`program_ends`). ``STRAYED``: the actor may fail
-                     under faults. ``NOT_REBUILT``: the root failure is legitimate
+                     and at least r + 1 kills came before, the program's included.
+                     ``KILLED``: the program killed the actor for good, or the same.
+                     ``EXITED``: the actor was to leave, and there were kills: without
+                     them all calls before the last are answered.
+                     ``STRAYED``: the actor may fail under faults. ``NOT_REBUILT``: the
+                     root failure is legitimate
 ActorUnavailable     names a call of r retries, and at least r + 1 kills came before
-GroupRemoved         names a placement group that the program has removed
+GroupRemoved         names a task and its placement group, which the program has removed
 StoreFull            `FullCause.IN_USE`, and the case has small stores
 Cancellation         names a task or call that the program has cancelled
 ==================== ===================================================================
@@ -32,15 +35,10 @@ death of a node loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass
 
-from raytwin.chaos.fuzz.oracle.program_ends import (
-    ARRAY_DIGITS,
-    ProgramEnds,
-    program_ends,
-    times_again,
-)
+from raytwin.chaos.fuzz.oracle.history import ARRAY_DIGITS, End, History
 from raytwin.chaos.fuzz.programs.program import Teller, actor_name
 from raytwin.runtime.api.exceptions import RayError, RayTaskError
 from raytwin.runtime.control.messages.errors import (
@@ -58,130 +56,119 @@ from raytwin.runtime.control.messages.errors import (
     WorkerCrash,
 )
 
-NONE_TOLD: Mapping[str, Teller] = {}
-
-
-def excuse(
-    error: BaseException,
-    kills: int,
-    deaths: int,
-    puts: Container[str] = frozenset(),
-    small_stores: bool = False,
-    told: Mapping[str, Teller] = NONE_TOLD,
-    ended: Container[str] = frozenset(),
-    cancelled: Container[str] = frozenset(),
-    ownerless: Container[str] = frozenset(),
-) -> str:
-    """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
-
-    In hexadecimal, `puts` are the objects that were put, and `told` has the actors whose
-    calls made some; `ended` are the names of those that have died, `cancelled` those of
-    tasks and calls that were; `ownerless` are the arrays whose owner, a worker, has died.
-    """
-    own = program_ends.then(error)
-    within = own.is_within(error)
-    while isinstance(error, RayTaskError) and error.cause is not None:
-        error = error.cause
-    failure = error.failure if isinstance(error, RayError) else None
-    oracle = Oracle(
-        own, within, kills, deaths, puts, small_stores, told, ended, cancelled, ownerless
-    )
-    wrong = "the system did not say so" if failure is None else oracle.judge(failure)
-    text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    return f"{text} ({wrong})" if wrong else ""
-
 
 @dataclass
 class Oracle:
-    """What has happened to a program, as `excuse` has it, and so which failures may come."""
+    """What has happened in a run, and so which errors may come."""
 
-    own: ProgramEnds
-    within: bool
-    """A placement group may have ended something where the failure was seen."""
-    kills: int
-    deaths: int
-    puts: Container[str]
-    small_stores: bool
-    told: Mapping[str, Teller]
-    ended: Container[str]
-    cancelled: Container[str]
-    ownerless: Container[str]
+    history: History
+    kills: int = 0
+    """Of nodes and workers, by the plan."""
+    deaths: int = 0
+    """Of nodes."""
+    small_stores: bool = False
+    died: Container[str] = frozenset()
+    """Names of the actors that have died."""
+    dead_workers: Container[str] = frozenset()
 
-    def judge(self, failure: Failure) -> str:
+    def excuse(self, error: BaseException) -> str:
+        """Return why an error may not come, "" if it may."""
+        ends = self.history.ends_before(error)
+        while isinstance(error, RayTaskError) and error.cause is not None:
+            error = error.cause
+        failure = error.failure if isinstance(error, RayError) else None
+        wrong = "the system did not say so" if failure is None else self._judge(failure, ends)
+        text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return f"{text} ({wrong})" if wrong else ""
+
+    def _judge(self, failure: Failure, ends: list[tuple[End, str]]) -> str:
         """Return why a failure may not come, "" if it may."""
-        if isinstance(failure, StoreFull):
-            full = self.small_stores and failure.cause is FullCause.IN_USE
-            return "" if full else "there was room"
-        if isinstance(failure, Cancellation):
-            return "" if failure.task in self.cancelled else "it was not cancelled"
-        if isinstance(failure, GroupRemoved):
-            removed = failure.group in self.own.groups and self.within
-            return "" if removed else "it was not removed"
-        if isinstance(failure, ActorDeath):
-            return self._judge_death(failure)
-        if isinstance(failure, ActorUnavailable):
-            teller = self.told.get(failure.call)
-            actor = actor_name(teller) if teller is not None else failure.call
-            return self._judge_ended(failure.call, actor)
-        if isinstance(failure, WorkerCrash):
-            return self._judge_task(failure.task)
-        if isinstance(failure, Loss):
-            return self._judge_loss(failure)
+        match failure:
+            case StoreFull():
+                full = self.small_stores and failure.cause is FullCause.IN_USE
+                return "" if full else "there was room"
+            case Cancellation():
+                cancelled = failure.task in self.history.cancelled
+                return "" if cancelled else "it was not cancelled"
+            case GroupRemoved():
+                removed = (End.REMOVE, failure.group) in ends
+                placed = self.history.placed.get(failure.name) == failure.group
+                return "" if removed and placed else "it was not removed"
+            case ActorDeath():
+                return self._judge_death(failure, ends)
+            case ActorUnavailable():
+                teller = self.history.told.get(failure.call)
+                actor = actor_name(teller) if teller is not None else failure.call
+                return self._judge_ended(failure.call, actor, ends)
+            case WorkerCrash():
+                return self._judge_task(failure.task)
+            case Loss():
+                return self._judge_loss(failure, ends)
         return "nothing explains it"
 
-    def _judge_death(self, death: ActorDeath) -> str:
-        if death.cause in (DeathCause.KILLED, DeathCause.EXITED):
-            return self.own.judge(death, self.kills)
-        if death.cause in (DeathCause.WORKER_DIED, DeathCause.NODE_DIED):
-            return self._judge_ended(death.name, death.name)
-        if death.cause is DeathCause.STRAYED:
-            teller = self.told.get(death.detail)
-            may = teller is not None and not teller.exact and self.kills
-            return "" if may else "its calls do the same every time"
-        if death.cause is DeathCause.NOT_REBUILT and death.root is not None:
-            return self.judge(death.root)
+    def _judge_death(self, death: ActorDeath, ends: list[tuple[End, str]]) -> str:
+        name = death.name
+        match death.cause:
+            case DeathCause.KILLED:
+                if (End.KILL_FOR_GOOD, name) in ends:
+                    return ""
+                if (End.KILL, name) not in ends:
+                    return f"the program has not killed {name}"
+                return self._judge_ended(name, name, ends)
+            case DeathCause.EXITED:
+                may = (End.LEAVE, name) in ends and self.kills
+                return "" if may else "calls before the last one are answered"
+            case DeathCause.WORKER_DIED | DeathCause.NODE_DIED:
+                return self._judge_ended(name, name, ends)
+            case DeathCause.STRAYED:
+                teller = self.history.told.get(death.detail)
+                may = teller is not None and not teller.exact and self.kills
+                return "" if may else "its calls do the same every time"
+            case DeathCause.NOT_REBUILT if death.root is not None:
+                return self._judge(death.root, ends)
         return "nothing has ended it"
 
-    def _judge_ended(self, name: str, actor: str) -> str:
-        """Judge a failure whose subject, an actor or a call of it, may begin again so often."""
-        if self.own.removed(actor):
+    def _judge_ended(self, name: str, actor: str, ends: list[tuple[End, str]]) -> str:
+        """Judge a failure that names an actor or its call, which may begin again so often."""
+        if (End.REMOVE, self.history.placed.get(actor)) in ends:
             return ""
-        return _too_few(self.kills + self.own.kills[actor], name)
+        return _too_few(self.kills + ends.count((End.KILL, actor)), name)
 
     def _judge_task(self, name: str) -> str:
         return _too_few(self.kills, name) if name.startswith("k") else "it does not name its task"
 
-    def _judge_loss(self, loss: Loss) -> str:
+    def _judge_loss(self, loss: Loss, ends: list[tuple[End, str]]) -> str:
         if loss.unmade in (Unmade.INPUT_LOST, Unmade.NOT_YIELDED) and isinstance(loss.root, Loss):
-            return self.judge(loss.root)
-        array = loss.object.hex()[:ARRAY_DIGITS]
-        if loss.cause is LossCause.OWNER_DIED and array in self.ownerless:
+            return self._judge(loss.root, ends)
+        lost = loss.object.hex()
+        owners = self.history.owners.get(lost[:ARRAY_DIGITS], ())
+        if loss.cause is LossCause.OWNER_DIED and any(o in self.dead_workers for o in owners):
             return ""
-        teller = self.told.get(loss.object.hex())
+        teller = self.history.told.get(lost)
         if loss.cause is LossCause.EARLIER_RUN:
             return "" if teller is not None and self.kills else "no call was made again"
         if not self.deaths:
             return "no node died"
-        if loss.unmade is Unmade.PUT and loss.object.hex() in self.puts:
+        if loss.unmade is Unmade.PUT and lost in self.history.puts:
             return ""
         if loss.unmade is Unmade.ACTOR_WENT_ON:
             if self._may_go_on(teller):
                 return ""
             if teller is None or not isinstance(loss.root, ActorUnavailable):
                 return "it is replayed"
-            return self.judge(loss.root)
+            return self._judge(loss.root, ends)
         return self._judge_task(loss.task)
 
     def _may_go_on(self, teller: Teller | None) -> bool:
         """Whether an actor may leave lost what its calls have made.
 
-        One that starts again is told them all once more, and makes it again: unless it
-        begins from a checkpoint, or has died for good, be it as the program has let go of it.
+        A restarted actor replays its calls and makes their values again, unless it begins from a
+        checkpoint, or has died for good, be it because the program dropped it.
         """
-        return teller is not None and (teller.interval > 0 or actor_name(teller) in self.ended)
+        return teller is not None and (teller.interval > 0 or actor_name(teller) in self.died)
 
 
 def _too_few(kills: int, name: str) -> str:
     """Return why so many kills do not explain a failure of what may begin again so often."""
-    most = times_again(name)
+    most = int(name.rpartition("r")[2])
     return "" if 0 <= most < kills else f"there were {kills} kills"

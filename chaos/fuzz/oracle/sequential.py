@@ -2,109 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from raytwin.chaos.fuzz.programs.interpreter import Told, run_task
 from raytwin.chaos.fuzz.programs.outcomes import TALLIED, Boom, Stream, digest, in_place
-from raytwin.chaos.fuzz.programs.program import Call, Group, Placed, Teller
+from raytwin.chaos.fuzz.programs.program import Op
 
 
 class Sequential:
-    """Runs every task where it is called: the oracle."""
+    """Runs every task where it is called."""
 
     def sleep(self, seconds: float) -> None:
         """Time means nothing here."""
 
-    def call(self, call: Call, inputs: list[Any]) -> Any:
-        for value in inputs:
-            if isinstance(value, Boom):
-                return value
-        return self._run(call, inputs, [])
+    def call(self, op: Op, ins: list[Any], group: Any = None) -> Any:
+        return _boom(ins) or self._run(op, ins[: op.hands], [], ins[op.hands :])
 
-    def lend(self, call: Call, inputs: list[Any]) -> Any:
-        return self._run(call, [], inputs)
+    def lend(self, op: Op, ins: list[Any]) -> Any:
+        return self._run(op, [], list(ins), [])
 
-    def hand(self, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
-        boom = next((value for value in inputs if isinstance(value, Boom)), None)
-        return boom or self._run(call, inputs, [], actors)
+    def map(self, op: Op, ins: list[Any], group: Any = None) -> tuple[Any, ...]:
+        return tuple(self._run(op, [], [], [i]) for i in range(op.count))
 
-    def map(self, call: Call, count: int) -> tuple[Any, ...]:
-        return tuple(self._run(call, [i], []) for i in range(count))
+    def returns(self, op: Op, ins: list[Any]) -> Sequence[Any]:
+        assert op.call is not None
+        parts = self.call(op, ins)
+        return [parts] * op.call.parts if isinstance(parts, Boom) else parts
 
-    def stream(self, call: Call, inputs: list[Any]) -> Stream:
-        parts = self.call(replace(call, fails=False), inputs)
-        if isinstance(parts, Boom):
-            return Stream(iter([parts]))
-        return Stream(in_place(call, parts))
+    def stream(self, op: Op, ins: list[Any]) -> Stream:
+        assert op.call is not None
+        parts = self.call(replace(op, call=replace(op.call, fails=False)), ins)
+        return Stream(iter([parts]) if isinstance(parts, Boom) else in_place(op.call, parts))
 
-    def returns(self, call: Call, inputs: list[Any]) -> Sequence[Any]:
-        parts = self.call(call, inputs)
-        return [parts] * call.parts if isinstance(parts, Boom) else parts
-
-    def _run(
-        self, call: Call, inputs: list[Any], lent: list[Any], actors: Sequence[Any] = ()
-    ) -> Any:
+    def _run(self, op: Op, actors: list[Any], lent: list[Any], inputs: list[Any]) -> Any:
+        assert op.call is not None
         try:
-            return run_task(self, call, inputs, lent, actors)
+            return run_task(self, op.call, actors, lent, inputs)
         except Boom as boom:
             return boom
 
-    def actor(self, teller: Teller) -> Any:
-        return Told(teller)
+    def actor(self, op: Op, ins: list[Any], group: Any = None) -> Told:
+        assert op.teller is not None
+        return Told(op.teller)
 
-    def tell(self, actor: Any, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
-        for value in inputs:
-            if isinstance(value, Boom):
-                return value
+    def tell(self, op: Op, ins: list[Any]) -> Any:
+        assert op.call is not None
+        actor, *others = ins
         try:
-            return actor.tell(self, call, inputs, actors)
+            return _boom(others) or actor.tell(
+                self, op.call, others[: op.hands], others[op.hands :]
+            )
         except Boom as boom:
             return boom
 
-    def yields(self, actor: Any, call: Call, inputs: list[Any]) -> Stream:
-        boom = next((value for value in inputs if isinstance(value, Boom)), None)
-        if boom is not None:
-            return Stream(iter([boom]))
-        return Stream(in_place(call, actor.parts(self, call, inputs)))
+    def yields(self, op: Op, ins: list[Any]) -> Stream:
+        assert op.call is not None
+        return Stream(in_place(op.call, ins[0].parts(self, op.call, [])))
 
-    def cancel(self, value: Any, call: Call, force: bool) -> None:
-        """It has ended."""
-
-    def group(self, op: Group) -> tuple[()]:
-        """It has no values."""
+    def group(self, op: Op, ins: list[Any]) -> tuple[()]:
+        """A group has no values."""
         return ()
 
-    def placed(self, op: Placed, group: Any, inputs: list[Any]) -> Any:
-        if op.teller is not None:
-            return self.actor(op.teller)
-        assert op.call is not None
-        return self.map(op.call, op.count) if op.do == "map" else self.call(op.call, inputs)
-
-    def reserved(self, group: Any) -> list[Any]:
-        """It is where it should be."""
+    def _right(self, op: Op, ins: list[Any]) -> list[Any]:
+        """All is as it should be."""
         return [TALLIED]
 
-    def remove(self, group: Any) -> None:
-        """What comes after it is ``gone``."""
+    gone = reserved = tally = _right
 
-    def kill(self, actor: Any, restart: bool) -> None:
-        """Of what is killed for good, only what is ``gone`` comes after it."""
+    def _nothing(self, op: Op, ins: list[Any]) -> None:
+        """All has ended, nothing was cancelled, and what was killed is used only by ``gone``."""
+
+    wait = cancel = kill = remove = _nothing
 
     def leave(self) -> None:
-        """Likewise."""
-
-    def gone(self, values: list[Any]) -> list[Any]:
-        """None of them is anything else."""
-        return [TALLIED]
-
-    def tally(self, actor: Any, call: Call, told: Mapping[int, Any]) -> list[Any]:
-        """Nothing was cancelled."""
-        return [TALLIED]
+        """What comes after it is ``gone``."""
 
     def put(self, value: Any) -> Any:
-        return value
+        return list(value) if isinstance(value, list) else value
 
     def get(self, value: Any) -> Any:
         return value
@@ -120,5 +96,7 @@ class Sequential:
         values = variable if isinstance(variable, tuple) else [variable]
         return [value if isinstance(value, Boom) else digest(value) for value in values]
 
-    def wait(self, variables: list[Any], count: int) -> None:
-        """All is there."""
+
+def _boom(values: list[Any]) -> Boom | None:
+    """Return the error that a task ends with because of its inputs, if one of them is an error."""
+    return next((value for value in values if isinstance(value, Boom)), None)

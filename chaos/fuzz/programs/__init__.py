@@ -6,9 +6,8 @@ or drops variables. A body holds no code, so a generator can draw it, a report c
 a worker receives it as an argument.
 
 The interpreter gives a program its one meaning. It runs over an *engine* with a method for each
-operation: `run.api_engine` submits through the public API, as a driver or inside a task, and
-`oracle.sequential` runs each task in place. So the two engines cannot differ in what a program
-means; they differ only in what executes it.
+operation: `run.api_engine` submits through the public API, `oracle.sequential` runs each task in
+place. So the two can differ only in what executes a program.
 
 Promises:
 

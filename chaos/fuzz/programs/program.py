@@ -1,11 +1,11 @@
 """A random program as data: operations on variables, tasks with programs of their own, actors.
 
-What they do is in `interpreter`.
+`interpreter` says what the operations mean.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from raytwin.runtime.control.core.config import Config
 
@@ -13,11 +13,13 @@ LARGE_BYTES = Config().inline_bytes_max + 100
 """Just too large to ride in a message."""
 DEPTH_MAX = 2
 RETRIES = (0, 1, 3, 3, 3, -1)
+SLOT = "slot"
+"""The resource of which the bundles of placement groups consist, besides CPUs."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A task: sleeps, runs its body, and returns (or raises) what its key and inputs say."""
+    """A task or call: sleeps, runs its body, and returns or raises what key and inputs decide."""
 
     key: int
     seconds: float = 0.0
@@ -28,31 +30,20 @@ class Call:
     cpus: float = 1.0
     body: Body | None = None
     gives: bool = False
-    """Its value is a list of references: what it was lent, a put and a task of its own.
-    An actor's call keeps a put and a task of its own for later ones."""
+    """The task's value is a list of references: what it was lent, a put and a task of its own."""
     parts: int = 0
     """How many values it has; 0: one."""
-
-
-class SumUp(Call):
-    """A call of a `Gatherer`: its value tells all that has taken effect so far."""
-
-
-@dataclass(frozen=True)
-class Meet(Call):
-    """A call of a `Beside` that waits until another one has taken effect."""
-
-    other: int = 0
-    """That one's key."""
-
-
-class Leave(Call):
-    """A call that ends its actor, by `exit_actor`."""
+    awaits: int = 0
+    """The key of a concurrent call of the same actor: this call waits until it has ended."""
+    sums_up: bool = False
+    """The value of this call of a shared actor tells all calls that took effect so far."""
+    leaves: bool = False
+    """The call ends its actor, by `exit_actor`."""
 
 
 @dataclass(frozen=True)
 class Teller:
-    """An actor; see `Told`."""
+    """An actor; see `interpreter.Told`."""
 
     key: int
     restarts: int = -1
@@ -60,94 +51,72 @@ class Teller:
     """Of each call."""
     interval: int = 0
     """Calls between checkpoints; 0: none are taken."""
+    shared: bool = False
+    """It has several callers, concurrent calls or cancelled ones, so no order is defined: only a
+    call that sums up tells of other calls."""
+    mortal: bool = False
+    """It ends at the first call that does not take effect, so values tell all calls before."""
+    most: int = 1
+    """How many calls run concurrently."""
+    coroutines: bool = False
+    """Concurrent calls are coroutines, and threads if not."""
+    cpus: float = 0.0
+    """That the actor holds as long as it lives."""
 
     @property
     def exact(self) -> bool:
-        """Whether no fault may fail a call, so that each value tells all that came before."""
+        """Whether no fault may fail a call."""
         return self.restarts < 0 and self.retries < 0
 
     @property
     def folds(self) -> bool:
-        """Whether each value tells all that came before."""
-        return self.exact
-
-
-class Gatherer(Teller):
-    """One with several callers: only the values of `SumUp` tell of other calls."""
-
-    @property
-    def sums_up(self) -> bool:
-        """Whether they do: nothing that took effect is ever forgotten."""
-        return self.exact
-
-
-class Ledger(Gatherer):
-    """One whose calls are cancelled: it restarts without end, or never."""
-
-    @property
-    def sums_up(self) -> bool:
-        return True
+        """Whether each value tells all calls before."""
+        return not self.shared and (self.exact or self.mortal)
 
 
 @dataclass(frozen=True)
-class Beside(Gatherer):
-    """One whose calls run beside one another."""
+class Place:
+    """Where in a placement group a task, an array or an actor runs."""
 
-    most: int = 2
-    """So many of them at a time."""
-    coroutines: bool = False
-    """They are coroutines, and threads if not."""
-
-
-@dataclass(frozen=True)
-class Holder(Teller):
-    """An actor that needs CPUs as long as it lives."""
-
-    cpus: float = 1.0
-
-
-class Mortal(Teller):
-    """One that ends at the first call that does not take effect, so its values tell all."""
-
-    @property
-    def folds(self) -> bool:
-        return True
+    group: int
+    """The group's variable."""
+    bundle: int = -1
+    """-1: any."""
+    slots: float = 0.0
+    """Besides the CPUs."""
 
 
 @dataclass(frozen=True)
 class Op:
     """One operation; ``out`` is the variable that it sets, ``ins`` are those that it reads.
 
-    A task of several values (`Call.parts`) returns them (``returns``, which sets ``out``
-    and the next variables), or yields them one by one (``stream``), sleeping in between;
-    one that fails raises after half of them. ``take`` gets the next item of a stream, and
-    the last one again once it is over: the error, if there was one.
+    ======== ==================================================================
+    call     submit `call` with the values of ``ins``
+    lend     the same with references to ``ins`` inside a list; the task gets them
+    map      submit `call` once for each of ``count`` integers
+    returns  submit `call`, which has several values: ``out`` and the next variables
+    stream   submit `call`, which yields its values one by one
+    take     the next item of a stream, or the last one again once the stream has ended
+    put      store a value
+    pack     store a list of references to ``ins``
+    get      ask for the values of ``ins``
+    wait     wait until ``count`` of ``ins`` are there
+    drop     drop ``ins``
+    actor    start `teller`
+    tell     call the actor that the first of ``ins`` is with the values of the others
+    yields   the same, for a call that yields its values one by one
+    tally    ask a shared actor by `call` whether of the other ``ins``, its calls, those took
+             effect that were not cancelled or had begun, and no others
+    cancel   cancel the task or call that made the first of ``ins``; `call` is its call
+    kill     kill the actor that the first of ``ins`` is; it restarts if ``count`` is 1
+    gone     each of ``ins``, made after the end of an actor or group, is the error for that
+    group    reserve a placement group of `bundles`
+    reserved wait for the group, and check where its bundles are
+    remove   remove the group
+    ======== ==================================================================
 
-    ===== ==================================================================
-    call  run `call` with the values of ``ins``
-    lend  the same, with references to ``ins`` inside a list: it gets them
-    map   run `call` once for each of ``count`` integers
-    put   store a value
-    pack  store a list of references to ``ins``
-    get   ask for the values of ``ins``
-    wait  wait until ``count`` of ``ins`` are there
-    drop  let go of ``ins``
-    actor start `teller`
-    tell  call the actor that the first of ``ins`` is with the values of the others
-    yields the same, of a call of several values that yields them one by one
-    hand  run `call` with the values of ``ins``
-    cancel the task or call that made the first of ``ins``; it is `call`
-    kill  kill the actor that the first of ``ins`` is, with a restart if ``count`` is 1
-    gone  each of ``ins``, of what is not there any more, is just that error
-    group reserve a placement group, a `Group`
-    reserved  wait for it, and look where its bundles are
-    remove it
-    tally ask the `Ledger` that the first of ``ins`` is, by `call`, whether of the others,
-          which it was told, just those took effect that were not cancelled, or had begun
-    ===== ==================================================================
-
-    The actors that a `Handing` of the last two has are variables of the call's body, too:
-    `HANDED`, `HANDED` - 1 and so on.
+    The first ``hands`` of the inputs of ``call`` and ``tell`` are actors: the body of `call` has
+    them as variables `HANDED`, `HANDED` - 1 and so on.
     """
 
     do: str
@@ -157,6 +126,10 @@ class Op:
     count: int = 0
     nbytes: int = 0
     teller: Teller | None = None
+    hands: int = 0
+    place: Place | None = None
+    bundles: tuple[tuple[tuple[str, float], ...], ...] = ()
+    strategy: str = "PACK"
 
 
 HANDED = -2
@@ -165,41 +138,16 @@ FORCED = 1
 
 
 @dataclass(frozen=True)
-class Handing(Op):
-    """One that hands actors on."""
-
-    hands: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Group(Op):
-    """A placement group."""
-
-    bundles: tuple[tuple[tuple[str, float], ...], ...] = ()
-    strategy: str = "PACK"
-
-
-@dataclass(frozen=True)
-class Placed(Op):
-    """A ``call``, ``map`` or ``actor`` in a placement group."""
-
-    group: int = 0
-    """The group's variable."""
-    bundle: int = -1
-    """-1: any."""
-    demand: tuple[tuple[str, float], ...] = ()
-    """Besides the call's CPUs."""
-    captures: bool = False
-    """Its children run there too."""
-
-
-@dataclass(frozen=True)
 class Body:
     """Operations in order; variables that are left at the end are asked for."""
 
     ops: tuple[Op, ...]
-    tasks: int = field(default=0, compare=False)
-    """How many tasks it has, nested ones included."""
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks and calls it has, nested ones included."""
+        calls = [(op.call, op.count if op.do == "map" else 1) for op in self.ops if op.call]
+        return sum(n + (call.body.tasks if call.body else 0) for call, n in calls)
 
 
 def task_name(call: Call) -> str:

@@ -1,39 +1,32 @@
-"""Random programs against the public API.
+"""Random programs against the public API: an engine of the interpreter that submits them.
 
-A program is data (see `bodies`): a `Body` is a list of operations on variables, a `Call` in
-it is a task, which may have a body of its own. What it means is in `interpreter`, what a
-sequential run makes of it in `sequential`, what values are in `outcomes`; here it is
-submitted.
-
-Actors with state are called by the driver, by tasks and by other actors' calls, which are
-handed them; see `interpreter.Told`.
+Actors are called by the driver, by tasks and by other actors' calls, which have been given their
+handles; see `interpreter.Told`. All that may explain an error is noted in the `history`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import raytwin.runtime.api as api
-from raytwin.chaos.fuzz.oracle.program_ends import ARRAY_DIGITS, program_ends
+from raytwin.chaos.fuzz.oracle.history import End, history
 from raytwin.chaos.fuzz.programs.interpreter import Told, run_task, sum_of
 from raytwin.chaos.fuzz.programs.outcomes import TALLIED, Boom, Stream, digest, mix, yielded
 from raytwin.chaos.fuzz.programs.program import (
-    Beside,
+    SLOT,
     Call,
-    Gatherer,
-    Group,
-    Holder,
-    Leave,
-    Placed,
+    Op,
+    Place,
     Teller,
     actor_name,
     call_name,
     task_name,
 )
-from raytwin.chaos.fuzz.run.concurrent_actors import Coroutines, Threads
 from raytwin.runtime.api.exceptions import (
     ActorDiedError,
     ActorPlacementGroupRemoved,
@@ -52,27 +45,102 @@ from raytwin.runtime.control.core.ids import ARRAY_BYTES, item_id
 from raytwin.runtime.control.messages.errors import Cancellation
 
 GONE = (ActorDiedError, ActorPlacementGroupRemoved, TaskPlacementGroupRemoved)
-"""What is raised by calls of what the program has ended."""
-put_here: set[str] = set()
-"""Objects that no task makes: what programs have put in this process, and results
-of actors' calls. In a simulation all of them."""
-cancelled_here: set[str] = set()
-"""Names of tasks and calls that were cancelled."""
-told_here: dict[str, Teller] = {}
-"""Of results of actors' calls, and of the calls' names: which actor's."""
+"""What calls of what the program has ended raise."""
+PAUSE_S = 0.002
+"""Between two looks of a call that waits until another one has ended."""
 
 
-owners_here: dict[str, set[str]] = {}
-"""By array, in hexadecimal: the drivers and workers that have submitted or put it."""
+# -- actors ----------------------------------------------------------------------------
 
 
-def forget() -> None:
-    """Begin a program: what others have made does not count any more."""
-    owners_here.clear()
-    put_here.clear()
-    told_here.clear()
-    cancelled_here.clear()
-    program_ends.forget()
+class _Actor:
+    """`Told` as an actor."""
+
+    def __init__(self, teller: Teller) -> None:
+        self.told = Told(teller)
+
+    def tell(self, call: Call, actors: Sequence[Any], *inputs: Any) -> Any:
+        return self.told.tell(Api(), call, actors, inputs)
+
+    def parts(self, call: Call, *inputs: Any) -> Any:
+        engine = Api()
+        yield from yielded(call, self.told.parts(engine, call, inputs), engine.sleep)
+
+    def __ray_save__(self) -> Any:
+        return self.told.state, self.told.last, self.told.gathered
+
+    def __ray_restore__(self, state: Any) -> None:
+        self.told.state, self.told.last, self.told.gathered = state
+
+
+class _Concurrent:
+    """An actor whose calls run concurrently, and raise if they do not as they should.
+
+    No more than `Teller.most` of them run at a time, and those of an actor that never restarts
+    begin in their order.
+    """
+
+    def __init__(self, teller: Teller) -> None:
+        self.told = Told(teller)
+        self.inside = 0
+        self.begun = 0
+
+    @contextmanager
+    def enter(self, call: Call) -> Iterator[None]:
+        if self.inside >= self.told.teller.most:
+            raise AssertionError(f"call {call.key} began beside {self.inside} others")
+        if not self.told.teller.restarts and call.key <= self.begun:
+            raise AssertionError(f"call {call.key} began after {self.begun}")
+        self.inside, self.begun = self.inside + 1, call.key
+        try:
+            yield
+        finally:
+            self.inside -= 1
+
+    def waits(self, call: Call) -> bool:
+        return bool(call.awaits) and call.awaits not in self.told.ended
+
+
+class _Threads(_Concurrent):
+    def tell(self, call: Call, actors: Sequence[Any], *inputs: Any) -> Any:
+        with self.enter(call):
+            api.sleep(call.seconds)
+            while self.waits(call):
+                api.sleep(PAUSE_S)
+            return self.told.tell(Api(), replace(call, seconds=0.0), actors, inputs)
+
+
+class _Coroutines(_Concurrent):
+    async def tell(self, call: Call, actors: Sequence[Any], *inputs: Any) -> Any:
+        with self.enter(call):
+            await asyncio.sleep(call.seconds)
+            while self.waits(call):
+                await asyncio.sleep(PAUSE_S)
+            return self.told.tell(Api(), replace(call, seconds=0.0), actors, inputs)
+
+
+@cache
+def _actor_class(teller: Teller) -> Any:
+    # Errors call an actor by its class: that says how often it may restart.
+    base: type = _Actor
+    if teller.most > 1:
+        base = _Coroutines if teller.coroutines else _Threads
+    return api.remote(
+        num_cpus=teller.cpus,
+        max_concurrency=teller.most,
+        max_restarts=teller.restarts,
+        max_task_retries=teller.retries,
+        checkpoint_interval=teller.interval,
+    )(type(actor_name(teller), (base,), {}))
+
+
+_started: dict[Any, Teller] = {}
+_groups: list[PlacementGroup] = []
+"""Those that the program has not removed yet."""
+
+
+def begin_program() -> None:
+    """Forget what earlier programs have started."""
     _started.clear()
     _groups.clear()
     _actor_class.cache_clear()
@@ -85,64 +153,11 @@ def give_back_groups() -> None:
     _groups.clear()
 
 
-def _own(ref: Any, made: Any = None) -> Any:
-    """Note who owns a reference; return it, or what was made with it."""
-    owner = api.get_runtime_context().get_worker_id()
-    owners_here.setdefault(ref.hex()[:ARRAY_DIGITS], set()).add(owner)
-    return ref if made is None else made
-
-
-_started: dict[Any, Teller] = {}
-_groups: list[PlacementGroup] = []
-"""Those that are not removed yet."""
-
-
-class _Actor:
-    """`Told` as an actor."""
-
-    def __init__(self, teller: Teller) -> None:
-        self.told = Told(teller)
-
-    def tell(self, call: Call, *inputs: Any) -> Any:
-        return self.told.tell(Api(), call, inputs)
-
-    def tell_with(self, actors: Sequence[Any], call: Call, *inputs: Any) -> Any:
-        return self.told.tell(Api(), call, inputs, actors)
-
-    def parts(self, call: Call, *inputs: Any) -> Any:
-        engine = Api()
-        yield from yielded(call, self.told.parts(engine, call, inputs), engine.sleep)
-
-    def __ray_save__(self) -> Any:
-        if isinstance(self.told.teller, Gatherer):
-            return self.told.gathered
-        return self.told.state, self.told.last
-
-    def __ray_restore__(self, state: Any) -> None:
-        if isinstance(self.told.teller, Gatherer):
-            self.told.gathered = state
-        else:
-            self.told.state, self.told.last = state
-
-
-@cache
-def _actor_class(teller: Teller) -> Any:
-    # Errors call an actor by its class: that says how often it may restart.
-    base: type = _Actor
-    if isinstance(teller, Beside):
-        base = Coroutines if teller.coroutines else Threads
-    named = type(actor_name(teller), (base,), {"engine": Api()})
-    return api.remote(
-        num_cpus=teller.cpus if isinstance(teller, Holder) else 0,
-        max_concurrency=teller.most if isinstance(teller, Beside) else 1,
-        max_restarts=teller.restarts,
-        max_task_retries=teller.retries,
-        checkpoint_interval=teller.interval,
-    )(named)
+# -- the engine ------------------------------------------------------------------------
 
 
 class Api:
-    """Runs tasks through `api`.
+    """Runs tasks through the API.
 
     In a driver whatever comes instead of a value is an outcome; a task fails by it.
     """
@@ -154,118 +169,105 @@ class Api:
         if seconds:
             api.sleep(seconds)
 
-    def call(self, call: Call, inputs: list[Any]) -> Any:
-        return _own(_options(call).remote(call, [], *inputs))
+    def call(self, op: Op, ins: list[Any], group: Any = None) -> Any:
+        task = _options(op, _task, group)
+        return _own(task.remote(op.call, ins[: op.hands], [], *ins[op.hands :]))
 
-    def lend(self, call: Call, inputs: list[Any]) -> Any:
-        return _own(_options(call).remote(call, inputs))
+    def lend(self, op: Op, ins: list[Any]) -> Any:
+        return _own(_options(op, _task).remote(op.call, [], list(ins)))
 
-    def hand(self, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
-        return _own(_options(call, _handed).remote(call, actors, *inputs))
+    def map(self, op: Op, ins: list[Any], group: Any = None) -> Any:
+        refs = _options(op, _element, group).map([op.call] * op.count, range(op.count))
+        _own(refs[0])
+        return refs
 
-    def map(self, call: Call, count: int) -> Any:
-        refs = _options(call, _element).map([call] * count, range(count))
-        return _own(refs[0], refs)
+    def returns(self, op: Op, ins: list[Any]) -> list[Any]:
+        assert op.call is not None
+        task = _options(op, _task).options(num_returns=op.call.parts)
+        return [_own(ref) for ref in task.remote(op.call, [], [], *ins)]
 
-    def stream(self, call: Call, inputs: list[Any]) -> Stream:
-        items = _options(call, _stream).remote(call, *inputs)
-        return Stream(_own(items.completed(), items))
+    def stream(self, op: Op, ins: list[Any]) -> Stream:
+        items = _options(op, _stream).remote(op.call, *ins)
+        _own(items.completed())
+        return Stream(items)
 
-    def returns(self, call: Call, inputs: list[Any]) -> list[Any]:
-        task = _options(call).options(num_returns=call.parts)
-        refs = list(task.remote(call, [], *inputs))
-        return [_own(ref) for ref in refs]
-
-    def group(self, op: Group) -> Any:
+    def group(self, op: Op, ins: list[Any]) -> Any:
         group = placement_group([dict(bundle) for bundle in op.bundles], op.strategy)
         _groups.append(group)
         return group
 
-    def reserved(self, group: Any) -> list[Any]:
-        api.get(group.ready())
-        return [misplaced(placement_group_table(group)) or TALLIED]
+    def reserved(self, op: Op, ins: list[Any]) -> list[Any]:
+        api.get(ins[0].ready())
+        return [misplaced(placement_group_table(ins[0])) or TALLIED]
 
-    def remove(self, group: Any) -> None:
-        program_ends.remove(group.id.hex())
-        remove_placement_group(group)
-        _groups.remove(group)
+    def remove(self, op: Op, ins: list[Any]) -> None:
+        history.ends.append((End.REMOVE, ins[0].id.hex()))
+        remove_placement_group(ins[0])
+        _groups.remove(ins[0])
 
-    def placed(self, op: Placed, group: Any, inputs: list[Any]) -> Any:
-        where = PlacementGroupSchedulingStrategy(group, op.bundle, op.captures)
-        more = {"resources": dict(op.demand), "scheduling_strategy": where}
-        if op.teller is not None:
-            actor = self.actor(op.teller, **more)
-            program_ends.placed[actor_name(op.teller)] = group.id.hex()
-            return actor
-        assert op.call is not None
-        if op.do == "map":
-            task = _options(op.call, _element).options(**more)
-            refs = task.map([op.call] * op.count, range(op.count))
-            return self.within(refs, _own(refs[0]))
-        ref = _options(op.call).options(**more).remote(op.call, [], *inputs)
-        return self.within(ref, _own(ref))
-
-    @staticmethod
-    def within(made: Any, ref: Any) -> Any:
-        """Note that what was made may end with its placement group; return it."""
-        program_ends.within.add(ref.hex()[:ARRAY_DIGITS])
-        return made
-
-    def actor(self, teller: Teller, **more: Any) -> Any:
-        actor = _actor_class(teller).options(**more).remote(teller)
-        _started[actor._actor_id] = teller
+    def actor(self, op: Op, ins: list[Any], group: Any = None) -> Any:
+        assert op.teller is not None
+        remote = _actor_class(op.teller)
+        if op.place is not None:
+            remote = remote.options(**_placed(op.place, group, actor_name(op.teller)))
+        actor = remote.remote(op.teller)
+        _started[actor._actor_id] = op.teller
         return actor
 
-    def tell(self, actor: Any, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
-        name = call_name(call)
-        if isinstance(call, Leave):
-            program_ends.leave(actor_name(_started[actor._actor_id]))
-        if actors:
-            ref = actor.tell_with.options(name=name).remote(actors, call, *inputs)
-        else:
-            ref = actor.tell.options(name=name).remote(call, *inputs)
-        put_here.add(_own(ref).hex())
-        teller = told_here[ref.hex()] = told_here[name] = _started[actor._actor_id]
-        if actor_name(teller) in program_ends.placed:
-            self.within(ref, ref)
+    def tell(self, op: Op, ins: list[Any]) -> Any:
+        assert op.call is not None
+        actor, *others = ins
+        name, teller = call_name(op.call), _started[actor._actor_id]
+        if op.call.leaves:
+            history.ends.append((End.LEAVE, actor_name(teller)))
+        tell = actor.tell.options(name=name)
+        ref = _own(tell.remote(op.call, others[: op.hands], *others[op.hands :]))
+        if actor_name(teller) in history.placed:
+            history.placed[name] = history.placed[actor_name(teller)]
+        history.puts.add(ref.hex())
+        history.told[ref.hex()] = history.told[name] = teller
         return ref
 
-    def yields(self, actor: Any, call: Call, inputs: list[Any]) -> Stream:
-        teller = _started[actor._actor_id]
-        name = call_name(call)
-        told_here[name] = teller
-        items = actor.parts.options(name=name).remote(call, *inputs)
+    def yields(self, op: Op, ins: list[Any]) -> Stream:
+        assert op.call is not None
+        (actor,) = ins
+        name, teller = call_name(op.call), _started[actor._actor_id]
+        history.told[name] = teller
+        items = actor.parts.options(name=name).remote(op.call)
         # If its items are lost before the first was taken, that is the one that the end names.
-        told_here[item_id(_own(items.completed()).binary()[:ARRAY_BYTES], 0).hex()] = teller
+        first = item_id(_own(items.completed()).binary()[:ARRAY_BYTES], 0)
+        history.told[first.hex()] = teller
         return Stream(_told(items, teller))
 
-    def cancel(self, ref: Any, call: Call, force: bool) -> None:
-        cancelled_here.update((task_name(call), call_name(call)))
-        api.cancel(ref, force=force)
+    def cancel(self, op: Op, ins: list[Any]) -> None:
+        assert op.call is not None
+        history.cancelled.update((task_name(op.call), call_name(op.call)))
+        api.cancel(ins[0], force=bool(op.count))
 
-    def kill(self, actor: Any, restart: bool) -> None:
-        program_ends.kill(actor_name(_started[actor._actor_id]), restart)
-        api.kill(actor, no_restart=not restart)
+    def kill(self, op: Op, ins: list[Any]) -> None:
+        end = End.KILL if op.count else End.KILL_FOR_GOOD
+        history.ends.append((end, actor_name(_started[ins[0]._actor_id])))
+        api.kill(ins[0], no_restart=not op.count)
 
     def leave(self) -> None:
         api.exit_actor()
 
-    def gone(self, refs: list[Any]) -> list[Any]:
-        found = [self._outcome(ref) for ref in refs]
+    def gone(self, op: Op, ins: list[Any]) -> list[Any]:
+        found = [self._outcome(ref) for ref in ins]
         return [other for other in found if not isinstance(other, GONE)][:1] or [TALLIED]
 
-    def tally(self, actor: Any, call: Call, told: Mapping[int, Any]) -> list[Any]:
-        """Compare what took effect with what was told, by key, and not cancelled before it
-        had begun."""
-        ended = {key: self._outcome(ref) for key, ref in told.items()}
-        took = [key for key, got in ended.items() if not _never_began(got)]
-        found = self._outcome(self.tell(actor, call, [], []))
-        right = sum_of({key: mix(key) for key in (*took, call.key)})
+    def tally(self, op: Op, ins: list[Any]) -> list[Any]:
+        """Compare what took effect with what was told and not cancelled before it had begun."""
+        assert op.call is not None
+        ended = {key: self._outcome(ref) for key, ref in zip(op.ins[1:], ins[1:], strict=True)}
+        took = [key for key, outcome in ended.items() if not _never_began(outcome)]
+        found = self._outcome(self.tell(op, ins[:1]))
+        right = sum_of({key: mix(key) for key in (*took, op.call.key)})
         return [TALLIED if found == right else found]
 
     def put(self, value: Any) -> Any:
-        ref = _own(api.put(value))
-        put_here.add(ref.hex())
+        ref = _own(api.put(list(value) if isinstance(value, list) else value))
+        history.puts.add(ref.hex())
         return ref
 
     def get(self, ref: Any) -> Any:
@@ -300,15 +302,15 @@ class Api:
         except Exception as error:
             if not self.driver:
                 raise
-            program_ends.seen(error, ref.hex())
+            history.seen(error)
             # A traceback would keep references alive.
             return error.with_traceback(None)
         return value if isinstance(value, Boom) else digest(value)
 
-    def wait(self, variables: list[Any], count: int) -> None:
-        ready, rest = api.wait(variables, num_returns=count)
-        if len(ready) != count or len(ready) + len(rest) != len(variables):
-            raise AssertionError(f"wait for {count} of {len(variables)} gave {len(ready)}")
+    def wait(self, op: Op, ins: list[Any]) -> None:
+        ready, rest = api.wait(list(ins), num_returns=op.count)
+        if len(ready) != op.count or len(ready) + len(rest) != len(ins):
+            raise AssertionError(f"wait for {op.count} of {len(ins)} gave {len(ready)}")
 
 
 def misplaced(row: Mapping[str, Any]) -> str:
@@ -326,37 +328,50 @@ def _never_began(outcome: Any) -> bool:
     return isinstance(failure, Cancellation) and not failure.begun
 
 
+def _own(ref: Any) -> Any:
+    """Note who owns a reference, and return it."""
+    history.own(ref.hex(), api.get_runtime_context().get_worker_id())
+    return ref
+
+
 def _told(items: Any, teller: Teller) -> Iterator[Any]:
     """Yield the items of a call, which no task makes."""
     for ref in items:
-        put_here.add(ref.hex())
-        told_here[ref.hex()] = teller
+        history.puts.add(ref.hex())
+        history.told[ref.hex()] = teller
         yield ref
 
 
-def _task(call: Call, lent: list[Any], *inputs: Any) -> Any:
-    return run_task(Api(), call, inputs, lent)
+def _run_task(call: Call, actors: list[Any], lent: list[Any], *inputs: Any) -> Any:
+    return run_task(Api(), call, actors, lent, inputs)
 
 
-def _handed_task(call: Call, actors: list[Any], *inputs: Any) -> Any:
-    return run_task(Api(), call, inputs, [], actors)
+def _run_element(call: Call, index: int) -> Any:
+    return run_task(Api(), call, [], [], [index])
 
 
-def _element_task(call: Call, index: int) -> Any:
-    return run_task(Api(), call, [index], [])
-
-
-def _stream_task(call: Call, *inputs: Any) -> Any:
+def _run_stream(call: Call, *inputs: Any) -> Any:
     engine = Api()
-    parts = run_task(engine, replace(call, fails=False), inputs, [])
+    parts = run_task(engine, replace(call, fails=False), [], [], inputs)
     yield from yielded(call, parts, engine.sleep)
 
 
-_call = api.remote(_task)
-_handed = api.remote(_handed_task)
-_stream = api.remote(_stream_task)
-_element = api.remote(_element_task)
+# Pickled by name: what they note in the history is this process's.
+_task = api.remote(_run_task)
+_element = api.remote(_run_element)
+_stream = api.remote(_run_stream)
 
 
-def _options(call: Call, function: Any = _call) -> Any:
-    return function.options(num_cpus=call.cpus, max_retries=call.retries, name=task_name(call))
+def _options(op: Op, function: Any, group: Any = None) -> Any:
+    assert op.call is not None
+    name = task_name(op.call)
+    where = _placed(op.place, group, name) if op.place is not None else {}
+    return function.options(num_cpus=op.call.cpus, max_retries=op.call.retries, name=name, **where)
+
+
+def _placed(place: Place, group: Any, name: str) -> dict[str, Any]:
+    """Return the options of what runs in a group."""
+    history.placed[name] = group.id.hex()
+    strategy = PlacementGroupSchedulingStrategy(group, place.bundle)
+    resources = {SLOT: place.slots} if place.slots else {}
+    return {"resources": resources, "scheduling_strategy": strategy}

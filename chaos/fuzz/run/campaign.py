@@ -1,8 +1,6 @@
-"""Many seeds of the fuzz, on several processes, which end with what asks for the seeds.
+"""Many seeds of the fuzz, on several processes, which end with the process that asks for them.
 
-Each process has a fixed share of the seeds, of which it works off one after the other. It is
-killed when nobody wants more of them, and by the kernel when its parent dies. Ctrl-C at the
-terminal is the parent's alone.
+The kernel kills them when their parent dies; Ctrl-C at the terminal is the parent's alone.
 """
 
 from __future__ import annotations
@@ -12,10 +10,8 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,71 +29,33 @@ def run_seeds(
     """
     if jobs == 1:
         for seed in seeds:
-            yield run_case(draw_case(seed, lossless))
+            yield _run(seed, lossless)
         return
-    shares = [seeds[at::jobs] for at in range(min(jobs, len(seeds)))]
-    with _running(shares, lossless) as workers:
-        found: dict[Connection, deque[Report]] = {pipe: deque() for pipe in workers}
-        turns = list(workers)
-        for at in range(len(seeds)):
-            mine = turns[at % len(turns)]
-            while not found[mine]:
-                # Also what is not due yet: who waits for a reader does nothing.
-                for pipe in wait(list(workers)):
-                    assert isinstance(pipe, Connection)
-                    try:
-                        found[pipe].append(pipe.recv())
-                    except EOFError:
-                        process = workers.pop(pipe)
-                        process.join()
-                        if process.exitcode:
-                            raise RuntimeError(
-                                f"a process of the fuzz has ended: exit code {process.exitcode}"
-                            ) from None
-            yield found[mine].popleft()
-
-
-@contextmanager
-def _running(
-    shares: Sequence[Sequence[int]], lossless: bool
-) -> Iterator[dict[Connection, BaseProcess]]:
-    """Run each share in a process, whose reports come out of its pipe; kill them at the end."""
     # Forked, so that greenlets and SimPy need not be loaded again.
-    context = multiprocessing.get_context("fork")
-    workers: dict[Connection, BaseProcess] = {}
-    started: list[BaseProcess] = []
+    fork = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(jobs, fork, _begin, (os.getpid(),))
+    pending: deque[Future[Report]] = deque()
     try:
-        # Or one of them could reach a process before it has its own way with them.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        try:
-            for share in shares:
-                results, reports = context.Pipe(duplex=False)
-                process: BaseProcess = context.Process(
-                    target=_work, args=(share, lossless, reports, os.getpid(), before), daemon=True
-                )
-                process.start()
-                started.append(process)
-                reports.close()  # or its end would not be seen
-                workers[results] = process
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield workers
+        for seed in seeds:
+            pending.append(pool.submit(_run, seed, lossless))
+            if len(pending) > 4 * jobs:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
-        for process in started:
+        for process in multiprocessing.active_children():
             process.kill()
-        for process in started:
-            process.join()
+        pool.shutdown(cancel_futures=True)
 
 
-def _work(
-    seeds: Sequence[int], lossless: bool, reports: Connection, parent_pid: int, mask: set[Any]
-) -> None:
+def _begin(parent_pid: int) -> None:
     end_with(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for seed in seeds:
-        reports.send(run_case(draw_case(seed, lossless)))
+
+
+def _run(seed: int, lossless: bool) -> Report:
+    return run_case(draw_case(seed, lossless))
 
 
 def write_failure(report: Report, directory: Path) -> Path:

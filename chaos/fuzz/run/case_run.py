@@ -21,21 +21,14 @@ from typing import Any
 import raytwin.runtime.api as api
 from raytwin.chaos.faults.injector import Injection, attach
 from raytwin.chaos.fuzz.generate.cases import HEARTBEAT_TIMEOUT_S, STORE_BYTES, Case
-from raytwin.chaos.fuzz.generate.groups import SLOT
 from raytwin.chaos.fuzz.oracle import invariants
-from raytwin.chaos.fuzz.oracle.legitimate_errors import excuse
+from raytwin.chaos.fuzz.oracle.history import forget, history
+from raytwin.chaos.fuzz.oracle.legitimate_errors import Oracle
 from raytwin.chaos.fuzz.oracle.sequential import Sequential
 from raytwin.chaos.fuzz.programs.interpreter import run_body
 from raytwin.chaos.fuzz.programs.outcomes import Items, is_strange
-from raytwin.chaos.fuzz.run.api_engine import (
-    Api,
-    cancelled_here,
-    forget,
-    give_back_groups,
-    owners_here,
-    put_here,
-    told_here,
-)
+from raytwin.chaos.fuzz.programs.program import SLOT
+from raytwin.chaos.fuzz.run.api_engine import Api, begin_program, give_back_groups
 from raytwin.runtime.api.exceptions import ObjectStoreFullError
 from raytwin.simulator.cluster.sim_backend import connect
 
@@ -71,6 +64,7 @@ def run_case(
     report = Report(case, tasks=case.program.tasks)
     expected = run_body(Sequential(), case.program)
     forget()
+    begin_program()
     session: Any = connect(
         nodes=case.nodes,
         cpus_per_node=case.cpus,
@@ -88,7 +82,8 @@ def run_case(
             outcomes = run_body(Api(driver=True), case.program)
         except ObjectStoreFullError as error:
             # What the driver itself puts is no task's value: its program ends there.
-            wrong = excuse(error, 0, 0, small_stores=case.store_bytes < STORE_BYTES)
+            oracle = Oracle(history, small_stores=case.store_bytes < STORE_BYTES)
+            wrong = oracle.excuse(error)
             report.failures += [wrong] if wrong else []
             report.excused += not wrong
             give_back_groups()
@@ -137,10 +132,14 @@ def _compare(
         for each in injections
     )
     events = _events(session)
-    deaths = sum(row[1] == "node_died" for row in events)
-    ended = {row[2] for row in events if row[1] == "actor_died"}
-    workers = {row[2] for row in events if row[1] == "worker_died"}
-    ownerless = {array for array, owners in owners_here.items() if owners & workers}
+    oracle = Oracle(
+        history,
+        kills,
+        deaths=sum(row[1] == "node_died" for row in events),
+        small_stores=report.case.store_bytes < STORE_BYTES,
+        died={row[2] for row in events if row[1] == "actor_died"},
+        dead_workers={row[2] for row in events if row[1] == "worker_died"},
+    )
     for number, (right, got) in enumerate(zip(expected, outcomes, strict=True)):
         if right == got:
             continue
@@ -148,13 +147,7 @@ def _compare(
         if not strange or (isinstance(got, Items) and not got.is_right(right)):
             report.failures.append(f"value {number} is {got!r} and not {right!r}")
             continue
-        small = report.case.store_bytes < STORE_BYTES
-        wrong = [
-            excuse(
-                each, kills, deaths, put_here, small, told_here, ended, cancelled_here, ownerless
-            )
-            for each in strange
-        ]
+        wrong = [oracle.excuse(each) for each in strange]
         report.failures += [f"value {number}: {line}" for line in wrong if line]
         report.excused += not any(wrong)
 

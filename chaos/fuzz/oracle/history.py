@@ -1,0 +1,61 @@
+"""What a random program has done so far that may explain its errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from raytwin.chaos.fuzz.programs.program import Teller
+from raytwin.runtime.control.core.ids import ARRAY_BYTES
+
+ARRAY_DIGITS = 2 * ARRAY_BYTES
+
+
+class End(Enum):
+    """How a program ends an actor or a placement group."""
+
+    KILL = auto()
+    """The actor may restart."""
+    KILL_FOR_GOOD = auto()
+    LEAVE = auto()
+    REMOVE = auto()
+    """Of a group."""
+
+
+@dataclass
+class History:
+    """The acts of one program; objects and groups are given in hexadecimal, actors by name."""
+
+    puts: set[str] = field(default_factory=set)
+    """Objects that no task makes: puts, and results of actors' calls."""
+    cancelled: set[str] = field(default_factory=set)
+    """Names of cancelled tasks and calls."""
+    told: dict[str, Teller] = field(default_factory=dict)
+    """The actor of a call, by the call's name and by its results."""
+    owners: dict[str, set[str]] = field(default_factory=dict)
+    """By array: the drivers and workers that have submitted or put it."""
+    placed: dict[str, str] = field(default_factory=dict)
+    """The placement group of a task or actor, by its name."""
+    ends: list[tuple[End, str]] = field(default_factory=list)
+    """What the program has ended, in order."""
+
+    def own(self, array: str, owner: str) -> None:
+        """Note that a process has submitted or put an array."""
+        self.owners.setdefault(array[:ARRAY_DIGITS], set()).add(owner)
+
+    def seen(self, error: BaseException) -> None:
+        """Note when the driver saw an error: what the program ends later does not explain it."""
+        error.__dict__.setdefault("ends_before", len(self.ends))
+
+    def ends_before(self, error: BaseException) -> list[tuple[End, str]]:
+        """Return what the program had ended when it saw an error."""
+        return self.ends[: error.__dict__.get("ends_before", len(self.ends))]
+
+
+history = History()
+"""Of the program of this process, which in a simulation is the whole program."""
+
+
+def forget() -> None:
+    """Begin a program."""
+    history.__init__()  # type: ignore[misc]
