@@ -1,13 +1,9 @@
 """What a scenario's timeline keeps of a long run: all that failed, and what was around it.
 
-1. Every event of the GCS's log, and every range that was executed again, was a replay or
-   failed, however many they are.
-2. Of all other ranges a limited number: first what those of 1 had their inputs from, and
-   the runs before of what ran again; then by how near in time they are to a range of 1 or
-   to a failure. Of a run in which nothing happened it is the beginning.
-3. Of transfers and placements the same number each, by nearness in time.
-
-What is left out is counted: see `Excerpt.missing`.
+Every event of the GCS's log is kept, and every range that was executed again, was a replay or
+failed, however many they are. Of all other ranges, of transfers and of placements it is the
+nearest in time to those, a limited number each; of a run in which nothing happened it is the
+beginning. What is left out is counted: see `Excerpt.missing`.
 """
 
 from __future__ import annotations
@@ -18,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from raytwin.runtime.api.trace import Event, Recording
-from raytwin.runtime.control.core.ids import split_object_id
 from raytwin.runtime.control.messages import OK
 from raytwin.runtime.control.observability.timeline import REPLAY
 
@@ -67,10 +62,9 @@ def excerpt(whole: Recording, most: int, happened: int) -> Excerpt:
         [at for row in marked for at in (row[3], row[3] + row[4])]
         + [row[0] for row in whole.happened if row[1] not in _ROUTINE]
     )
-    related = _related(marked)
-    others.sort(key=lambda row: (not related(row), _distance(moments, row[3], row[4]), row[3]))
+    around = _nearest(others, most, moments, lambda row: (row[3], row[4]))
     part = Recording(
-        sorted([*marked, *others[:most]], key=lambda row: (row[3], row[1], row[2])),
+        sorted([*marked, *around], key=lambda row: (row[3], row[1], row[2])),
         _nearest(whole.transfers, most, moments, lambda row: (row[2], row[3])),
         _nearest(whole.placements, most, moments, lambda row: (row[0], 0.0)),
         list(whole.happened),
@@ -86,24 +80,6 @@ def excerpt(whole: Recording, most: int, happened: int) -> Excerpt:
 
 def _is_marked(row: Row) -> bool:
     return bool(row[8]) or row[9] == REPLAY or row[10] != OK
-
-
-def _related(marked: list[Row]) -> Callable[[Row], bool]:
-    """Return whether a range made what the marked ones made again, or had as inputs."""
-    wanted: dict[bytes, set[int]] = {}
-    for row in marked:
-        wanted.setdefault(row[6], set()).update(range(row[7], row[7] + row[5]))
-        for oid in row[12]:
-            array, index, _ = split_object_id(oid)
-            wanted.setdefault(array, set()).add(index)
-    ordered = {array: sorted(indices) for array, indices in wanted.items()}
-
-    def related(row: Row) -> bool:
-        indices = ordered.get(row[6], [])
-        at = bisect_left(indices, row[7])
-        return at < len(indices) and indices[at] < row[7] + row[5]
-
-    return related
 
 
 def _distance(moments: list[float], start_s: float, elapsed_s: float) -> float:
