@@ -66,17 +66,19 @@ class ActorRunner:
             raise ConstructorFailed(lines_of(error)) from None
 
     def _create_in_loop(self, creation: Assignment, cls: Any) -> None:
-        """Start the event loop and run the constructor there."""
+        """Start the event loop and run the constructor there, which may be async."""
         # Futures that the constructor or a call asks for may outlive it.
         self._calls.session.futures.lasting = True
         self._actor.loop = loop = EventLoop(self._world, self._actor.crashed)
         self._coroutines = CallCoroutines(self._actor, self._calls, loop.loop)
         self._executor.on_cancel_call = self._coroutines.cancel_soon
+        is_async = inspect.iscoroutinefunction(cls.__init__)
+        maker = partial(_made_in_loop, cls) if is_async else cls
         context = self._actor.call_context(creation.spec)
 
         def make() -> Any:
             current_call.set(context)
-            return self._calls.prepare(creation, cls)()
+            return self._calls.prepare(creation, maker)()
 
         self._actor.instance = loop.run(make)
         context.over = True
@@ -301,3 +303,10 @@ class CallCoroutines:
                 self._loop.call_soon(self._cancel, call)
                 return
             task.cancel()
+
+
+async def _made_in_loop(cls: type, *args: Any, **kwargs: Any) -> Any:
+    """Make an instance of a class whose ``__init__`` is async."""
+    instance = cls.__new__(cls, *args, **kwargs)
+    await instance.__init__(*args, **kwargs)
+    return instance

@@ -14,7 +14,7 @@ from raytwin.chaos.fuzz.run.campaign import run_seeds
 from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.actors.actor_record import ReplyCache
 from raytwin.runtime.control.actors.call_queue import CallQueue
-from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
+from raytwin.runtime.control.actors.replay import ActorReconstruction
 from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.core.resources import ResourcePool, parse_demand
 from raytwin.runtime.control.gcs.node_table import NodeTable

@@ -11,7 +11,7 @@ from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.worker_record import State
-from raytwin.runtime.control.local_scheduler.worker_leases import WORKERS_WITHOUT_CPU_MAX
+from raytwin.runtime.control.local_scheduler.worker_pool import WORKERS_WITHOUT_CPU_MAX
 from raytwin.runtime.control.messages import (
     OK,
     SYSTEM_ERROR,

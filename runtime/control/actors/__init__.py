@@ -30,7 +30,7 @@ in which it made them. A client never sees a reply that a reconstructed actor do
 - `actor_manager`: the life of a node's actors; the messages of the actor's side
 - `actor_record`: one incarnation of an actor, and the calls that it knows (`ReplyCache`)
 - `call_queue`: calls from their callers to the worker; replies to the log and the callers
-- `reconstruction`: checkpoint and replay
+- `replay`: checkpoint and replay
 - `call_submitter`: the callers' side
 - `node_services`: what the actors use of the node's other parts
 """

@@ -7,7 +7,7 @@ All clients of a node share one `CallRoute` to an actor, which keeps their calls
                   │   the actor starts anew: ├── retries left: sent again, first
                   │                          └── none left: ActorUnavailableError
                   ├─ the actor is being reconstructed: its node is asked for the reply
-                  │  (`reconstruction`), if the call may have taken effect before
+                  │  (`replay`), if the call may have taken effect before
                   └─ the actor is DEAD: ActorDiedError for all, once its node has
                      sent all replies that it has (`DrainCalls`)
 
@@ -322,7 +322,7 @@ class CallSubmitter:
             self._ask(route, [*route.sent.values(), *route.waiting])
 
     def _ask(self, route: CallRoute, calls: Sequence[TaskSpec]) -> None:
-        """Ask an actor that is being reconstructed for replies; see `reconstruction`.
+        """Ask an actor that is being reconstructed for replies; see `replay`.
 
         It sends, without arguments, calls that may have taken effect for an earlier run of
         their caller.

@@ -41,7 +41,7 @@ logged calls), G8 (memory is bounded: whatever is kept for late messages has a l
 ``array_row``            one row: an array's accepted, finished and lost ranges
 ``array_store``          all rows, tombstones, owners' liveness, waiting nodes, released rows
 ``owner_lookup``         asks all nodes for the owner of an array without a row
-``reconstruction``       places lost elements again
+``object_reconstruction``  places lost elements again
 ``lineage``              which specs and values other rows need
 ``task_history``         finished tasks; cold ones are flushed to disk
 ``kv_table``             users' key-value pairs

@@ -2,7 +2,7 @@
 
 Nodes report ranges that they accepted and finished, copies, and releases (`TaskUpdates`), and ask
 where objects are (`LocateObjects`). `array_store` has the rows and the waiting nodes;
-`reconstruction` places again:
+`object_reconstruction` places again:
 
 * a run that a dead node had not ended, if its owner lives: event ``task_retried``;
 * an element whose values are lost, once a node waits for it: ``task_reconstructed``;
@@ -31,8 +31,8 @@ from raytwin.runtime.control.core.task_ranges import array_of, attempt_of, needs
 from raytwin.runtime.control.gcs.array_row import ArrayRow, Done, inside_of
 from raytwin.runtime.control.gcs.array_store import ORPHANED_S, ArrayStore, ObjectWaiters
 from raytwin.runtime.control.gcs.event_log import Log
+from raytwin.runtime.control.gcs.object_reconstruction import ActorReplays, Reconstruction
 from raytwin.runtime.control.gcs.pubsub import PubSub
-from raytwin.runtime.control.gcs.reconstruction import ActorReplays, Reconstruction
 from raytwin.runtime.control.gcs.task_history import TaskHistory
 from raytwin.runtime.control.messages import (
     NOWHERE,

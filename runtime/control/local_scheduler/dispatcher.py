@@ -257,11 +257,9 @@ class Dispatcher:
 
     def died(self, worker: Worker, reason: str) -> None:
         """Take the lease of a worker away that is no longer listed; run again what it had."""
-        if worker.state is State.STARTING:
-            self._pool.starting -= 1
-        elif worker.state is State.IDLE:
+        if worker.state is State.IDLE:
             self._pool.idle.remove(worker)
-        else:
+        elif worker.state is not State.STARTING:
             if worker.state is State.BLOCKED:
                 self._resources.take_back(cpu_part(worker.demand))
             self._resources.give(worker.demand)
@@ -271,8 +269,7 @@ class Dispatcher:
             return
         self._retry(worker, reason)
         self._canceller.on_back(worker)
-        if worker.state is not State.STARTING and len(self.workers) < self._pool.prestart:
-            self._pool.start_worker()
+        self._pool.on_died(worker.state)
 
     def _retry(self, worker: Worker, reason: str) -> None:
         """Queue a dead worker's ranges again, the running one with less retries."""

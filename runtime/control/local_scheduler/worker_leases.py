@@ -26,8 +26,6 @@ from raytwin.runtime.control.local_scheduler.ready_queue import Lane, ReadyQueue
 from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import Assignment, FunctionBlob, RunTasks
 
-WORKERS_WITHOUT_CPU_MAX = 64
-"""Running workers, at most, that a node starts for tasks that need no CPU."""
 STUCK_AHEADS = 4
 """Ranges behind a task are taken back after so many ``ahead_s`` without a report, twice."""
 
@@ -83,7 +81,8 @@ class WorkerLeases:
             if not ready.has(lane):
                 continue
             if self._resources.fits(lane[1]):
-                self._start_workers_for(lane)
+                fitting = self._resources.room(lane[1], ready.count(lane))
+                self._pool.start_for_tasks(fitting, bool(cpu_part(lane[1])))
             elif len(ready.lanes()) == 1 and not self._resources.is_over(lane[1]):
                 # Only one kind of task waits: nobody starves if leases go on.
                 quiet_since_s = self._quiet_since_s()
@@ -111,9 +110,9 @@ class WorkerLeases:
             if self._lease(lane):
                 held[job] += 1
                 continue
-            if self._ready.has(lane) and self._resources.fits(lane[1]) and not self._pool.starting:
+            if self._ready.has(lane) and self._resources.fits(lane[1]):
                 # Others may take the resources meanwhile, but not the next ones.
-                self._pool.start_worker()
+                self._pool.start_for_tasks(1, bool(cpu_part(lane[1])))
             waiting[job].popleft()
             if not waiting[job]:
                 del waiting[job]
@@ -231,23 +230,7 @@ class WorkerLeases:
             return
         # They may not all fit together; a worker too many takes tasks, or is stopped.
         fitting = sum(self._resources.fits(actor.spec.demand) for actor in queued)
-        for _ in range(fitting - self._pool.starting):
-            self._pool.start_worker()
-
-    def _start_workers_for(self, lane: Lane) -> None:
-        """Start as many workers as waiting tasks could use and none is idle for."""
-        demand = lane[1]
-        room = self._resources.room(demand, self._ready.count(lane))
-        if not cpu_part(demand):
-            # Such tasks are not bounded by CPUs; those that wait do not count, nor do actors:
-            # they may never end, and a task would wait for that.
-            running = sum(
-                w.state is State.LEASED and not (w.actor or cpu_part(w.demand))
-                for w in self.workers.values()
-            )
-            room = min(room, WORKERS_WITHOUT_CPU_MAX - running)
-        for _ in range(room - self._pool.starting):
-            self._pool.start_worker()
+        self._pool.start_for_actors(fitting)
 
     def drain(self, worker: Worker) -> None:
         """End a worker's lease once it has no range left; an actor keeps its lease for life."""

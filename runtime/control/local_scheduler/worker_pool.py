@@ -1,18 +1,23 @@
 """The worker pool of a node: starting, idle and leased workers, and their number.
 
-A node starts with one worker per CPU. `WorkerLeases` starts more when a demand fits and no
-worker is idle. The pool stops idle workers beyond a limit, unless they own objects, which
-would be lost with them. A worker belongs to the job of the first task that it runs.
+A node starts with one worker per CPU, and replaces those that die. It starts more when tasks or
+actors wait whose demand fits and no worker is idle. The pool stops idle workers beyond a limit,
+unless they own objects, which would be lost with them. A worker belongs to the job of the first
+task that it runs.
 """
 
 from __future__ import annotations
 
 from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.resources import cpu_part
 from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.messages import StartWorker, StopWorker, TakeBack
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
+
+WORKERS_WITHOUT_CPU_MAX = 64
+"""Running workers, at most, that a node starts for tasks that need no CPU."""
 
 
 class WorkerPool:
@@ -44,9 +49,35 @@ class WorkerPool:
     def start(self) -> None:
         """Start the workers that a node begins with."""
         for _ in range(self.prestart):
-            self.start_worker()
+            self._start_worker()
 
-    def start_worker(self) -> None:
+    def start_for_tasks(self, fitting: int, takes_cpu: bool) -> None:
+        """Start workers for waiting tasks, of which as many as `fitting` have resources.
+
+        CPUs do not bound tasks that take none. Actors do not count to their limit, nor do waiting
+        tasks: they may never end.
+        """
+        if not takes_cpu:
+            running = sum(
+                w.state is State.LEASED and not (w.actor or cpu_part(w.demand))
+                for w in self.workers.values()
+            )
+            fitting = min(fitting, WORKERS_WITHOUT_CPU_MAX - running)
+        self.start_for_actors(fitting)
+
+    def start_for_actors(self, fitting: int) -> None:
+        """Start a worker for each waiting actor that has resources, less those that start now."""
+        for _ in range(fitting - self.starting):
+            self._start_worker()
+
+    def on_died(self, state: State) -> None:
+        """Count a worker out that died in a state; replace it if the node has too few."""
+        if state is State.STARTING:
+            self.starting -= 1  # another one would most likely fail too
+        elif len(self.workers) < self.prestart:
+            self._start_worker()
+
+    def _start_worker(self) -> None:
         """Start a worker; if too many of other jobs are idle, stop one of those."""
         if len(self.idle) > self._idle_max:
             unused = next((w for w in self.idle if not self._objects.owners.owns(w.address)), None)
