@@ -111,6 +111,10 @@ class ReleasedArrays:
         """Whether the client's node released the array before the GCS heard of it."""
         return self._early.get(array, -1) == node_of(client)
 
+    def by_owner(self, array: bytes) -> bool:
+        """Whether the array's owner has released it."""
+        return array in self._early or self._dropped.get(array, ("", -1))[1] >= 0
+
     def was_put(self, array: bytes) -> bool:
         """Whether a dropped row was of a value that was put: no task makes it again."""
         return array in self._dropped and self._dropped[array][2].unmade is Unmade.PUT

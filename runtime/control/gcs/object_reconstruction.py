@@ -184,7 +184,8 @@ class Reconstruction:
         for oid in oids:
             array = oid[:ARRAY_BYTES]
             if array not in self._store.rows and self._waiters.has(oid):
-                if not self._store.released.was_put(array) and self._actors.remakes(array):
+                # A replay keeps no value that its owner has released.
+                if not self._store.released.by_owner(array) and self._actors.remakes(array):
                     self._ctx.after(LOST_S, partial(self._give_up, [oid]))
                     continue
                 why = self._store.released.loss_of(array)
