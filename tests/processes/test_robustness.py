@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import raytwin as ray
 from raytwin.runtime.control import messages as m
 from raytwin.runtime.processes.net import auth, wire
-from raytwin.runtime.processes.node.object_fetcher import REQUEST
+from raytwin.runtime.processes.node.object_store import REQUEST
 from tests.processes.helpers import LIMIT_S, eventually
 
 square = ray.remote(lambda x: x * x)
