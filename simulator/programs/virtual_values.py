@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from hashlib import blake2b
+from types import NoneType
 from typing import Any
 
 from raytwin.runtime.serialization import serialization
@@ -57,7 +58,7 @@ def serialize(value: Any) -> Serialized:
     if type(value) is bytes:
         # In the pickle, whatever the size: reading copies bytes on every backend.
         return Serialized(pickle.dumps(value, 5))
-    if type(value) is list and value and value.count(None) == len(value):
+    if type(value) is list and value and {*map(type, value)} == {NoneType}:
         # Long ranges of tasks that return None are common, and cloudpickle takes longer.
         return Serialized(pickle.dumps(value, 5))
     return _claiming(serialization.serialize, value)

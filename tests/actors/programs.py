@@ -63,5 +63,5 @@ class Saved:
 
 
 def rows(session: Any, name: str) -> list[list[Any]]:
-    """Return the actor table's [name, node, incarnation, state, calls, replayed, worker]."""
+    """Return the actor table's [name, node, incarnation, state, calls, replayed, worker, PID]."""
     return [row for row in session.query("actors") if row[0] == name]

@@ -29,7 +29,7 @@ def test_state_is_rebuilt(cluster: Any) -> None:
     for incarnation in (1, 2):
         crash(account, cluster, "Account", incarnation)
         assert ray.get(account.all.remote()) == ["new", *range(20)]
-    ((_, _, incarnation, state, calls, replayed, _),) = rows(cluster, "Account")
+    ((_, _, incarnation, state, calls, replayed, *_),) = rows(cluster, "Account")
     # 20 calls to add, then an `all` for each restart; __ray_ready__ does not count.
     assert (incarnation, state, calls, replayed) == (2, "alive", 22, 21)
     ray.kill(account, no_restart=False)  # one more than it may
@@ -76,14 +76,14 @@ def test_checkpoints_shorten_the_replay(cluster: Any) -> None:
     saved = Saved.remote()
     assert ray.get([saved.add.remote(1) for _ in range(24)])[-1] == 24
     crash(saved, cluster, "Saved", 1)
-    ((*_, calls, replayed, _),) = rows(cluster, "Saved")
+    ((_, _, _, _, calls, replayed, *_),) = rows(cluster, "Saved")
     assert (calls, replayed) == (24, 4)
     assert ray.get(saved.add.remote(1)) == 25
     assert ray.get(saved.restorations.remote()) == 1
     # After 30 calls the third checkpoint; with the next result the GCS has it.
     ray.get([saved.add.remote(1) for _ in range(5)])
     crash(saved, cluster, "Saved", 2)
-    ((*_, calls, replayed, _),) = rows(cluster, "Saved")
+    ((_, _, _, _, calls, replayed, *_),) = rows(cluster, "Saved")
     assert (calls, replayed) == (31, 1)
     assert ray.get(saved.add.remote(1)) == 31
     assert ray.get(saved.restorations.remote()) == 2
