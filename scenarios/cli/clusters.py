@@ -40,7 +40,7 @@ def keep(options: dict[str, Any], say: Callable[[str], None]) -> int:
         while not ended.wait(0.5):
             session.cluster.poll()
             exited = session.cluster.exited
-            # Without the first node nobody can join: it has the door, and is this driver's.
+            # Without the first node no driver can join: it admits drivers, and is this driver's.
             if {"zygote", "head", f"node:{session.node}"} & exited.keys():
                 how = ", ".join(f"{key}: {reason}" for key, reason in sorted(exited.items()))
                 say(f"the cluster has ended ({how})")

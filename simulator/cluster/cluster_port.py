@@ -2,7 +2,7 @@
 
 Stores, workers, drivers and replicas take a `ClusterPort`, and `SimCluster` is one: they
 know these attributes and methods, and not the file that makes them. Other stores
-and the door of drivers have the type Any here, because their modules import this one.
+and the admission of drivers have the type Any here, because their modules import this one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class ClusterPort(ProgramPort, Protocol):
     head: SimProcess
     stores: dict[int, Any]
     """The `SimStore` of each node that lives, by number."""
-    door: Any
-    """The `SimDoor`."""
+    admission: Any
+    """The `SimAdmission`."""
 
     def start_worker(self, address: str, node: int) -> None:
         """Make a worker, whose process has come up on a node."""

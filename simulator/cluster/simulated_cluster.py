@@ -60,7 +60,7 @@ from raytwin.runtime.session.node_resources import (
     node_resources,
 )
 from raytwin.runtime.session.session import Session
-from raytwin.simulator.cluster.simulated_drivers import SimDoor, SimDriver, SimSession
+from raytwin.simulator.cluster.simulated_drivers import SimAdmission, SimDriver, SimSession
 from raytwin.simulator.cluster.simulated_links import SimLinks
 from raytwin.simulator.cluster.simulated_replicas import SimReplicas
 from raytwin.simulator.cluster.simulated_store import SimPool, SimStore
@@ -127,7 +127,7 @@ class SimCluster:
         self.workers: dict[str, SimWorker] = {}
         self.drivers: list[SimDriver] = []
         """All drivers but the first."""
-        self.door = SimDoor(self)
+        self.admission = SimAdmission(self)
         self.functions = Functions()
         self.journal = Journal(Path(journal)) if journal is not None else None
         self.journaled: set[str] = {"gcs", "global"}
@@ -207,7 +207,7 @@ class SimCluster:
         process.add(f"pool:{number}", SimPool(self, number, process))
         process.add(f"links:{number}", SimLinks(process, store.drop_peer))
         if number == 0:
-            process.add("door:0", self.door)
+            process.add("admission:0", self.admission)
         process.after_turn = lambda: self._after_turn(number, scheduler)
         self.schedulers[number] = scheduler
         self.chains[number] = chains
@@ -311,7 +311,7 @@ class SimCluster:
 
     def start_driver(self) -> Session:
         """Make the calling program the driver, on node 0."""
-        self.door.register(JobInfo(1, FIRST_DRIVER))
+        self.admission.register(JobInfo(1, FIRST_DRIVER))
         return SimSession(self.make_driver(FIRST_DRIVER, job_id(1)), self, self.close)
 
     def run_driver(self, program: Callable[[], object], namespace: str = "") -> SimDriver:

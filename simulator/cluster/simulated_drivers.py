@@ -1,7 +1,7 @@
 """Drivers in virtual time: the calling program, and further ones beside it.
 
 The program that started the cluster is its first driver. A further driver is a program in a
-greenlet, with a process and a job of its own; it joins through the door of node 0, as a
+greenlet, with a process and a job of its own; node 0 admits it, as it admits a
 driver of real processes does, and makes progress while the first one waits.
 """
 
@@ -64,7 +64,7 @@ class SimDriver:
         """The program's return value."""
         self.error: BaseException | None = None
         """The error that the program raised."""
-        cluster.door.register(JobInfo(0), self._welcome)
+        cluster.admission.register(JobInfo(0), self._welcome)
 
     def wait(self) -> object:
         """Wait until the program has ended; return its value, or raise its error."""
@@ -82,7 +82,7 @@ class SimDriver:
 
     def _welcome(self, info: JobInfo) -> None:
         if self.done:
-            self._cluster.door.ended(info.number, "it left before it was admitted")
+            self._cluster.admission.ended(info.number, "it left before it was admitted")
             return
         self.job = info.number
         self._world = self._cluster.make_driver(info.driver, job_id(info.number))
@@ -126,11 +126,11 @@ class SimDriver:
         assert self._world is not None
         self._world.process.kill()
         self._world.client.waits.forget_waiters()
-        self._cluster.door.ended(self.job, reason)
+        self._cluster.admission.ended(self.job, reason)
 
 
-class SimDoor:
-    """``door:0``, which registers and reports drivers of node 0: see `driver_door`."""
+class SimAdmission:
+    """``admission:0``, which registers and reports drivers of node 0: see `driver_admission`."""
 
     def __init__(self, cluster: ClusterPort) -> None:
         self._cluster = cluster
@@ -149,7 +149,7 @@ class SimDoor:
         self._send(JobEnded(job_id(job), f"its driver is gone ({reason})"))
 
     def _send(self, message: RegisterJob | JobEnded) -> None:
-        self._cluster.processes["node:0"].arrive("door:0", "node:0", [message])
+        self._cluster.processes["node:0"].arrive("admission:0", "node:0", [message])
 
     def handle(self, source: str, message: JobRegistered) -> None:
         """Admit the driver whose job the GCS has numbered."""

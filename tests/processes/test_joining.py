@@ -77,7 +77,7 @@ def test_the_token_is_in_a_file_of_the_user_alone_and_goes_with_the_cluster(star
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     shown = subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
-    assert cluster.token not in shown and cluster.door not in shown
+    assert cluster.token not in shown and cluster.join_socket not in shown
     ray.shutdown()
     assert not path.exists()
     with pytest.raises(ConnectionError, match="no raytwin cluster"):

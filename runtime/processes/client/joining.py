@@ -1,6 +1,6 @@
 """Becoming a further driver of a cluster that is running: ``init(address=...)``.
 
-`driver_door` is the node's side. A driver that has joined has a socket to node 0 and that
+`driver_admission` is the node's side. A driver that has joined has a socket to node 0 and that
 node's arena, like the first driver; but the cluster does not end with it.
 """
 
@@ -44,7 +44,7 @@ def check(address: str) -> None:
 
 
 def _find(address: str) -> tuple[socket.socket, ClusterFile]:
-    """Return a connection to a cluster's door, and its file; raises as `join`."""
+    """Return a connection to a cluster's join socket, and its file; raises as `join`."""
     if address != AUTO and not _ADDRESS.fullmatch(address):
         raise ValueError(f"raytwin cannot connect to {address!r}: an address is host:port or auto")
     entries = running_clusters.running()
@@ -69,7 +69,7 @@ def _knock(cluster: ClusterFile) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.settimeout(ANSWER_TIMEOUT_S)
     try:
-        sock.connect(abstract(cluster.door))
+        sock.connect(abstract(cluster.join_socket))
     except BaseException:
         sock.close()
         raise

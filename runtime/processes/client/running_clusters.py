@@ -22,8 +22,8 @@ class ClusterFile(msgspec.Struct):
 
     address: str
     """``host:port`` of the head: the cluster's name."""
-    door: str
-    """The abstract Unix socket on which node 0 lets drivers in."""
+    join_socket: str
+    """The abstract Unix socket on which node 0 admits drivers."""
     token: str
     """Hexadecimal."""
     pid: int

@@ -52,7 +52,7 @@ class NodeSettings(msgspec.Struct):
     """How often a node of this number was started so far, this start included."""
     spill_directory: str = ""
     """The directory of evicted objects."""
-    door: str = ""
+    join_socket: str = ""
     """The abstract socket on which the node admits drivers; empty for none."""
 
 

@@ -1,7 +1,8 @@
 """The node process: the paper's local scheduler and object manager in one event loop.
 
 `node_process` wires the node manager of `runtime.control` to sockets, memory and disk. The node
-manager sends to components of the same process: `store:<n>`, `pool:<n>`, `links:<n>`, `door:<n>`.
+manager sends to components of the same process: `store:<n>`, `pool:<n>`, `links:<n>`,
+`admission:<n>`.
 
 State: the arena's free memory and each object's place in it; objects on disk; the transfers under
 way, by source node; the workers that live, by descriptor; drivers that wait for admission.
@@ -23,7 +24,7 @@ Modules, the lower first:
 - `spiller`: one thread that writes evicted objects to disk and reads them back.
 - `object_store`: the object store, and its transfers from and to other nodes.
 - `worker_processes`: has the zygote fork workers, and reports their ends.
-- `driver_door`: admits further drivers.
+- `driver_admission`: admits further drivers.
 - `node_process`: the process.
 """
 

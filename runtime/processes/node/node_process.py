@@ -27,7 +27,7 @@ from raytwin.runtime.processes.net.process_settings import (
     journal_path,
     set_up_logging,
 )
-from raytwin.runtime.processes.node.driver_door import DriverDoor
+from raytwin.runtime.processes.node.driver_admission import DriverAdmission
 from raytwin.runtime.processes.node.object_store import ObjectStore
 from raytwin.runtime.processes.node.worker_processes import WorkerProcesses
 from raytwin.runtime.store.arena import Arena
@@ -88,12 +88,12 @@ class Node:
             mine=settings.incarnation,
         )
         self._first_driver = ""
-        if settings.door:
-            self._door = DriverDoor(
-                self.process, number, self._token, settings.config, arena_fd, settings.door,
+        if settings.join_socket:
+            self._admission = DriverAdmission(
+                self.process, number, self._token, settings.config, arena_fd, settings.join_socket,
                 self._on_client_frame,
             )  # fmt: skip
-            self.process.add(f"door:{number}", self._door, journaled=False)
+            self.process.add(f"admission:{number}", self._admission, journaled=False)
         if len(fds) > 2:
             self._connect_driver(socket.socket(fileno=fds[2]))
         self.scheduler.start(*listener.address)
@@ -219,7 +219,7 @@ class Node:
         process = self.process
         process.run_turns()
         if self._first_driver:
-            self._door.register_first(self._first_driver)
+            self._admission.register_first(self._first_driver)
             process.run_turns()
         while not process.stopped:
             process.step(None)

@@ -71,7 +71,7 @@ class LocalCluster:
         self._removed: set[int] = set()
         self._paused: set[int] = set()
         self._token = auth.new_token()
-        self._door = f"raytwin-{os.urandom(16).hex()}"
+        self._join_socket = f"raytwin-{os.urandom(16).hex()}"
         self._file: Path | None = None
         self._journal = journal
         self._storage = storage
@@ -102,7 +102,9 @@ class LocalCluster:
         head = listen()
         self._head = head.getsockname()[:2]
         self._file = running_clusters.write(
-            ClusterFile(self.address, self._door, self._token.hex(), os.getpid(), time.time())
+            ClusterFile(
+                self.address, self._join_socket, self._token.hex(), os.getpid(), time.time()
+            )
         )
         paths = [p or os.getcwd() for p in sys.path]
         kinds = [
@@ -144,7 +146,7 @@ class LocalCluster:
             journal=self._journal,
             incarnation=self._incarnations[number],
             spill_directory=self._spill_directory,
-            door=self._door if number == 0 else "",
+            join_socket=self._join_socket if number == 0 else "",
         )
         fds = (arena.fd,) if driver is None else (arena.fd, driver.fileno())
         self._spawn("node", f"node:{number}", settings, fds)

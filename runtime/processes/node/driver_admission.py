@@ -1,4 +1,4 @@
-"""Node 0's ``door:<n>``: admits the drivers that join a running cluster.
+"""Node 0's ``admission:<n>``: admits the drivers that join a running cluster.
 
     driver                              node 0                        GCS
     connects to the abstract socket ──>
@@ -37,7 +37,7 @@ WAITING_MAX = 64
 """Drivers that may wait at once for the GCS's answer."""
 
 
-class DriverDoor:
+class DriverAdmission:
     """Admits drivers, and reports their ends to the node manager."""
 
     def __init__(
@@ -71,7 +71,7 @@ class DriverDoor:
 
     def _register(self, info: JobInfo, key: int) -> None:
         to = f"node:{self._node}"
-        self._process.deliver(f"door:{self._node}", to, RegisterJob(info, key))
+        self._process.deliver(f"admission:{self._node}", to, RegisterJob(info, key))
 
     def _on_ready(self, mask: int) -> None:
         try:
@@ -126,7 +126,7 @@ class DriverDoor:
 
     def _ended(self, info: JobInfo, reason: str) -> None:
         ended = JobEnded(job_id(info.number), f"its driver is gone ({reason})")
-        self._process.deliver(f"door:{self._node}", f"node:{self._node}", ended)
+        self._process.deliver(f"admission:{self._node}", f"node:{self._node}", ended)
 
 
 class _Driver:
