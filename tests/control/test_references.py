@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.reference_counter import (
-    ENTER,
-    STRIKE,
+    DEREGISTER,
+    REGISTER,
     Borrowers,
     ReferenceCounter,
 )
@@ -22,40 +22,41 @@ from tests.control.owners_net import Net, run
 
 
 @given(st.data())
-def test_a_book_is_the_same_whatever_the_order(data: st.DataObject) -> None:
-    """Additions come late, twice and from several; a return speaks for all before it."""
+def test_borrowers_are_the_same_whatever_the_order(data: st.DataObject) -> None:
+    """Registrations come late, twice and from several; a deregistration ends all loans before
+    it."""
     updates: list[tuple[str, int, int]] = []
     has: dict[str, int] = {}
     for client in ("worker:0.1", "worker:1.1"):
         last = data.draw(st.integers(0, 4))
-        for epoch in range(1, last + 1):
-            updates += [(client, epoch, ENTER)] * data.draw(st.integers(1, 3))
-            if epoch < last or data.draw(st.booleans()):
-                updates.append((client, epoch, STRIKE))
+        for loan in range(1, last + 1):
+            updates += [(client, loan, REGISTER)] * data.draw(st.integers(1, 3))
+            if loan < last or data.draw(st.booleans()):
+                updates.append((client, loan, DEREGISTER))
                 has.pop(client, None)
             else:
-                has[client] = epoch
+                has[client] = loan
     for node in ("node:0.0", "node:1.0>node:0.0"):
-        entered = data.draw(st.integers(0, 3))
-        struck = data.draw(st.integers(0, entered))
-        updates += [(node, 0, ENTER)] * entered + [(node, 0, STRIKE)] * struck
-        if entered > struck:
-            has[node] = entered - struck
+        begun = data.draw(st.integers(0, 3))
+        ended = data.draw(st.integers(0, begun))
+        updates += [(node, 0, REGISTER)] * begun + [(node, 0, DEREGISTER)] * ended
+        if begun > ended:
+            has[node] = begun - ended
     borrowers = Borrowers()
-    for borrower, epoch, delta in data.draw(st.permutations(updates)):
-        borrowers.enter(borrower, epoch, delta)
+    for borrower, loan, delta in data.draw(st.permutations(updates)):
+        borrowers.update(borrower, loan, delta)
     assert borrowers.has == has
     assert bool(borrowers) == bool(has)
 
 
-@given(st.permutations([(1, ENTER), (1, ENTER), (1, STRIKE), (2, ENTER)]))
-def test_who_has_it_again_is_in_the_book_from_the_first_word_of_it(
+@given(st.permutations([(1, REGISTER), (1, REGISTER), (1, DEREGISTER), (2, REGISTER)]))
+def test_a_client_that_borrows_again_is_registered_from_its_first_message_on(
     updates: list[tuple[int, int]],
 ) -> None:
     borrowers = Borrowers()
-    for epoch, delta in updates:
-        borrowers.enter("worker:0.1", epoch, delta)
-        if (epoch, delta) == (2, ENTER):
+    for loan, delta in updates:
+        borrowers.update("worker:0.1", loan, delta)
+        if (loan, delta) == (2, REGISTER):
             break
     assert borrowers
 

@@ -6,28 +6,29 @@ reference is left anywhere. A process that gets a reference inside of a value is
 
 State
 -----
-* owner: `Borrowers`, one per array that left its process: borrowers by epoch, nodes by how many of
-  their values contain a reference;
-* borrower: `Loan`, one per borrowed array: owner, epoch, count, and the values it came in;
+* owner: `Borrowers`, one per array that left its process: each client that borrows it with the
+  number of its loan, each node with the number of its values that contain a reference;
+* borrower: `Loan`, one per borrowed array: number, owner, count, and the values it came in;
 * node: which values on the node contain references (`ContainedReferences.contained`).
 
-A borrower enters the owner's book under a new *epoch* each time that it begins to borrow, and
-strikes itself off with "all up to this epoch". So messages may come twice, late, or in another
-order, and the count is right when all have come.
+A borrower registers with the owner under a new, higher *loan number* each time that it begins to
+borrow, and deregisters all its loans up to a number. So messages may come twice, late, or in
+another order, and the count is right when all have come.
 
 Messages
 --------
-RefUpdates      borrower, or the node of a value, -> owner: ENTER, ENTER_AND_CONFIRM, STRIKE, GONE
-RefUpdates      owner -> borrower: ENTERED
+RefUpdates      borrower, or the node of a value, -> owner: REGISTER, REGISTER_AND_CONFIRM,
+                DEREGISTER, GONE
+RefUpdates      owner -> borrower: REGISTERED
 BorrowersGone   node -> its clients: a node has died, and its borrowers with it
 ResultRefs      inside results: references that a task has kept, or its value contains
 
 Promises
 --------
-* No reference is lost: each holder gives a reference away only while it is in the owner's book
-  or is held itself, until the next holder is in it. So the owner never releases an array early.
-* A borrower's death ends its loans (G8): its node, or the nodes that the GCS notifies of the
-  node's death, notify the owners.
+* No reference is lost: a borrower that passes a reference on stays registered with the owner until
+  the next borrower is registered. So the owner never releases an array early.
+* A borrower's death ends its loans (G8): its node notifies the owners of a worker's death, and the
+  GCS notifies every node of a node's death.
 
 Modules
 -------

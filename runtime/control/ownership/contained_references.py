@@ -1,14 +1,14 @@
 """A node's reference counting: references inside of values that the node keeps.
 
 The owner of an array counts a node as a borrower once for every value on the node that contains
-a reference to it. The node is entered in one of two ways:
+a reference to it. The node is registered in one of two ways:
 
-* a worker or driver of the node made the value, and entered the node before it reported the
+* a worker or driver of the node made the value, and registered the node before it reported the
   result. Until the report the node remembers this (`_promised`): a worker may die in between;
-* another node sent the value. It has entered the value as *on its way*; when the value arrives,
-  the receiver enters itself and strikes that off, in one message.
+* another node sent the value. It has registered the value as *on its way*; when the value arrives,
+  the receiver registers itself and deregisters the value on its way, in one message.
 
-The node strikes itself off when it drops the value. So the owner counts the value at every
+The node deregisters itself when it drops the value. So the owner counts the value at every
 moment from its maker to its last node, in whatever order messages of different nodes arrive.
 """
 
@@ -24,11 +24,11 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import RangeResult, RefUpdates, ResultRefs
 from raytwin.runtime.control.ownership.reference_counter import (
-    ENTER,
-    ENTER_AND_CONFIRM,
+    DEREGISTER,
     GONE,
     PINNED,
-    STRIKE,
+    REGISTER,
+    REGISTER_AND_CONFIRM,
     Returns,
     Update,
     keeper_of,
@@ -60,7 +60,8 @@ class ContainedReferences:
         self.contained: dict[bytes, list[tuple[bytes, str]]] = {}
         """By array of a value on this node: the arrays inside of it, with their owners."""
         self._promised: dict[str, Counter[tuple[bytes, str]]] = {}
-        """By worker: arrays, with owners, for which it has entered this node before its report."""
+        """By worker: arrays, with owners, for which it has registered this node before its
+        report."""
         self._known_to: dict[str, dict[str, None]] = {}
         """By worker of this node: the owners that count it as a borrower."""
 
@@ -75,18 +76,18 @@ class ContainedReferences:
     # -- workers ---------------------------------------------------------------
 
     def on_updates(self, source: str, message: RefUpdates) -> None:
-        """Pass updates on to an owner, noting what clients of this node have announced."""
+        """Pass updates on to an owner, and note those that clients of this node have sent."""
         owner = message.owner
         if node_of(owner) == self._node:
             for array, _, _, what in message.updates:
-                if what in (ENTER, ENTER_AND_CONFIRM):
+                if what in (REGISTER, REGISTER_AND_CONFIRM):
                     self._lent(array)
         if not source.startswith("node:"):
-            # Updates of other borrowers come out of results: the nodes of these know of them.
+            # Updates about other borrowers come out of results: the nodes of these know of them.
             for array, borrower, _, what in message.updates:
                 if borrower in (source, PINNED):
                     self._known_to.setdefault(source, {})[owner] = None
-                elif borrower == self._keeper and what == ENTER:
+                elif borrower == self._keeper and what == REGISTER:
                     self._promised.setdefault(source, Counter())[array, owner] += 1
         self._send(owner, message.updates)
 
@@ -108,41 +109,43 @@ class ContainedReferences:
             del self._promised[source]
 
     def worker_gone(self, worker: str) -> None:
-        """A worker has died: have the owners strike it off, and the values that it had promised."""
+        """A worker has died: the owners deregister it, and this node for values not yet
+        reported."""
         for (array, owner), count in self._promised.pop(worker, Counter()).items():
             for _ in range(count):
-                self._strike(array, owner)
+                self._deregister(array, owner)
         for owner in self._known_to.pop(worker, ()):
             self._send(owner, [(b"", worker, 0, GONE)])
 
     # -- values ----------------------------------------------------------------
 
     def keep(self, result: RangeResult) -> None:
-        """Keep a value for which this node is entered."""
+        """Keep a value for which this node is registered."""
         if result.refs is not None and result.refs.contained:
             self.contained.setdefault(result.array, []).extend(result.refs.contained)
 
     def drop(self, result: RangeResult) -> None:
-        """Strike this node off for a value that it does not keep."""
+        """Deregister this node for a value that it does not keep."""
         if result.refs is not None:
             for array, owner in result.refs.contained:
-                self._strike(array, owner)
+                self._deregister(array, owner)
 
     def release(self, array: bytes) -> None:
-        """Strike this node off for the values of an array, which it drops."""
+        """Deregister this node for the values of an array, which it drops."""
         for contained, owner in self.contained.pop(array, ()):
-            self._strike(contained, owner)
+            self._deregister(contained, owner)
 
     def again(self, result: RangeResult) -> RangeResult:
-        """Enter this node for a value out of the log; return the value as this node's own."""
+        """Register this node for a value out of an actor's log; return the value as this node's
+        own."""
         if result.refs is None:
             return result
         for array, owner in result.refs.contained:
-            self._send(owner, [(array, self._keeper, 0, ENTER)])
+            self._send(owner, [(array, self._keeper, 0, REGISTER)])
         return replace(result, refs=ResultRefs((), result.refs.contained, self._keeper))
 
     def pass_on(self, result: RangeResult, to: str) -> None:
-        """Enter a value as on its way to a client's node, if that is another one; see `receive`."""
+        """Register a value as on its way to a client's node, if that is another; see `receive`."""
         node = node_of(to)
         if result.refs is None or node == self._node:
             return
@@ -150,11 +153,11 @@ class ContainedReferences:
             return  # the receiver is fenced or dead
         way = on_its_way(self._keeper, keeper_of(to))
         for array, owner in result.refs.contained:
-            self._send(owner, [(array, way, 0, ENTER)])
+            self._send(owner, [(array, way, 0, REGISTER)])
 
     def receive(self, result: RangeResult, to: str, wanted: bool) -> RangeResult:
-        """Enter this node for a value from another node, unless its client does not want it any
-        more; return the value as this node's own."""
+        """Register this node for a value from another node, if its client still wants the value;
+        return the value as this node's own."""
         refs = result.refs
         assert refs is not None
         if not self.is_of_here(to):
@@ -162,14 +165,14 @@ class ContainedReferences:
         way = on_its_way(refs.keeper, self._keeper)
         for array, owner in refs.contained:
             if wanted:
-                self._returns.add(owner, (array, self._keeper, 0, ENTER))
-            self._returns.add(owner, (array, way, 0, STRIKE))
+                self._returns.add(owner, (array, self._keeper, 0, REGISTER))
+            self._returns.add(owner, (array, way, 0, DEREGISTER))
         if wanted:
             self.keep(result)
         return replace(result, refs=ResultRefs(refs.borrowed, refs.contained, self._keeper))
 
-    def _strike(self, array: bytes, owner: str) -> None:
-        self._returns.add(owner, (array, self._keeper, 0, STRIKE))
+    def _deregister(self, array: bytes, owner: str) -> None:
+        self._returns.add(owner, (array, self._keeper, 0, DEREGISTER))
 
     def _send(self, owner: str, updates: list[Update]) -> None:
         message = RefUpdates(owner, updates)

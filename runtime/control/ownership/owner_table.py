@@ -1,8 +1,8 @@
 """Which client of a node owns each array: the client that submitted or put it.
 
-An array has one owner, unless the task that submits it runs twice at once. The arrays of
-a dead worker whose task or actor runs again belong to `NOBODY` until that run claims them.
-Of few arrays the table knows more: most are one task, submitted at once, and their owner lives::
+An array has one owner, unless the task that submits it runs twice at the same time. The arrays of
+a dead worker whose task or actor runs again belong to `NOBODY` until that run takes them over.
+Most arrays are one task, submitted at once, whose owner lives. For the others the table has::
 
     SubmitTasks ──> `ends`: up to which element the array was submitted, in order
                 ──> `actors`: the array is an actor that ends with its owner

@@ -1,44 +1,46 @@
 """A client's reference counting: the arrays that it has lent and borrowed.
 
 An array has one **owner**, which releases it only when its `Borrowers` are empty. A client
-that gets an `ObjectRef` in a value borrows the array: it counts its references (`Loan`), and
-the owner enters it under an epoch of its own. A client that passes a reference on keeps its own
-until the owner has entered the receiver:
+that gets an `ObjectRef` in a value borrows the array: it counts its references (`Loan`) and
+registers with the owner under a loan number. A client that passes a reference on keeps its own
+until the receiver is registered with the owner:
 
 ============== =====================================================================
 argument       the submitter holds the reference until the task's result arrives. The
                result names the references that the worker has kept
-               (`ResultRefs.borrowed`), and the submitter enters the worker before it
-               drops its own. The worker enters itself
-               as well, in case the submitter dies
-returned value the worker enters its own node before it reports; from then on nodes
-               answer for the value (`contained_references`). A client that reads the
-               value enters itself
+               (`ResultRefs.borrowed`), and the submitter registers the worker before it
+               drops its own. The worker registers itself as well, in case the
+               submitter dies
+returned value the worker registers its own node before it reports; from then on the
+               nodes that keep the value are its borrowers (`contained_references`). A
+               client that reads the value registers itself
 put value      the same, on one node
-own pickle     the owner pins the array for good: the bytes may be anywhere
+pickle         if the program itself pickles a reference, the owner keeps the array until
+               the job ends, since the bytes may be anywhere
 ============== =====================================================================
 
-A reference out of a *borrowed* value needs more care: its owner may enter this client later
-than the owner of the value strikes the client off. So the client holds the value
-until the reference's owner has answered (`ENTER_AND_CONFIRM`). Out of its own values it need
-not: additions leave at once and returns after `LINGER_S`, in order on one link.
+A reference out of a *borrowed* value needs more care: the client may be deregistered with the
+value's owner before it is registered with the reference's owner. So the client keeps the value
+until the reference's owner has answered (`REGISTER_AND_CONFIRM`). It need not do so for values of
+its own: a registration leaves at once and a deregistration after `LINGER_S`, in order on one link.
 
 When a worker dies, its node notifies the owners that know of it (`GONE`); when a node dies, every
-other node notifies its own owners (`BorrowersGone`). They strike the dead borrowers off and ignore
-later additions. An object whose owner dies is lost (`release_manager`); a borrower learns so when
-it asks for the value. A task whose submitter has died may find that references inside of its
+other node notifies its own owners (`BorrowersGone`). They deregister the dead borrowers and ignore
+later registrations. An object whose owner dies is lost (`release_manager`); a borrower learns so
+when it asks for the value. A task whose submitter has died may find that references inside of its
 arguments are lost; no client waits for its result.
 
-A **client** is entered in `Borrowers` under its epoch: each time that it begins to borrow an array
-it takes a new, higher one. An addition names (client, epoch) and may come twice, late, or from
-several processes; a return means "all up to this epoch" and is remembered, so that it may
-overtake the addition that it belongs to.
+`Borrowers` has each **client** with its loan number: each time that a client begins to borrow an
+array it takes a new, higher one. A registration names (client, loan number) and may come twice,
+late, or from several processes. A deregistration ends all loans up to a number and is remembered,
+so that it may overtake the registration that it belongs to.
 
-A **node** that keeps values with references inside is entered once per value. Its count may be
-below zero for a moment, when a removal has overtaken an addition: not being zero, it still keeps
-the array. So does a value **on its way** from one node to another.
+A **node** that keeps values with references inside is registered once per value. Its count may be
+below zero for a moment, when a deregistration has overtaken a registration: as it is not zero, the
+owner keeps the array. A value **on its way** from one node to another is registered in the same
+way.
 
-Names of nodes contain the incarnation, as clients' addresses do: the owner strikes off a former
+Names of nodes contain the incarnation, as clients' addresses do: the owner deregisters a former
 incarnation without touching the next one.
 """
 
@@ -61,18 +63,18 @@ ON_ITS_WAY_S = 5.0
 
 
 PINNED = ""
-"""The borrower of an array whose reference was pickled: the bytes may be anywhere."""
+"""The borrower of an array whose reference the program has pickled: the bytes may be anywhere."""
 _WAY = ">"
 
 Update = tuple[bytes, str, int, int]
-"""(array, borrower, epoch or 0 for a node, what to do: `ENTER` or another)."""
-ENTER = 1
-STRIKE = -1
-ENTER_AND_CONFIRM = 2
-"""Only for clients: the owner answers with `ENTERED`."""
-ENTERED = 0
+"""(array, borrower, loan number or 0 for a node, `REGISTER` or another of the codes below)."""
+REGISTER = 1
+DEREGISTER = -1
+REGISTER_AND_CONFIRM = 2
+"""Only for clients: the owner answers with `REGISTERED`."""
+REGISTERED = 0
 GONE = 3
-"""Of a client and no array: it has died, and has returned everything."""
+"""About a client and no array: it has died, and all its loans have ended."""
 
 
 @lru_cache(maxsize=4096)
@@ -106,28 +108,29 @@ class Borrowers:
 
     def __init__(self) -> None:
         self.has: dict[str, int] = {}
-        """Clients by their epoch, nodes by how many of their values contain a reference."""
+        """Each client with its loan number, each node with the number of its values that contain a
+        reference."""
         self.returned: dict[str, int] = {}
-        """Clients by the epoch up to which they have returned the array."""
+        """Each client with the loan number up to which its loans have ended."""
 
     def __bool__(self) -> bool:
         return bool(self.has)
 
-    def enter(self, borrower: str, epoch: int, delta: int) -> None:
-        """Add or strike off a borrower."""
+    def update(self, borrower: str, number: int, delta: int) -> None:
+        """Register or deregister a borrower; `delta` is `REGISTER` or `DEREGISTER`."""
         has = self.has
-        if not epoch:
+        if not number:
             count = has.get(borrower, 0) + delta
             if count:
                 has[borrower] = count
             else:
                 del has[borrower]
         elif delta > 0:
-            if epoch > self.returned.get(borrower, 0):
-                has[borrower] = max(epoch, has.get(borrower, 0))
+            if number > self.returned.get(borrower, 0):
+                has[borrower] = max(number, has.get(borrower, 0))
         else:
-            self.returned[borrower] = max(epoch, self.returned.get(borrower, 0))
-            if has.get(borrower, epoch + 1) <= epoch:
+            self.returned[borrower] = max(number, self.returned.get(borrower, 0))
+            if has.get(borrower, number + 1) <= number:
                 del has[borrower]
 
 
@@ -140,19 +143,20 @@ class OwnedArray(Protocol):
 class Loan(Struct):
     """A borrowed array."""
 
-    epoch: int
+    number: int
+    """Higher for each array that the client begins to borrow."""
     owner: str = ""
     """Empty if not known, as for an actor that was found by its name."""
     count: int = 0
-    """References, unfinished tasks that have it, values that it came out of."""
+    """References, unfinished tasks that have it as an input, and values that it came out of."""
     announced: bool = False
     """Whether the owner was notified of the loan, and has to be of its end."""
     asked: bool = False
-    """Whether the owner was asked to confirm (`ENTER_AND_CONFIRM`)."""
-    entered: bool = False
+    """Whether the owner was asked to confirm (`REGISTER_AND_CONFIRM`)."""
+    confirmed: bool = False
     """Whether the owner has confirmed."""
     guards: tuple[bytes, ...] = ()
-    """Borrowed values that contained the reference, held until the owner confirms."""
+    """Borrowed values that contained the reference, kept until the owner confirms."""
 
 
 class Returns:
@@ -206,7 +210,7 @@ class ReferenceCounter:
         self.loans: dict[bytes, Loan] = {}
         self.guarded: dict[bytes, dict[bytes, None]] = {}
         """Borrowed arrays in the arguments of tasks that run here, by the task's array."""
-        self._epochs = 0
+        self._last_loan = 0
         self._gone: set[str] = set()
         self._gone_lives: set[tuple[int, int]] = set()
 
@@ -229,8 +233,8 @@ class ReferenceCounter:
     def _loan(self, array: bytes) -> Loan:
         loan = self.loans.get(array)
         if loan is None:
-            self._epochs += 1
-            loan = self.loans[array] = Loan(self._epochs)
+            self._last_loan += 1
+            loan = self.loans[array] = Loan(self._last_loan)
         return loan
 
     def add(self, array: bytes) -> None:
@@ -250,7 +254,7 @@ class ReferenceCounter:
 
     def _end(self, array: bytes, loan: Loan) -> None:
         if loan.announced:
-            self._returns.add(loan.owner, (array, self._address, loan.epoch, STRIKE))
+            self._returns.add(loan.owner, (array, self._address, loan.number, DEREGISTER))
         self._unguard(loan)
 
     def _unguard(self, loan: Loan) -> None:
@@ -264,11 +268,11 @@ class ReferenceCounter:
         self._end(array, loan)
         return loan.count
 
-    def _tell(self, array: bytes, loan: Loan, what: int) -> None:
-        """Have the owner enter this client."""
+    def _notify_owner(self, array: bytes, loan: Loan, what: int) -> None:
+        """Register this client with the owner."""
         if loan.owner:
             loan.announced = True
-            self._send(loan.owner, [(array, self._address, loan.epoch, what)])
+            self._send(loan.owner, [(array, self._address, loan.number, what)])
 
     def _send(self, owner: str, updates: list[Update]) -> None:
         self._ctx.send(self._node, RefUpdates(owner, updates))
@@ -279,11 +283,11 @@ class ReferenceCounter:
             loan = self.loans.get(array)
             if loan is None or array == value or not loan.count:
                 continue
-            if loan.entered:
+            if loan.confirmed:
                 continue
             borrowed = value in self.loans
             if not loan.announced or (borrowed and not loan.asked):
-                self._tell(array, loan, ENTER_AND_CONFIRM if borrowed else ENTER)
+                self._notify_owner(array, loan, REGISTER_AND_CONFIRM if borrowed else REGISTER)
                 loan.asked = borrowed
             if borrowed and value not in loan.guards:
                 loan.guards += (value,)
@@ -301,19 +305,20 @@ class ReferenceCounter:
         for array in self.guarded.pop(task, ()):
             loan = self.loans.get(array)
             if loan is not None and loan.owner:
-                self._tell(array, loan, ENTER)
-                kept.append((array, loan.owner, self._address, loan.epoch))
+                self._notify_owner(array, loan, REGISTER)
+                kept.append((array, loan.owner, self._address, loan.number))
         return tuple(kept)
 
     # -- lent arrays ----------------------------------------------------------
 
     def hand_over(self, arrays: Iterable[bytes]) -> tuple[tuple[bytes, str], ...]:
-        """Enter this client's node for references inside a value; return them with their owners."""
+        """Register this client's node for references inside a value; return these with their
+        owners."""
         contained = []
         for array in arrays:
             owner = self.owner_of(array)
             if owner:
-                self._enter(array, owner, self.keeper, 0)
+                self._register(array, owner, self.keeper, 0)
                 contained.append((array, owner))
         return tuple(contained)
 
@@ -322,26 +327,26 @@ class ReferenceCounter:
         owner = self.owner_of(array)
         if not owner:
             return
-        self._enter(array, owner, PINNED, 0)
+        self._register(array, owner, PINNED, 0)
         if array in self.loans:
-            self.add(array)  # the guard's release may reach the owner first
+            self.add(array)  # The release of the value that contains it may reach the owner first.
 
-    def _enter(self, array: bytes, owner: str, borrower: str, epoch: int) -> None:
+    def _register(self, array: bytes, owner: str, borrower: str, number: int) -> None:
         if owner == self._address:
-            self._on_update((array, borrower, epoch, ENTER))
+            self._on_update((array, borrower, number, REGISTER))
         else:
-            self._send(owner, [(array, borrower, epoch, ENTER)])
+            self._send(owner, [(array, borrower, number, REGISTER)])
 
     def on_result(self, refs: ResultRefs) -> list[bytes]:
-        """Enter the workers that have kept arguments; return the arrays to hold with the values.
+        """Register workers that have kept arguments; return the arrays to keep with the values.
 
-        These are borrowed arrays, as a value may be here before the owner has entered its node,
+        These are borrowed arrays, as a value may be here before its node is registered,
         and own ones: if the node that keeps the values dies, reconstruction makes them again
         with the same references inside.
         """
-        for array, owner, borrower, epoch in refs.borrowed:
+        for array, owner, borrower, number in refs.borrowed:
             if borrower != self._address:
-                self._enter(array, owner, borrower, epoch)
+                self._register(array, owner, borrower, number)
         entries = self._entries
         return [array for array, _ in refs.contained if array in self.loans or array in entries]
 
@@ -351,20 +356,20 @@ class ReferenceCounter:
             self._on_update(update)
 
     def _on_update(self, update: Update) -> None:
-        array, borrower, epoch, what = update
+        array, borrower, number, what = update
         if what == GONE:
             self._gone.add(borrower)
-            self._strike_gone()
+            self._deregister_gone()
             return
-        if what == ENTERED:
+        if what == REGISTERED:
             loan = self.loans.get(array)
-            if loan is not None and loan.epoch == epoch:
-                loan.entered = True
+            if loan is not None and loan.number == number:
+                loan.confirmed = True
                 self._unguard(loan)
             return
-        if what == ENTER_AND_CONFIRM:
-            self._send(borrower, [(array, borrower, epoch, ENTERED)])
-            what = ENTER
+        if what == REGISTER_AND_CONFIRM:
+            self._send(borrower, [(array, borrower, number, REGISTERED)])
+            what = REGISTER
         entry = self._entries.get(array)
         if entry is None:
             return
@@ -373,10 +378,10 @@ class ReferenceCounter:
             if borrower in gone:
                 return
             # The value is on its way from or to a node that has died.
-            self._strike_later([array], borrower)
+            self._deregister_later([array], borrower)
         if entry.borrowers is None:
             entry.borrowers = Borrowers()
-        entry.borrowers.enter(borrower, epoch, what)
+        entry.borrowers.update(borrower, number, what)
         if not entry.borrowers:
             self._release_if_free(array)
 
@@ -389,9 +394,9 @@ class ReferenceCounter:
     def on_gone(self, message: BorrowersGone) -> None:
         """A node has died, and all its clients with it."""
         self._gone_lives.add((message.node, message.incarnation))
-        self._strike_gone()
+        self._deregister_gone()
 
-    def _strike_gone(self) -> None:
+    def _deregister_gone(self) -> None:
         under_way: dict[str, list[bytes]] = {}
         for array, entry in list(self._entries.items()):
             if entry.borrowers is None:
@@ -401,15 +406,16 @@ class ReferenceCounter:
                     if len(ends_of(borrower)) > 1:
                         under_way.setdefault(borrower, []).append(array)
                     else:
-                        self._strike([array], borrower)
+                        self._deregister([array], borrower)
         for borrower, arrays in under_way.items():
-            self._strike_later(arrays, borrower)
+            self._deregister_later(arrays, borrower)
 
-    def _strike_later(self, arrays: list[bytes], borrower: str) -> None:
-        """Wait: a value from a dead node may still arrive, and its receiver enters itself then."""
-        self._ctx.after(ON_ITS_WAY_S, partial(self._strike, arrays, borrower))
+    def _deregister_later(self, arrays: list[bytes], borrower: str) -> None:
+        """Wait: a value from a dead node may still arrive, and its receiver registers itself
+        then."""
+        self._ctx.after(ON_ITS_WAY_S, partial(self._deregister, arrays, borrower))
 
-    def _strike(self, arrays: list[bytes], borrower: str) -> None:
+    def _deregister(self, arrays: list[bytes], borrower: str) -> None:
         for array in arrays:
             entry = self._entries.get(array)
             if entry is not None and entry.borrowers:
