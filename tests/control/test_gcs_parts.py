@@ -51,7 +51,7 @@ def test_silence_is_suspected_after_the_timeout_and_not_before() -> None:
     assert detector.suspects(5.1) == [1]
     detector.heard(1, 5.1)
     assert detector.suspects(8.1) == [2]
-    detector.excuse(1.0)
+    detector.extend_timeouts(1.0)
     assert detector.suspects(8.9) == []
     detector.forget(2)
     assert detector.suspects(1000.0) == [1]

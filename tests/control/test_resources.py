@@ -84,16 +84,16 @@ def test_what_could_ever_run_and_how_often() -> None:
 
 def test_what_is_held_for_good_nothing_else_can_count_on() -> None:
     pool = ResourcePool({"CPU": 4, "x": 1})
-    pool.hold("CPU:2.5,x:1")
+    pool.reserve("CPU:2.5,x:1")
     assert pool.feasible("CPU:4") and not pool.usable("CPU:4")
     assert pool.slots("CPU:1") == 1 and pool.slots("CPU:0.5") == 3 and pool.slots("x:1") == 0
     assert pool.slots("") == 4 and pool.usable("")
     assert pool.fits("CPU:4,x:1"), "it is free until it is taken"
-    pool.hold("CPU:2.5")  # who waits for it holds it, too
+    pool.reserve("CPU:2.5")  # who waits for it holds it, too
     assert pool.slots("CPU:1") == 0 and not pool.usable("CPU:0.5")
-    pool.end_hold("CPU:2.5,x:1")
-    pool.end_hold("CPU:2.5")
-    assert pool.held == {} and pool.slots("CPU:1") == 4 and pool.slots("x:1") == 1
+    pool.unreserve("CPU:2.5,x:1")
+    pool.unreserve("CPU:2.5")
+    assert pool.reserved == {} and pool.slots("CPU:1") == 4 and pool.slots("x:1") == 1
 
 
 def test_a_blocked_task_gives_up_its_cpus_only() -> None:

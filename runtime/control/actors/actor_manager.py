@@ -112,7 +112,7 @@ class ActorManager:
                 return False
             self._drop(known, "it was started elsewhere", again=True)
         actor = self.actors[spec.array] = ActorRecord(spec, info)
-        self._services.pool.hold(spec.demand)
+        self._services.pool.reserve(spec.demand)
         if not actor.lineage_here:
             self._ctx.send("gcs", FetchLineage(actor.id, actor.incarnation))
         return True
@@ -384,7 +384,7 @@ class ActorManager:
     def _forget(self, actor: ActorRecord, await_log: bool = False) -> None:
         """Forget an actor; `await_log`: keep its replies that wait for the log."""
         del self.actors[actor.id]
-        self._services.pool.end_hold(actor.spec.demand)
+        self._services.pool.unreserve(actor.spec.demand)
         self.unsent.pop(actor.id, None)
         actor.worker = None
         actor.ended = True

@@ -2,9 +2,9 @@
 
 A committed bundle i of group g with 2 CPUs is ``CPU_group_<i>_<g>: 2`` and
 ``CPU_group_<g>: 2``. A task in the group demands those instead of ``CPU``
-(`demand_in`), so that schedulers need to know nothing of groups. Every task
-takes a little of ``bundle_group_<g>`` too: one without demands has to run there
-as well.
+(`demand_in`), so that schedulers need to know nothing of groups. Every task in the
+group also takes a little of ``bundle_group_<g>``, so that a task without demands runs
+on one of the group's nodes, too.
 
 A group's ID, in hexadecimal, begins with the number of its job.
 """
@@ -18,16 +18,17 @@ from raytwin.runtime.control.core.resources import UNIT, format_demand, parse_de
 from raytwin.runtime.control.messages import TaskSpec
 
 HEX = frozenset("0123456789abcdef")
-MARK = 1000.0
-"""How much of ``bundle_group_<g>`` a bundle has, and"""
-MARK_PER_TASK = 0.001
-"""how much of it a task takes."""
+BUNDLE_UNITS = 1000.0
+"""The amount of ``bundle_group_<g>`` that each bundle has."""
+BUNDLE_UNITS_PER_TASK = 0.001
+"""The amount of ``bundle_group_<g>`` that each task in the group takes."""
 
 
 def demand_in(demand: str, group: str, index: int) -> str:
-    """Return a demand rewritten to the resources of a group; bundle -1: of any."""
+    """Return a demand in terms of a group's resources: of bundle `index`, or of any bundle if
+    -1."""
     amounts: dict[str, float] = {}
-    parts = [*parse_demand(demand), ("bundle", round(MARK_PER_TASK * UNIT))]
+    parts = [*parse_demand(demand), ("bundle", round(BUNDLE_UNITS_PER_TASK * UNIT))]
     for name, units in parts:
         amounts[f"{name}_group_{group}"] = units / UNIT
         if index >= 0:
@@ -36,16 +37,16 @@ def demand_in(demand: str, group: str, index: int) -> str:
 
 
 def group_resources(bundle: Mapping[str, float], group: str, index: int) -> dict[str, float]:
-    """Return the resources that a node has because of a committed bundle."""
+    """Return the resources that a committed bundle adds to its node."""
     named: dict[str, float] = {}
-    for name, amount in [*bundle.items(), ("bundle", MARK)]:
+    for name, amount in [*bundle.items(), ("bundle", BUNDLE_UNITS)]:
         named[f"{name}_group_{group}"] = amount
         named[f"{name}_group_{index}_{group}"] = amount
     return named
 
 
 def is_of_group(resource: str) -> bool:
-    """Whether a resource of this name is there only where a group is."""
+    """Whether a resource of this name belongs to a placement group."""
     group = resource.rpartition("_")[2]
     return "_group_" in resource and len(group) == 2 * ARRAY_BYTES and set(group) <= HEX
 

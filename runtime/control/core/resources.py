@@ -62,17 +62,18 @@ def parse_demand(demand: str) -> tuple[tuple[str, int], ...]:
 
 
 class ResourcePool:
-    """The resources of a node: in all, free, and held for good.
+    """The resources of a node: in total, free, and reserved.
 
-    What a task has taken comes back when that ends. What an actor has, or waits for, does
-    not: nothing else can count on it.
+    A task returns its resources when it ends. An actor keeps those that it has, or waits for, as
+    long as it lives: they are reserved, and no other demand can count on them.
     """
 
     def __init__(self, resources: Mapping[str, float]) -> None:
         self.total: Amounts = {name: round(amount * UNIT) for name, amount in resources.items()}
         self.free: Amounts = dict(self.total)
-        self.held: Amounts = {}
-        """For good, maybe more than there is; free or taken as anything else."""
+        self.reserved: Amounts = {}
+        """By name: units that are reserved, maybe more than the total. An actor that still waits
+        has not taken its own yet, so reserved units may be free."""
         self._slots: dict[str, int] = {}
 
     def feasible(self, demand: str) -> bool:
@@ -86,48 +87,49 @@ class ResourcePool:
         return all(free.get(name, 0) >= units for name, units in parse_demand(demand))
 
     def usable(self, demand: str) -> bool:
-        """Whether the demand could be met beside what is held for good, once tasks end."""
-        total, held = self.total, self.held
+        """Whether the node could meet the demand, without what is reserved, once tasks end."""
+        total, reserved = self.total, self.reserved
         return all(
-            total.get(name, 0) - held.get(name, 0) >= units for name, units in parse_demand(demand)
+            total.get(name, 0) - reserved.get(name, 0) >= units
+            for name, units in parse_demand(demand)
         )
 
     def slots(self, demand: str) -> int:
-        """Return how many such demands the node could meet at once beside what is held for good.
+        """Return how many such demands the node could meet at once, without what is reserved.
 
         A demand of nothing counts as one that needs a CPU, for estimates.
         """
         slots = self._slots.get(demand)
         if slots is None:
-            total, held = self.total, self.held
+            total, reserved = self.total, self.reserved
             parsed = parse_demand(demand)
             if parsed:
-                least = min((total.get(n, 0) - held.get(n, 0)) // units for n, units in parsed)
+                least = min((total.get(n, 0) - reserved.get(n, 0)) // units for n, units in parsed)
                 slots = max(0, least)
             else:
                 slots = total.get("CPU", 0) // UNIT
             self._slots[demand] = slots
         return slots
 
-    def hold(self, demand: str) -> None:
-        """Hold a demand for good from now on, whether it is free yet or not."""
+    def reserve(self, demand: str) -> None:
+        """Reserve a demand for an actor, whether it is free yet or not."""
         self._slots.clear()
         for name, units in parse_demand(demand):
-            self.held[name] = self.held.get(name, 0) + units
+            self.reserved[name] = self.reserved.get(name, 0) + units
 
-    def hold_only(self, held: Mapping[str, int]) -> None:
-        """Replace all that is held for good."""
-        if held != self.held:
+    def set_reserved(self, reserved: Mapping[str, int]) -> None:
+        """Replace all reservations."""
+        if reserved != self.reserved:
             self._slots.clear()
-            self.held = dict(held)
+            self.reserved = dict(reserved)
 
-    def end_hold(self, demand: str) -> None:
-        """End a hold."""
+    def unreserve(self, demand: str) -> None:
+        """End the reservation of a demand."""
         self._slots.clear()
         for name, units in parse_demand(demand):
-            self.held[name] -= units
-            if not self.held[name]:
-                del self.held[name]
+            self.reserved[name] -= units
+            if not self.reserved[name]:
+                del self.reserved[name]
 
     def room(self, demand: str, most: int) -> int:
         """Return how many more such demands can be met now, up to `most`."""
@@ -135,14 +137,14 @@ class ResourcePool:
         return min([most, *free])
 
     def take(self, demand: str) -> None:
-        """Take what `fits`."""
+        """Take a demand, which must fit (see `fits`)."""
         for name, units in parse_demand(demand):
             left = self.free[name] - units
             assert left >= 0, f"{name} would be oversubscribed"
             self.free[name] = left
 
     def add(self, resources: Mapping[str, float]) -> None:
-        """The node has more of these, or has them from now on."""
+        """Add resources to the total of the node, as free."""
         self._slots.clear()
         for name, amount in resources.items():
             units = round(amount * UNIT)
@@ -150,7 +152,7 @@ class ResourcePool:
             self.free[name] = self.free.get(name, 0) + units
 
     def remove(self, resources: Mapping[str, float]) -> None:
-        """Take away what was added, and is free."""
+        """Remove resources that were added, and are free."""
         self._slots.clear()
         for name, amount in resources.items():
             units = round(amount * UNIT)
@@ -160,14 +162,14 @@ class ResourcePool:
             if not self.total[name]:
                 del self.total[name], self.free[name]
 
-    def lend(self, demand: str) -> None:
+    def lend_to_group(self, demand: str) -> None:
         """Lend a taken demand to a placement group: no other task can count on it."""
         self._slots.clear()
         for name, units in parse_demand(demand):
             self.total[name] -= units
 
-    def end_loan(self, demand: str) -> None:
-        """Take a lent demand back, as free."""
+    def end_group_loan(self, demand: str) -> None:
+        """End the loan of a demand to a placement group: it is free again."""
         self._slots.clear()
         for name, units in parse_demand(demand):
             self.total[name] += units
@@ -180,13 +182,15 @@ class ResourcePool:
         )
 
     def take_back(self, demand: str) -> None:
-        """Take what was given back for a while, in use again or not: less than nothing is
-        free then, until as much is given back."""
+        """Take again, for a task that goes on, what it gave back while it was blocked.
+
+        Another task may use it by now: then the free amount is negative until one of them ends.
+        """
         for name, units in parse_demand(demand):
             self.free[name] -= units
 
     def is_over(self, demand: str) -> bool:
-        """Whether more is in use than there is of anything that the demand names."""
+        """Whether any resource that the demand names is oversubscribed, as after `take_back`."""
         return any(self.free.get(name, 0) < 0 for name, _ in parse_demand(demand))
 
     def give(self, demand: str) -> None:

@@ -46,7 +46,7 @@ class FailureDetector:
         """Note a sign of life."""
         self._heard[node] = now
 
-    def excuse(self, stall_s: float) -> None:
+    def extend_timeouts(self, stall_s: float) -> None:
         """Extend every node's timeout: the GCS itself was held up for that long."""
         for node in self._heard:
             self._heard[node] += stall_s
@@ -132,7 +132,7 @@ class NodeTable:
         late_s = now - self._checked_s - self._config.heartbeat_s
         self._checked_s = now
         if late_s > self._config.heartbeat_s:
-            self.detector.excuse(late_s)
+            self.detector.extend_timeouts(late_s)
         for node in self.detector.suspects(now):
             self.declare_dead(node, f"no heartbeat for {self.detector.timeout_s:g} s")
         self._ctx.after(self._config.heartbeat_s, self._check)

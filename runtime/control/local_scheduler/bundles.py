@@ -117,7 +117,7 @@ class Bundles:
             return
         bundle = self._bundles[(message.group, message.index)]
         bundle.committed = True
-        self._pool.lend(bundle.demand)
+        self._pool.lend_to_group(bundle.demand)
         self._pool.add(bundle.resources)
 
     def _end_waiting(self, group: str) -> None:
@@ -168,4 +168,4 @@ class Bundles:
             if self._pool.is_free(bundle.resources):
                 del self._bundles[key], self.returning[key]
                 self._pool.remove(bundle.resources)
-                self._pool.end_loan(bundle.demand)
+                self._pool.end_group_loan(bundle.demand)

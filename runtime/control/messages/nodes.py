@@ -1,6 +1,6 @@
-"""Nodes, processes and jobs: who is there, how loaded, who has died, what is asked of all.
+"""Nodes, processes and jobs: registration, load, deaths; queries and events.
 
-A job is a driver with all that comes of it; see the page of `node`.
+A job is a driver and everything that it submits; see `node`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from msgspec import Struct
 class NodeInfo(Struct, array_like=True):
     """A row of the node table.
 
-    ``incarnation`` counts from 1 how often a node of this number was started;
-    whoever starts it knows. What an earlier one still says counts no more.
+    ``incarnation`` counts from 1 how often a node of this number was started; the process
+    that starts it knows. Messages of earlier incarnations are ignored.
     """
 
     node: int
@@ -44,7 +44,7 @@ class NodeChanged(Struct, array_like=True, tag=32):
 class NodeUnreachable(Struct, array_like=True, tag=42):
     """The world saw the connection to a node break.
 
-    ``incarnation``: whose it was; 0: whichever is there.
+    ``incarnation``: the node's, if it is known; 0: the present one.
     """
 
     node: int
@@ -66,8 +66,8 @@ class Load(Struct, array_like=True, gc=False):
     available: dict[str, float]
     starving: dict[str, int] = {}
     """By demand: elements that have waited for long; see `starvation`."""
-    held: dict[str, int] = {}
-    """Resources that actors hold or wait for, in 1/10,000; see `ResourcePool.held`."""
+    reserved: dict[str, int] = {}
+    """Resources that actors have or wait for, in 1/10,000; see `ResourcePool.reserved`."""
 
 
 class Heartbeat(Struct, array_like=True, tag=33):
@@ -88,7 +88,7 @@ class StartWorker(Struct, array_like=True, tag=65):
 
 
 class StopWorker(Struct, array_like=True, tag=66):
-    """A worker is not needed any more: it leaves of itself."""
+    """A worker is not needed any more: its process ends by itself."""
 
     worker: str
 
@@ -105,9 +105,9 @@ class WorkerDied(Struct, array_like=True, tag=67):
 
 
 class Query(Struct, array_like=True, tag=22):
-    """Ask the cluster something; `queries` says what there is to ask.
+    """Ask for rows about the cluster's state; `queries` has the kinds.
 
-    ``key`` names the asker's request; it comes back in the answer.
+    ``key`` is the client's number of the request; the reply has it, too.
     """
 
     kind: str
@@ -130,16 +130,16 @@ class Event(Struct, array_like=True, tag=41):
     subject: str
     detail: str = ""
     count: int = 1
-    """How many it stands for, tasks for instance."""
+    """The number of things that it happened to, for instance tasks."""
 
 
 class JobInfo(Struct, array_like=True):
     """A row of the job table."""
 
     number: int
-    """0: it is to be given one."""
+    """0: the GCS has not given it a number yet."""
     driver: str = ""
-    """The address of its client."""
+    """The driver's address."""
     node: int = 0
     pid: int = 0
     namespace: str = ""
@@ -152,7 +152,7 @@ class JobInfo(Struct, array_like=True):
 
 
 class RegisterJob(Struct, array_like=True, tag=165):
-    """A driver wants to join by its node; answered by `JobRegistered`."""
+    """A driver wants to join the cluster through its node; answered by `JobRegistered`."""
 
     info: JobInfo
     key: int
@@ -166,22 +166,22 @@ class JobRegistered(Struct, array_like=True, tag=166):
 
 
 class DescribeJob(Struct, array_like=True, tag=167):
-    """A driver says what of its job only it knows."""
+    """A driver sends the facts about its job that only it knows."""
 
     namespace: str
     entrypoint: str
     pid: int
     job: bytes = b""
-    """As its node knows."""
+    """The client's job; its node fills it in."""
 
 
 class JobEnded(Struct, array_like=True, tag=168):
-    """A driver, or a detached actor, is gone: nothing of its job is wanted any more."""
+    """A driver or a detached actor has ended: drop everything that belongs to its job."""
 
     job: bytes
     reason: str
     kept: list[bytes] = []
-    """Functions of it, and of jobs before, that detached actors are made by."""
+    """Functions of this and of earlier jobs that detached actors still need."""
 
 
 ClusterMessage = Union[

@@ -85,7 +85,7 @@ from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.object_manager import ObjectManager
 from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.objects.result_manager import ResultManager
-from raytwin.runtime.control.observability.queries import QueryDesk
+from raytwin.runtime.control.observability.queries import Queries
 from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.scheduling.policies import make_policy
@@ -173,7 +173,7 @@ class NodeManager:
         self.object_manager = ObjectManager(
             ctx, node, self.objects, self.log, self.contained_references, self._lives
         )  # fmt: skip
-        self.queries = QueryDesk(
+        self.queries = Queries(
             ctx, node, self.members, {
                 "actors": self.actors.rows,
                 "timeline": lambda: list(self.timeline.rows),
@@ -327,7 +327,7 @@ class NodeManager:
             assigned=self.submission.assigned,
             available=self.pool.available(),
             starving={} if self.members.alone else self.starvation.look(),
-            held=dict(self.pool.held),
+            reserved=dict(self.pool.reserved),
         )
         self.ctx.send("gcs", Heartbeat(self.node, self.incarnation, load))
         self.ctx.after(self.config.heartbeat_s, self._beat)
@@ -401,7 +401,7 @@ class NodeManager:
         info = message.info
         if info.number:
             self.access.drivers[info.driver] = job_id(info.number)
-        self.ctx.send(f"door:{self.node}", message)
+        self.ctx.send(f"admission:{self.node}", message)
 
     def _on_describe(self, source: str, message: DescribeJob) -> None:
         """A driver says more of its job."""
@@ -410,7 +410,7 @@ class NodeManager:
 
     def _on_job_ended(self, source: str, message: JobEnded) -> None:
         """Drop all that a job has here, at the end of its driver or at the GCS's news of it."""
-        if source.startswith("door:"):
+        if source.startswith("admission:"):
             self.ctx.send("gcs", message)
         if message.job not in self.access.ended:
             self.access.ended.add(message.job)

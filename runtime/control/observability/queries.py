@@ -75,7 +75,7 @@ class _Gathering(Struct):
     rows: list[Any] = []
 
 
-class QueryDesk:
+class Queries:
     """Answers the queries that reach a node."""
 
     def __init__(

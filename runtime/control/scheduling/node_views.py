@@ -51,16 +51,16 @@ class Node:
         coming = self._coming
         while coming and coming[0][0] <= load.assigned:
             coming.popleft()
-        self.pool.hold_only(load.held)
+        self.pool.set_reserved(load.reserved)
         for _, demand in coming:
-            self.pool.hold(demand)
+            self.pool.reserve(demand)
 
     def give_actor(self, demand: str) -> None:
         """An actor is on its way there."""
         self.sent += 1
         self.actors += 1
         self._coming.append((self.sent, demand))
-        self.pool.hold(demand)
+        self.pool.reserve(demand)
 
     def rank(self, demand: str) -> tuple[bool, bool, int]:
         """Return what makes it worse than other nodes for an actor, the weightiest first."""
