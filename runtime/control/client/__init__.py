@@ -1,21 +1,23 @@
 """The client: the part of every driver and worker that submits, waits and counts references.
 
-In the paper this is the driver's and the worker's half of Ray's API. The world (real process
-or simulation) runs user code, makes `ObjectRef`s and sleeps; the client decides everything
+In the paper this is the driver's and the worker's half of Ray's API. The world (real processes
+or the simulation) runs user code, makes `ObjectRef`s and sleeps; the client decides everything
 else, so both worlds share it.
 
 State
 -----
 `Client.entries` has an `Entry` for each array that this process owns: its result, its
-references, its unfinished users, its waiters. All parts share this table. Objects of other
-owners are *borrowed*: counted in `References.borrowed` and `ReferenceCounter.loans`.
+references, the unfinished tasks that use it, its waiters. All parts share this table. Objects of
+other owners are *borrowed*: counted in `References.borrowed` and `ReferenceCounter.loans`.
 
 Messages
 --------
 ======================= ==================================================================
-out, to its node        SubmitTasks, PutObjects, Release, Unpin (batched by `SendBuffer`);
-                        ExportFunction, WantObjects, AllocateObject, AbandonObject, Query,
-                        CancelTask, FindActor, KillActor, DescribeJob, RefUpdates
+out, to its node        SubmitTasks, PutObjects, Release, Unpin (it no longer reads the object),
+                        all batched by `SendBuffer`; ExportFunction, WantObjects,
+                        AllocateObject, AbandonObject, Query, CancelTask, FindActor, KillActor,
+                        DescribeJob, RefUpdates; KvPut, KvGet, FindTask, CreateGroup and
+                        RemoveGroup, which the session makes
 in                      TaskResults, ObjectsReady, ObjectAllocated, QueryReply, KvReply,
                         TaskFound, ActorFound, GroupCreated, RefUpdates, BorrowersGone,
                         GiveBack, TasksUnsent
@@ -33,8 +35,8 @@ Modules
 client          `Client`: the parts, and the messages that reach them
 submitter       the IDs and submission of tasks, calls and puts; cancellation
 send_buffer     batches of what goes to the node
-references      what keeps an array, and its release; delivered objects and the views of them
+references      the reasons to keep an array, and its release; pinned objects and views of them
 waits           results and objects that arrive, waiters, and the lookup of values
-requests        questions to the node and the GCS
+requests        requests to the node and the GCS
 owned_arrays    `Entry` and `Waiter`
 """

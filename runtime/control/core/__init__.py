@@ -1,23 +1,23 @@
 """The base of all packages of the control plane.
 
-The control plane is a set of state machines without I/O. `context` is their only port to the
-world: time, random numbers, timers, and sending messages. The rest of this package is what
-several machines need in the same form. It imports `messages` alone.
+The control plane is a set of state machines without I/O. `context` is their only interface to the
+world: time, random numbers, timers, and sending messages. The rest of this package is shared by
+several state machines. It imports nothing of the control plane but `messages`.
 
 Modules
 -------
-context             the port; turns; how a component's parts declare what they take
-addresses           how components are addressed
+context             the interface to the world; turns; how a part of a component declares its
+messages addresses           the addresses of components
 config              the cluster's settings
 ids                 deterministic IDs of tasks, objects and functions
-resources           amounts and demands of resources, and what is free
+resources           demands of tasks; a node's total, free and reserved resources
 group_resources     the resources of a placement group's bundles
-membership          the node table as a node or the global scheduler has heard it
-access              what one job may do to another's tasks and objects
-task_ranges         splitting ranges of tasks; what a task says of itself
-call_batches        runs: calls of one actor that travel together
+membership          the node table as the GCS has published it to a component
+access              the jobs of a node's clients, and the jobs that have ended
+task_ranges         splitting ranges of tasks; facts read from a `TaskSpec`
+call_batches        batches: calls of one actor that travel together
 worker_record       a worker as its node sees it
-failed_values       errors of the system in place of values
+failed_values       values that stand for an error of the system; `get` raises it
 batching            cutting long lists into messages of bounded length
 range_set           a set of integers as ranges
 bounded_map         a mapping that forgets its oldest entries

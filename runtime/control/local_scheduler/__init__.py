@@ -7,26 +7,27 @@ resources; then the global scheduler (`scheduling`) places it. Ranges of a task 
 
 The way of a range::
 
-    SubmitTasks ──> `Submission` ──spillback: keep?──no──> PlaceTasks to the global scheduler
-                        │ yes
+    SubmitTasks ──> `Submission` ──the policy spills it──> PlaceTasks to the global scheduler
+                        │ the policy keeps it
     AssignTasks ────────┤
                         ↓
                     `TaskInputs`     waits for its function and its inputs
                         ↓
-                    `ReadyQueue`     a lane per job and demand, oldest first
+                    `ReadyQueue`     a queue per job and resource demand, oldest first
                         ↓
-                    `WorkerLeases`   RunTasks: a leased worker gets up to ``ahead_s`` of work
-                        ↓
+                    `WorkerLeases`   RunTasks: a leased worker gets work for ``ahead_s`` seconds
+                        ↓            in advance
                     `Dispatcher`     TasksDone, TakenBack, Blocked: done, or queued again
 
 State: waiting and ready ranges, the workers with their leases and assigned ranges, the mean
 time of each function, the bundles of placement groups. All of it is lost with the node; the
 GCS then places again what the node had accepted.
 
-Messages in: SubmitTasks, AssignTasks, TasksClaimed, WorkerReady, TasksDone, StreamItems,
-TakenBack, Blocked, Unblocked, CancelTask, MoveTasks, PrepareBundle, CommitBundle, ReturnBundle,
-ExportFunction, FunctionBlob. Out: PlaceTasks, ClaimTasks, TasksMoved, BundlePrepared, RunTasks,
-TakeBack, Resume, StartWorker, StopWorker, KillWorker, FetchFunction.
+Messages in: SubmitTasks, AssignTasks, TasksClaimed, FindActor, WorkerReady, TasksDone,
+StreamItems, TakenBack, Blocked, Unblocked, CancelTask, MoveTasks, PrepareBundle, CommitBundle,
+ReturnBundle, ExportFunction, FunctionBlob. Out: PlaceTasks, ClaimTasks, CreateActors, TasksMoved,
+BundlePrepared, RunTasks, TakeBack, CancelTask, Resume, StartWorker, StopWorker, KillWorker,
+FetchFunction, ExportFunction, FunctionBlob, TaskResults, Event.
 
 Promises: resources are never oversubscribed, and free again when nothing runs (G5); an accepted
 range ends with a result or an error, or another node takes it over; only failures of the system
@@ -34,13 +35,13 @@ are retried (G4).
 
 | module | what it does |
 |---|---|
-| `submission` | takes what clients submit, keeps it or passes it on, and takes what is assigned |
+| `submission` | accepts tasks that clients submit or spills them; accepts assigned tasks |
 | `dependencies` | holds a range until its function and its inputs are here |
-| `ready_queue` | ranges that could run now |
+| `ready_queue` | ranges whose inputs are here, until a worker is free |
 | `worker_pool` | starts and stops workers |
 | `worker_leases` | leases workers to ready ranges |
-| `dispatcher` | hears from workers: done, taken back, blocked, died |
-| `cancellation` | takes tasks back, with their children |
+| `dispatcher` | handles reports of workers: done, taken back, blocked, died |
+| `cancellation` | cancels tasks, with their children |
 | `starvation` | reports ranges that another node could run sooner |
 | `bundles` | reserves resources for placement groups |
 """

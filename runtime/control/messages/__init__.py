@@ -1,8 +1,7 @@
-"""Every control message: the protocol, with who speaks with whom on this page.
+"""Every control message: the protocol, with the senders and receivers of each on this page.
 
-All are msgspec structs, encoded as msgpack arrays behind a small integer tag,
-which no two share; a frame carries one sender, one receiver and the messages of
-one turn:
+All are msgspec structs, encoded as msgpack arrays behind a small integer tag, which no two share.
+A frame has one sender, one receiver and the messages of one turn:
 
     frame = [source address, destination address, [message, ...]]
 
@@ -10,12 +9,26 @@ Functions, arguments and values are opaque ``bytes`` here; only workers and
 drivers serialize and deserialize. Times are seconds, sizes are bytes. New fields
 go to the end, with a default.
 
-The structs are in the modules of this package, one per concern, each of which ends
-with the union of its messages; `parts` has what messages are made of. All others
-import them from here.
+The structs are in the modules of this package, one per subject, each of which ends with the union
+of its messages. `common` has the structs that messages contain, such as `TaskSpec`; `errors` has
+the errors of the system. Other packages import all of them from here.
 
-Who speaks with whom
---------------------
+Senders and receivers
+---------------------
+Most senders and receivers are components (see `addresses`): ``gcs``, ``global`` (the global
+scheduler), ``node`` and its clients. A ``client`` is a driver or a ``worker``. The others need I/O,
+so they belong to the world, which calls them through the same messages:
+
+==================== =======================================================
+``store:<n>``        the object store of node n: memory, disk, copies to other nodes
+``pool:<n>``         starts and stops the worker processes of node n
+``links``            the connections of a process; it closes those of dead processes
+``admission:<n>``    admits drivers to the cluster, and reports their end
+``launcher``         starts and stops replicas of the GCS
+``storage``          the GCS's disk
+``world``            real processes or the simulation itself, which sees broken connections
+==================== =======================================================
+
 ==================== =======================================================
 client  -> node      SubmitTasks, ExportFunction, WantObjects, PutObjects,
                      AllocateObject, AbandonObject, Release, Unpin, Query, CancelTask,
@@ -34,14 +47,14 @@ gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
                      SeekOwners
 gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
 gcs     -> links     NodeChanged
-gcs     -> global    CancelTask (with the nodes that have it)
+gcs     -> global    CancelTask (with the nodes that have accepted the task)
 node    -> global    PlaceTasks, CancelTask, CreateGroup, RemoveGroup,
                      BundlePrepared, Query, TasksMoved
 global  -> node      AssignTasks, TaskResults (of what cannot be placed), CancelTask,
                      PrepareBundle, CommitBundle, ReturnBundle, GroupCreated, QueryReply,
                      MoveTasks
-global  -> gcs       LocateObjects, TaskUpdates, CancelTask
-node    -> node      TaskResults, PullObject, ObjectPayload
+global  -> gcs       LocateObjects, TaskUpdates, CancelTask, Event
+node    -> node      TaskResults, PullObject, ObjectPayload, Query, QueryReply
 node    -> store     Allocate, Free, Fetch, Spill, DropSpilled
 store   -> node      Allocated, Fetched, NoRoom, Spilled
 node    -> pool      StartWorker, StopWorker, KillWorker
@@ -61,16 +74,16 @@ node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillA
                      LogCalls, SaveActor, FetchLineage, FindActor
 gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
 gcs     -> global    ActorChanged, PlaceTasks (creations)
-global  -> gcs       ActorPlaced
+global  -> gcs       ActorPlaced, ActorFailed
 node    -> node      ActorCalls, CancelCall, DrainCalls, CallsDrained
 
 jobs:
-door    -> node      RegisterJob, JobEnded
+admission -> node    RegisterJob, JobEnded
 client  -> node      DescribeJob
 node    -> gcs       RegisterJob, DescribeJob, JobEnded
 gcs     -> node      JobRegistered, JobEnded
 gcs     -> global    JobEnded
-node    -> door      JobRegistered
+node    -> admission JobRegistered
 
 references:
 client  -> node      RefUpdates
@@ -78,8 +91,8 @@ node    -> node      RefUpdates
 node    -> client    RefUpdates, BorrowersGone
 ==================== =======================================================
 
-Where the GCS is sharded (see `sharding`), ``gcs.<k>`` has a part of the tables, and
-what is for these goes there:
+Where the GCS is sharded (see `sharding`), ``gcs.<k>`` has a part of the tables, and messages for
+these go there. In addition:
 
 ==================== =======================================================
 global  -> gcs.<k>   TasksPlaced, in place of TaskUpdates and AssignTasks
@@ -100,18 +113,14 @@ replica -> node      ChainOutput
 replica -> replica   ChainCommands, ChainAck, Snapshot
 replica -> master    ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected
 node    -> master    ChainHello, ReplicaSuspected
-master  -> both      ChainConfigured
+master  -> node      ChainConfigured
+master  -> replica   ChainConfigured
 master  -> launcher  StartReplica, StopReplica
-master  -> machine   ClientGone, NodeUnreachable, Event (in a ChainRequest)
+master  -> gcs       ClientGone, NodeUnreachable, Event (in a ChainRequest)
 replica -> storage   LogCommands, LogSnapshot, StoreRows, LoadRow
 storage -> replica   Logged, RowLoaded
 world   -> any       ReplicaLost
 ==================== =======================================================
-
-``store:<n>``, ``pool:<n>``, ``links`` and ``door:<n>`` are not components but what
-needs I/O: moving bytes, starting processes, closing the connections of who has
-died, and letting drivers in.
-Each world has its own.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """The objects of a node: the object manager and the object directory of the paper.
 
 A task, a call or a put makes the objects of an array; the array's **owner** is the client that
-submitted or put it. Small values ride in the result, and go with it to the owner and to nodes
-that pull them. A large value is sealed in the arena of the node that made it (the *primary*);
-other nodes fetch copies. The store itself (`store:<node>`) is a process's part, behind messages:
-the control plane decides, the store allocates, copies and writes to disk.
+submitted or put it. A small value is part of the result message, and goes with it to the owner and
+to nodes that pull it. A large value is written to the arena, the shared memory of its node, and
+*sealed*: from then on it never changes, and may be read and copied. The copy on the node that made
+it is the *primary*, which the node keeps, or writes to disk, until the object is released; copies
+on other nodes may be evicted. The store itself (`store:<node>`) belongs to the world: the control
+plane decides, and the store allocates, copies and writes to disk.
 
 State, in one node::
 
@@ -26,14 +28,14 @@ Messages::
 Promises: an object is freed once its owner has released it and no client pins it (G8); an
 object that a task or client pins is never evicted; an object whose node dies is fetched from
 a copy or reconstructed, and every client that wants it gets the value or the reason of its loss
-(G1, G2); objects share the fate of their owner.
+(G1, G2); an object is lost with its owner.
 
-- `object_directory`: the parts above as one object
-- `result_table`, `local_objects`, `pull_manager`: these parts
+- `object_directory`: owners, results, local objects and pulls as one Python object
+- `result_table`, `local_objects`, `pull_manager`: three of these; `ownership` has the fourth
 - `object_manager`: messages of clients, other nodes and the GCS about objects
 - `result_manager`: keeps, logs and delivers results of tasks and calls, also of repeated ones
-- `release_manager`: the release of arrays, by their owners or with them
-- `gcs_write_log`: rows for the GCS, written behind
+- `release_manager`: releases arrays when their owners release them or die
+- `gcs_write_log`: rows for the GCS, sent later, in batches
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ apply the same commands in the same order to equal, deterministic state machines
 * The **master** removes a failed replica and adds a new one behind the tail. Each of its decisions
   begins a new *epoch*; a replica takes no command or acknowledgement of another epoch, which
   fences a replica that does not know the latest. A message of a later epoch waits for it.
-* **Sessions**: a client numbers its requests and the machine numbers the client's outputs; both
-  keep what is not confirmed, so that each takes effect once, whichever replicas fail.
+* **Sessions**: a client numbers its requests and the machine numbers its outputs to the client.
+  Both keep those that are not confirmed, so that each takes effect once, whichever replicas fail.
 
 Recovery
 --------

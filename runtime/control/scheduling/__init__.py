@@ -5,14 +5,15 @@ can run a task it chooses the one with the least estimated wait: queue length x 
 plus bytes of remote inputs / mean bandwidth. Queue lengths and both means come with heartbeats,
 places and sizes of inputs from the GCS. The rule is a `Policy`; programs choose one by name.
 
-State: the nodes with their last load and what was sent since, ranges that no node can run,
-ranges whose inputs are being located, actors' places, placement groups. None of it is durable:
-it logs every assignment in the GCS before it sends it, so the GCS can place again what a dead
-node had, and keeps no copy.
+State: the nodes with their last load and the number of elements sent to them since, ranges that no
+node can run, ranges whose inputs are being located, the nodes of actors, placement groups. None of
+it is durable: the scheduler logs every assignment in the GCS before it sends it, so that the GCS
+can have the tasks of a dead node placed again.
 
 Messages in: PlaceTasks, LoadChanged, NodeChanged, ObjectLocations, TasksMoved, ActorChanged,
 CancelTask, CreateGroup, RemoveGroup, BundlePrepared, JobEnded, Query. Out: AssignTasks, MoveTasks,
-PrepareBundle, CommitBundle, ReturnBundle and CancelTask to nodes; TaskUpdates, ActorPlaced,
+PrepareBundle, CommitBundle, ReturnBundle, GroupCreated, QueryReply and CancelTask to nodes;
+TaskUpdates, ActorPlaced,
 ActorFailed, LocateObjects and Event to the GCS; TaskResults to the owner of a range that ends here.
 
 Promises: no range or actor is lost or placed twice; what no node can run waits for one that can,
@@ -22,8 +23,8 @@ at all.
 | module | what it does |
 |---|---|
 | `global_scheduler` | places ranges and actors, and dispatches the messages |
-| `policies` | where a range runs: one small class a policy |
-| `strategies` | where a range has to run, if its task says so |
-| `node_views` | what is known of each node, and what a policy sees of it |
+| `policies` | choose the node of a range: one small class per policy |
+| `strategies` | the nodes that a task's scheduling strategy allows |
+| `node_views` | the scheduler's data about each node, and the view of it that a policy gets |
 | `placement_groups` | reserves bundles all together or not at all |
 """

@@ -1,14 +1,14 @@
 """The worker's queue: which of its tasks or calls runs next, and when their results are sent.
 
 In the paper a worker executes the tasks that its local scheduler assigns, one at a time. Here
-the node assigns ahead of need, so that a worker never waits for the next task, and takes back
-what has not started when the worker blocks in `get` or another worker is idle. The world runs
-user code; the executor decides what.
+the node assigns tasks in advance, so that a worker never waits for the next one, and takes back
+those that have not started when the worker blocks in `get` or another worker is idle. The world
+runs user code; the executor decides which task or call runs next.
 
 State
 -----
-The queue of assignments, the running range and its next element, results that wait for more
-to travel with, calls that were cancelled while they ran.
+The queue of assignments, the running range and its next element, results that are not sent yet,
+calls that were cancelled while they ran.
 
 Messages
 --------
@@ -22,7 +22,8 @@ Promises
 --------
 * An element is either reported or given back, never both, and runs at most once per assignment.
 * A plain actor runs its calls one at a time, in the order in which its node sent them.
-* Results leave after at most a few ``linger_s``, or at once if the queue is empty.
+* The worker holds results back for some ``linger_s`` (`core.config`) at most, so that several leave
+  in one message; when its queue is empty it sends them at once.
 
 Modules
 -------
