@@ -1,4 +1,4 @@
-"""What a replica of the GCS runs: the GCS and the global scheduler, or a shard, as one machine."""
+"""Puts components together: a GCS replica's state machine, and a node with its GCS clients."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 
 # After the imports above, which load every module of these packages that a machine uses.
 STATE_TYPES = StateTypes(messages, core, gcs, scheduling, state_machine)
-"""The classes that the state of a chain's machine consists of, for its snapshots."""
+"""The classes of all objects in the state of a replica's machine, for its snapshots."""
 
 
 def make_machine(config: Config, chain: int = 0) -> Machine:
-    """Return the machine that every replica of a chain starts out with."""
+    """Return a replica's machine in its first state: the GCS and the global scheduler, or a
+    shard."""
     factories: dict[str, Factory]
     if chain:
         factories = {shard_address(chain): lambda ctx: Shard(ctx, config, chain)}
@@ -45,7 +46,7 @@ def make_machine(config: Config, chain: int = 0) -> Machine:
 def make_node(
     ctx: Context, address: str, config: Config, make: Callable[[Context], NodeManager]
 ) -> tuple[Component, list[ChainClient], NodeManager]:
-    """Make a local scheduler with what is between it and the GCS of this cluster.
+    """Make a node manager with the router and chain clients between it and the cluster's GCS.
 
     Returns the outermost component, the clients of the chains in it, by chain, and the node
     manager.

@@ -8,13 +8,13 @@ small values with them. The life of an owned array::
                                              └─ large values: WantObjects,
                                                 ObjectsReady: LOCAL and pinned,
                                                 until released, or the node asks
-                                                for it back and no view is left
+                                                for room and no view is left
 
 A **borrowed** object is one whose reference came in a value: the client asks its node for it,
 as for a large value. `References` says when an array is released.
 
-The world serializes calls: it calls each method in a turn of its own, or from ``handle``.
-Waiting is the world's affair too: a `Waiter` counts what is missing.
+The world makes one call at a time: it calls each method in a turn of its own, or from ``handle``.
+The world also puts a thread to sleep while it waits: a `Waiter` counts what is missing.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Client:
         )
 
     def handle(self, source: str, message: Any) -> None:
-        """Take one message; raises TypeError for a type that no client is sent."""
+        """Take one message; raises TypeError for a message that is not for clients."""
         if isinstance(message, TaskResults):
             self.buffer.answered = True
             self.waits.on_results(message)

@@ -15,18 +15,19 @@ by_start = attrgetter("start")
 
 
 class Waiter:
-    """How many of the awaited things are still missing."""
+    """Counts the awaited objects, or replies, that are still missing."""
 
     __slots__ = ("arrived", "failed", "fetch", "missing")
 
     def __init__(self, fetch: bool = True) -> None:
         self.missing = 0
         self.fetch = fetch
-        """Whether a large value has to be brought here, or need only exist."""
+        """Whether large values are to be fetched to this node, or only have to exist."""
         self.arrived: list[bytes] | None = None
-        """If not None, objects that were missing and have arrived are noted here."""
+        """If not None: the missing objects that have arrived since."""
         self.failed = False
-        """Whether one that was missing is an error; `fail_early` looks for earlier ones."""
+        """Whether an object that was missing is an error; `fail_early` finds errors among the
+        others."""
 
 
 class Entry(Struct, eq=False, gc=False):
@@ -40,18 +41,18 @@ class Entry(Struct, eq=False, gc=False):
     result: RangeResult | None = None
     """The result of an array of one."""
     results: list[RangeResult] | None = None
-    """Those of a longer array, by start; later ones may overlap."""
+    """The results of a longer array, by start; later ones may overlap."""
     covered: Ranges | None = None
     items: dict[int, RangeResult] | None = None
-    """Of a stream: its items so far, by element; see `ids`."""
+    """For a stream: its items so far, by element; see `ids`."""
     refs: int = 0
     """`ObjectRef`s alive."""
     holds: int = 0
     """Unfinished tasks that have it as input."""
     is_call: bool = False
-    """Of an actor."""
+    """Whether it is the result of a call of an actor."""
     position: int = 0
-    """Of an array of one: where in the result's payload its first value is."""
+    """For an array of one: the position of its first value in the result's payload."""
     borrowers: Borrowers | None = None
     """Other clients with references to it."""
     deps: tuple[bytes, ...] = ()
@@ -59,8 +60,8 @@ class Entry(Struct, eq=False, gc=False):
     keeper: bytes = b""
     """The actor that may be rebuilt with these inputs: see `Client.submit`."""
     kept: dict[bytes, None] | None = None
-    """Of such an actor: large inputs held as long as it is; of any array: what
-    is inside its values and would otherwise be returned too soon."""
+    """For such an actor: large inputs that it keeps as long as it lives. For any array: the arrays
+    with references inside its values, which would otherwise be released too early."""
     waiters: dict[int, list[tuple[bytes, Waiter]]] | None = None
     """Waiters for an element, by index."""
     all_waiters: list[Waiter] | None = None
@@ -72,7 +73,7 @@ class Entry(Struct, eq=False, gc=False):
         return self.count > 1 or (self.result is not None and any(self.result.sizes))
 
     def is_small(self) -> bool:
-        """Of an array of one, with a result: whether all of its values are in there."""
+        """For an array of one with a result: whether all of its values are in the result."""
         result = self.result
         return result is not None and (result.status != OK or not result.sizes)
 

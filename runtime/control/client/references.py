@@ -1,4 +1,4 @@
-"""What keeps an array: references, unfinished tasks, and borrowers.
+"""The reasons to keep an array: references, unfinished tasks, and borrowers.
 
 The owner releases an array when no `ObjectRef` to it is alive (`Entry.refs`), no unfinished
 task has it as input and no value contains it (`Entry.holds`), its tasks have ended
@@ -34,7 +34,7 @@ class Pins:
         self._views: dict[bytes, int] = {}
         """How many views each object has."""
         self._awaited: list[frozenset[bytes]] = []
-        """What each `get` under way awaits."""
+        """The objects that each `get` under way awaits."""
         self._unpin_later: set[bytes] = set()
         """Pinned objects that are released and still have views."""
 
@@ -42,7 +42,7 @@ class Pins:
         """The node has delivered an object, and pinned a large one."""
         oid = value.object
         if value.size and oid in self._unpin_later:
-            # Its earlier pin is still held; one is enough.
+            # It is still pinned from before; one pin is enough.
             self._unpin_later.discard(oid)
             self._buffer.unpin(oid)
         self.objects[oid] = value
@@ -97,7 +97,7 @@ class Pins:
 
 
 class References:
-    """Counts what one client has references to, and releases arrays that nothing keeps."""
+    """Counts one client's references, and releases arrays that nothing keeps."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class References:
         self._pins = pins
         self._buffer = buffer
         self.borrowed: dict[bytes, int] = {}
-        """References alive to objects of other owners."""
+        """The number of live references to each object of other owners."""
         self.counter = ReferenceCounter(
             ctx, address, node, entries, self.end_hold, self._release_array
         )
@@ -123,7 +123,7 @@ class References:
     # -- ObjectRefs --------------------------------------------------------------
 
     def add_ref(self, oid: bytes) -> None:
-        """An `ObjectRef` to the object came to be."""
+        """The program has a new `ObjectRef` to the object."""
         entry = self._entries.get(oid[:ARRAY_BYTES])
         if entry is not None:
             entry.refs += 1
@@ -239,7 +239,7 @@ class References:
         del self._entries[entry.array]
         for oid in entry.local or ():
             self._pins.drop(oid)
-        # Before the arrays inside its values: a holder of the array needs them, too.
+        # Before the arrays inside its values: a borrower of the array needs them, too.
         self._buffer.release(entry.array)
         if entry.deps or entry.kept:
             # An actor that was found by its name never ran the creation with these inputs.
@@ -253,7 +253,7 @@ class References:
             self.release_if_free(entry)
 
     def give_back(self) -> None:
-        """Unpin large objects that the program does not look at: the node's arena is full."""
+        """Unpin large objects that the program does not read: the node's arena is full."""
         self.collect()
         for oid in self._pins.drop_idle():
             entry = self._entries.get(oid[:ARRAY_BYTES])

@@ -1,7 +1,7 @@
-"""What a client asks its node or the GCS, and the answers.
+"""Requests of a client to its node or the GCS, and the replies.
 
-Each request has a number; its waiter is done when the answer is in `replies` under it.
-Room in the arena is asked for by object instead.
+Each request has a number; its waiter is done when `replies` has the reply with this number. A
+request for room in the arena has the object's ID instead.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Requests:
         self._buffer = buffer
         self._last = 0
         self.replies: dict[int, Any] = {}
-        """Answers by request; the asker takes its own out."""
+        """Replies by request; the caller removes its own."""
         self.allocations: dict[bytes, int] = {}
-        """Where in the arena an object has its room, or -1."""
+        """The offset in the arena that an object was given, or -1."""
         self.full: dict[bytes, StoreFull] = {}
-        """Why an allocation failed, until its asker has looked."""
+        """Why an allocation failed, until its caller reads it."""
 
     def answered(self, request: int, answer: Any) -> None:
         """The node or the GCS has answered a request."""
@@ -63,7 +63,7 @@ class Requests:
         return self._last, self._waits.await_key(self._last.to_bytes(8, "big"))
 
     def query(self, kind: str) -> tuple[int, Waiter]:
-        """Ask for a table of the cluster, as it is after all that was submitted before."""
+        """Ask for a table of the cluster, as it is after all earlier submissions."""
         self._buffer.flush()
         request, waiter = self._begin()
         self._ctx.send(self._node, Query(kind, request, self._address))

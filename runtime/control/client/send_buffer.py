@@ -1,4 +1,4 @@
-"""What a client has not sent to its node yet: tasks, calls, puts, releases and unpins.
+"""Messages that a client has not sent to its node yet: tasks, calls, puts, releases, unpins.
 
 Batching saves a frame per item. A batch leaves at once if nothing was sent for ``linger_s``
 seconds, else with the next flush; at ``submit_batch_max`` tasks or puts it leaves too.
@@ -22,7 +22,7 @@ from raytwin.runtime.control.messages import (
 
 RELEASE_BATCH_MAX = 256
 _LOOK_MASK = 7
-"""Of tasks submitted in a row, every eighth looks at the clock."""
+"""Of tasks submitted in a row, the buffer checks the time at every eighth."""
 
 
 class SendBuffer:
@@ -36,7 +36,8 @@ class SendBuffer:
         self._batch_max = config.submit_batch_max
         self._submitted: list[TaskSpec] = []
         self.batch_extra: TaskExtra | None = None
-        """What the calls of the open batch have in common: a call with the same one joins it."""
+        """The common fields of the calls of the open batch: a call with the same object joins
+        it."""
         self._batch_spec: TaskSpec | None = None
         self._batch_arrays: list[bytes] = []
         self._batch_args: list[bytes] = []
@@ -50,7 +51,7 @@ class SendBuffer:
         """Whether a result has come since the last tasks were sent."""
 
     def begin_parent(self) -> None:
-        """Another task begins, and what it submits is in a batch of its own."""
+        """Another task begins: its calls begin a new batch."""
         if self._submitted or self._batch_arrays:
             self.flush()
 
@@ -68,7 +69,7 @@ class SendBuffer:
             self._submit_soon()
 
     def begin_batch(self, extra: TaskExtra, spec: TaskSpec) -> None:
-        """Open a batch: its calls share `extra`, the object itself, and all else in `spec`."""
+        """Open a batch: its calls share the object `extra` and all other fields of `spec`."""
         self._end_batch()
         self.batch_extra = extra
         self._batch_spec = spec
@@ -84,7 +85,7 @@ class SendBuffer:
             self._submit_soon()
 
     def _end_batch(self) -> None:
-        """Close the open batch: what is submitted next goes behind it."""
+        """Close the open batch: later submissions follow it."""
         if self._batch_spec is not None and self.batch_extra is not None:
             batch = batch_of(
                 self._batch_spec, self.batch_extra, self._batch_arrays, self._batch_args
@@ -167,4 +168,4 @@ class SendBuffer:
             else:
                 self._flush_soon()
         elif self._ctx.now() - self._flushed_s >= self._linger_s:
-            self.flush()  # the program may keep the timer's thread from running
+            self.flush()  # The program may keep the timer's thread from running.

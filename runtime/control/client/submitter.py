@@ -1,4 +1,4 @@
-"""What the running task of a client submits: tasks, calls and puts, and their IDs.
+"""Submits tasks, calls and puts of a client's running task, and gives them IDs.
 
 IDs are deterministic: each follows from the parent task and a counter (`ids`), so a task that
 runs again submits the same children.
@@ -32,7 +32,7 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 
 CHILDREN_MAX = 1024
-"""Arrays of one task that are kept without looking for what is gone."""
+"""How many children of one task are noted before released ones are looked for and removed."""
 
 
 class Submitter:
@@ -58,13 +58,15 @@ class Submitter:
         self.job = b""
         """Every ID made here begins with it: the driver's job, or that of a worker's first task."""
         self.parent = b""
-        """The running task, as the parent of what it submits."""
+        """The running task, the parent of all that it submits."""
         self._numbered_by = b""
-        """The parent, or what stands for its present try."""
+        """The ID from which the children's IDs are made: the parent's, or that of its present
+        try."""
         self._submissions = 0
         self._own_puts = 0
         self._children: dict[bytes, None] = {}
-        """What the running task has submitted, in order; of what is gone at most as much."""
+        """The arrays that the running task has submitted, in order; at most as many released
+        ones."""
         self._children_max = CHILDREN_MAX
         self._batch_deps: tuple[bytes, ...] = ()
         """The actor of the open batch of calls: each call holds it."""
@@ -74,10 +76,10 @@ class Submitter:
     # -- the running task --------------------------------------------------------
 
     def begin_task(self, task: bytes, tries: int = 0) -> None:
-        """Submit for `task` from here on, which has raised in `tries` runs before.
+        """Make `task`, which has raised in `tries` earlier runs, the parent of all submissions.
 
-        A failed run releases what it has made: its values are gone and its actors ended. So
-        each run has children with IDs of their own.
+        When a run fails, its values are released and its actors end. So each run has children
+        with other IDs.
         """
         self.job = self.job or job_of(task)
         self.parent = adopted(task, self.job)
@@ -110,11 +112,11 @@ class Submitter:
     # -- submission --------------------------------------------------------------
 
     def describe_job(self, namespace: str, entrypoint: str, pid: int) -> None:
-        """Tell the GCS what only the driver knows of its job."""
+        """Send the GCS the facts about the job that only the driver knows."""
         self._ctx.send(self._node, DescribeJob(namespace, entrypoint, pid))
 
     def export(self, function: bytes, blob: bytes) -> None:
-        """Make a function known to the cluster, once."""
+        """Export a function to the cluster, once."""
         if function not in self._exported:
             self._exported.add(function)
             self._ctx.send(self._node, ExportFunction(function, blob))
@@ -128,12 +130,12 @@ class Submitter:
         holds: tuple[bytes, ...] = (),
         keeper: bytes = b"",
     ) -> Entry:
-        """Submit an array, given as the ranges it starts out as.
+        """Submit an array, as the given ranges.
 
-        The array holds its inputs until its tasks have ended, and so it does `holds`: objects,
-        or whole arrays, whose references are inside arguments. An actor that may restart is
-        rebuilt from them: with such a `keeper` (its array) arrays and large inputs are held as
-        long as the actor; small ones are in its lineage.
+        The client keeps the inputs until the tasks have ended, and also `holds`: objects, or
+        whole arrays, with references inside arguments. An actor that may restart is rebuilt from
+        its inputs: if `keeper` is such an actor, the client keeps arrays and large inputs as long
+        as the actor lives; small inputs are in its lineage.
         """
         references = self._references
         entry = self._entries.get(array)
@@ -155,8 +157,8 @@ class Submitter:
     ) -> Entry:  # fmt: skip
         """Submit a call without inputs and with one value, as `submit` does.
 
-        The call holds the object `actor`. Calls with the same `extra`, the object itself, have
-        the same name and retries too.
+        The client keeps the object `actor` until the call has ended. Calls with the same object
+        `extra` have the same name and retries, too.
         """
         buffer = self._buffer
         if extra is not buffer.batch_extra:
@@ -204,10 +206,10 @@ class Submitter:
             self._cancel(array, index, 1, force, recursive)
 
     def cancel_children(self, task: bytes, force: bool) -> None:
-        """Cancel all that a task of this worker has submitted and that has not ended."""
+        """Cancel all children of a task of this worker that have not ended."""
         task = adopted(task, self.job) if self.job else task
         if task != self.parent:
-            return  # it has submitted nothing
+            return  # It has no children.
         self._buffer.flush()
         for array in self._children:
             entry = self._entries.get(array)

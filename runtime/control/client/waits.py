@@ -7,13 +7,13 @@
          └─ the last of an array: its inputs are released, and so is the array if free
     ObjectsReady ─> `Pins`, waiters
 
-A `Waiter` counts what is missing; each arrival counts it down. How a thread or a simulated
-process sleeps until the count is zero is the world's affair.
+A `Waiter` counts the missing objects; each arrival counts it down. The world makes the thread, or
+the simulated process, sleep until the count is zero.
 
-A `get` of several values ends at the first error among them: other tasks may wait for the one
-that failed. An error that arrives marks its waiters (`Waiter.failed`); a `get` that has to
-wait looks for errors among the values that are here, and only if any has ever come
-(`Waits.errors`), so values without errors cost nothing.
+A `get` of several values ends at the first error among them. An error that arrives marks its
+waiters
+(`Waiter.failed`). A `get` that has to wait looks for errors among the values that have arrived, and
+only if any error has ever come (`Waits.errors`), so that values without errors cost nothing.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Waits:
         self._pins = pins
         self._local = pins.objects
         self._waiters: dict[bytes, list[Waiter]] = {}
-        """Of objects that the node will deliver, and of requests, by key."""
+        """Waiters for objects that the node will deliver, and for replies, by key."""
         self.large = 0
         """How many results with large values have come."""
         self.errors = 0
-        """How many errors have come, in place of results or of objects."""
+        """How many errors have come in place of results or objects."""
 
     # -- results that arrive -----------------------------------------------------
 
@@ -127,7 +127,7 @@ class Waits:
                     entry.kept = {**(entry.kept or {}), array: None}
                     self._references.hold(array)
         if entry is None:
-            return  # the array is released, and this result came a second time
+            return  # The array is released, and this result has come a second time.
         if result.sizes:
             self.large += 1
         if result.start >= STREAM_BASE:
@@ -347,7 +347,7 @@ class Waits:
         return ObjectValue(oid, OK, result.payload, position)
 
     def values(self, oids: Iterable[bytes]) -> list[ObjectValue | None]:
-        """Return what `value` does, of many."""
+        """Return `value` of each of these objects."""
         entries, local = self._entries, self._local
         found: list[ObjectValue | None] = []
         for oid in oids:

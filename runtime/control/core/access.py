@@ -1,4 +1,4 @@
-"""The jobs of one node's clients, and which jobs have ended; see the page of `node`."""
+"""The jobs of one node's clients, and the jobs that have ended; `node` defines jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class JobAccess:
         self.drivers: dict[str, bytes] = {}
         """The job of each driver on this node."""
         self.ended: set[bytes] = set()
-        """Jobs, and branches of jobs, that have ended."""
+        """Jobs, and branches of jobs (detached actors), that have ended."""
 
     def of(self, client: str) -> bytes:
         """Return the job that a client of this node works for, empty if it has none yet."""

@@ -1,11 +1,12 @@
-"""Addresses of components: how they are written, and what each says of itself.
+"""Addresses of components: their form, and the facts that can be read from one.
 
 =============================== ==========================================================
 ``gcs``, ``gcs.<s>``            the GCS; the tables of its shard s, from 1
 ``global``                      the global scheduler
 ``links``, ``links:<n>``        the connections of the head, and of node n
 ``node:<n>``                    the node process: local scheduler and object manager
-``store:<n>``, ``pool:<n>``     a node's object store; what starts its workers
+``store:<n>``, ``pool:<n>``     a node's object store; the part that starts its workers
+``admission:<n>``               the part of node n that admits drivers
 ``worker:<n>.<k>``              worker k of node n; a driver: ``driver:<n>.<k>``
 ``replica:<n>.<k>``             a replica of a GCS shard's chain
 ``master``, ``master.<c>``      the master of chain c
@@ -19,7 +20,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 Address = str
-"""One of those above."""
+"""One of the forms above."""
 
 WORKERS_PER_LIFE = 1_000_000
 """The workers of a node's i-th incarnation are numbered from (i - 1) times this on,
@@ -117,14 +118,14 @@ def chain_of(replica: str) -> int:
 
 
 def chain_addresses(chain: int) -> frozenset[str]:
-    """Return the addresses of the components that a chain's machine has."""
+    """Return the addresses of the components that a chain replicates."""
     return frozenset({shard_address(chain)}) if chain else frozenset({"gcs", "global"})
 
 
 def agent_of(address: str) -> str:
-    """Return the client that takes what is for an address.
+    """Return the chain client that receives a chain's messages for an address.
 
-    The master for the head's connections, the relay for components of other machines.
+    This is the master for the head's connections, and the relay for components of other chains.
 
     >>> agent_of("links"), agent_of("gcs.2"), agent_of("node:3")
     ('master', 'relay', 'node:3')

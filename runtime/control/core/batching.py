@@ -1,9 +1,9 @@
 """Cutting a long list into messages of a bounded length.
 
-Calls with their arguments, and calls with arguments and results, are short each
-(values above ``inline_bytes_max`` are elsewhere) and many together: what waits for
-an actor that starts, or all that an actor is rebuilt from. They go in messages
-of `PIECE_BYTES`, so that no other message waits long behind one of them.
+A call with its arguments and result is short (values above ``inline_bytes_max`` are in the object
+store), but there may be many: the calls that wait for an actor to start, or the log from which an
+actor is rebuilt. They are sent in messages of `PIECE_BYTES`, so that no other message waits long
+behind one of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raytwin.runtime.control.messages import CallRecord, TaskSpec
 PIECE_BYTES = 8 << 20
 """The size of one message; a single item that is longer is a message of its own."""
 ITEM_BYTES = 500
-"""The size of a call without its arguments, with Python's own share."""
+"""The size of a call without its arguments, as a Python object."""
 
 T = TypeVar("T")
 

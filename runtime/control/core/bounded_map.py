@@ -1,11 +1,12 @@
-"""A mapping of a bounded size: what was put last is there, what was put before is forgotten.
+"""A mapping of a bounded size, which forgets its oldest entries.
 
-For what is remembered of things that are over, in case that a message about them comes late.
+Components use it to remember finished tasks, calls and the like, in case a message about them
+arrives late.
 
 Cost: constant. Entries go into the newer of two dictionaries; when that has half of the limit,
 it becomes the older one, and the older one is dropped. One dictionary whose first entry is
 deleted for each that comes would be slower the larger it is: to find its first entry Python
-walks over the places of those that were deleted.
+walks over the slots of the deleted ones.
 """
 
 from __future__ import annotations

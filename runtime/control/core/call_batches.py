@@ -1,8 +1,8 @@
 """Batches: calls of one actor that travel, wait and are answered together.
 
-Each call is an array of its own, with an ID, an owner's entry and an end of its own.
-Calls made in a loop over ``actor.method.remote(x)`` differ in ID and arguments alone, so each
-step on their way treats them together::
+Each call is an array of its own, with its own ID, owner's entry and result. Calls made in a loop
+over ``actor.method.remote(x)`` differ in ID and arguments alone, so each step on their way handles
+them together::
 
     client    calls of one method, one after another, without inputs  ──> a batch
     submitter the actor takes calls: the batch is sent as it came     else ┐
@@ -12,12 +12,12 @@ step on their way treats them together::
     results   first time                                                   ├─> `results_of`
     client    notes for each call where in the payload its value is        ┘
 
-Rare events (an actor that starts anew, a call that is repeated, cancelled or replayed) have one
-way, that of single calls: a batch is split wherever one begins. Results of an actor that may
-restart are logged, and so reported, one by one. Results of plain single tasks may come as a
-batch, too, each of which is element 0 of its array.
+Rare events (an actor that restarts, a call that is repeated, cancelled or replayed) are handled for
+single calls only: a batch is split as soon as one occurs. Results of an actor that may restart are
+logged, and so reported, one by one. Results of single tasks may come as a batch, too; each is
+element 0 of its array.
 
-A value in a payload keeps the payload: at most ``inline_bytes_max``.
+A payload stays in memory as long as one of its values is used: at most ``inline_bytes_max``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _layout(count: int) -> Struct:
 
 
 def split(arrays: bytes) -> tuple[bytes, ...]:
-    """Return the array IDs that stand one after another.
+    """Return the array IDs in a concatenation of them.
 
     >>> split(b"first array.other array.")
     (b'first array.', b'other array.')
@@ -56,7 +56,7 @@ def arrays_of(spec: TaskSpec) -> tuple[bytes, ...]:
 
 
 def is_batch(spec: TaskSpec) -> bool:
-    """Whether this stands for several calls."""
+    """Whether the spec is a batch of calls."""
     return spec.extra is not None and spec.extra.batch is not None
 
 
@@ -74,7 +74,7 @@ def batch_of(spec: TaskSpec, extra: TaskExtra, arrays: list[bytes], args: list[b
 
 
 def singles(specs: Iterable[TaskSpec]) -> list[TaskSpec]:
-    """Return the same calls, those of batches one by one."""
+    """Return the same calls, with every batch split into single calls."""
     found: list[TaskSpec] = []
     for spec in specs:
         batch = None if spec.extra is None else spec.extra.batch
@@ -95,7 +95,7 @@ def singles(specs: Iterable[TaskSpec]) -> list[TaskSpec]:
 
 
 def args_bytes(spec: TaskSpec) -> int:
-    """Return how long the arguments of a call are, or of all of a batch."""
+    """Return the bytes of the arguments of a call, or of all calls of a batch."""
     if spec.extra is None or spec.extra.batch is None:
         return len(spec.args)
     return len(spec.extra.batch.arrays) + sum(map(len, spec.extra.batch.args))
@@ -109,7 +109,7 @@ def batch_of_results(arrays: list[bytes], payload: bytes, node: int) -> RangeRes
 
 
 def result_of(batch: RangeResult, position: int, array: bytes) -> RangeResult:
-    """Return what is at a position of a batch of results."""
+    """Return the result at a position of a batch of results."""
     return RangeResult(array, 0, 1, OK, batch.payload, batch.node, position=position)
 
 

@@ -13,38 +13,39 @@ class Config(Struct, frozen=True, array_like=True):
     seed: int = 0
     """The seed of all random choices of the control plane."""
     heartbeat_s: float = 0.1
-    """Between heartbeats of a node. Shorter: fresher queue lengths for placement, more messages."""
+    """Seconds between heartbeats of a node. Shorter: fresher queue lengths for placement, more
+    messages."""
     heartbeat_timeout_s: float = 5.0
-    """The GCS declares a node dead that it has not heard of for so long. Shorter: faster
+    """The GCS declares a node dead after so many seconds without a heartbeat. Shorter: faster
     recovery; longer: slow nodes and links are not taken for dead ones."""
     inline_bytes_max: int = 100_000
-    """Bytes of a value that rides in messages; a larger one goes to the object store, which
-    costs a round trip and saves copies."""
+    """The largest value in bytes that is sent inside messages; a larger one goes to the object
+    store, which costs a round trip and saves copies."""
     spill_wait_s: float = 0.1
-    """Bottom-up: a node keeps a task while its queue is worth less seconds than this. Longer:
+    """Bottom-up: a node keeps a task while its queue is less than so many seconds of work. Longer:
     fewer placements by the global scheduler, worse balance."""
     spill_tasks_per_slot: int = 1
     """The same bound in tasks per slot, for functions not yet timed."""
     ahead_s: float = 0.005
-    """Seconds of work that a worker is assigned ahead of need. More hides the round trip to the
+    """Seconds of work that a worker is assigned in advance. More hides the round trip to the
     node; less leaves more for idle workers."""
     ahead_tasks_max: int = 1024
     """The same bound in tasks."""
     split_s: float = 0.001
-    """The node does not split a range worth fewer seconds than this between workers: a message
+    """The node does not split a range of fewer seconds of work than this between workers: a message
     costs more than the parallelism gains."""
     linger_s: float = 0.001
-    """Seconds that a client or worker holds back what could go in a larger batch: throughput
-    against latency."""
+    """Seconds that a client or worker holds tasks or results back to send them in a larger batch:
+    throughput against latency."""
     submit_batch_max: int = 128
     """Tasks, or puts, in a batch that leaves at once."""
     log_linger_s: float = 0.1
     """Seconds that a node holds back writes to the GCS's tables.
 
-    The GCS never hears of a task that is submitted and released within this time: longer saves
-    writes for bursts of short tasks, shorter loses less when the node dies."""
+    A task that is submitted and released within this time is never written: longer saves writes
+    for bursts of short tasks, shorter loses less when the node dies."""
     timeline_ranges_max: int = 100_000
-    """Executed ranges, and inputs of them, that a node remembers for the timeline: memory."""
+    """Executed ranges, and their inputs, that a node remembers for the timeline: memory."""
     lineage_bytes_max: int = 100_000_000
     """Bytes of lineage that the GCS keeps of released tasks on which others depend. Beyond it
     the GCS forgets the oldest, which cannot be reconstructed any more."""
@@ -54,18 +55,18 @@ class Config(Struct, frozen=True, array_like=True):
     checkpoint_bytes_max: int = 512 << 20
     """Bytes of an actor's state in a checkpoint; a longer one is not taken."""
     actor_end_s: float = 30.0
-    """Seconds that the process of an actor which ends in good order has before it is killed."""
+    """Seconds that an actor which ends gracefully has before its process is killed."""
     store_wait_s: float = 10.0
     """Seconds that a `get` waits for room while the whole store is pinned; a task's input waits
-    as long after the last unpin. Longer rides out peaks; shorter reports a full store sooner."""
+    as long after the last unpin. Longer survives peaks; shorter reports a full store sooner."""
     allocate_wait_s: float = 2.0
     """Seconds that a write waits for room in the same case."""
     fetch_streams: int = 4
     """TCP connections over which a node fetches one large object: bandwidth against sockets."""
     stripe_bytes_min: int = 8 << 20
-    """Bytes from which on an object is fetched over several of them."""
+    """An object of at least so many bytes is fetched over several of these connections."""
     store_copy_threads: int = 0
-    """Threads that copy one large value into the store; 0: as many as the machine gains from."""
+    """Threads that copy one large value into the store; 0: chosen by the machine's cores."""
     gcs_replicas: int = 1
     """Replicas of each chain of the GCS; 1: the head process has the state alone. Each further
     one survives one more failure and adds a hop to every write."""

@@ -1,4 +1,4 @@
-"""The port: everything that a control-plane component may ask of the world.
+"""The interface between a component and the world: time, timers, random numbers, sending.
 
 Theory of operation
 -------------------
@@ -9,12 +9,12 @@ state machine. The world calls it in **turns**:
    callback of one timer that is due;
 2. ``end_turn()`` once.
 
-Within a turn ``now()`` does not move and whatever is sent is held back; when
-the turn is over the context sends what is addressed to one address as one
-frame. So batching is a property of the model and not of a socket, and a log of
-turns (their times and inputs) replays a component's decisions exactly.
+Within a turn ``now()`` does not move, and the context holds all messages back. When
+the turn is over it sends the messages to each address as one frame. So batching is
+part of the model and does not depend on sockets, and a log of turns (their times and
+inputs) replays a component's decisions exactly.
 
-Two contexts exist: ``processes`` implements this port with an event
+Two contexts exist: ``processes`` implements this interface with an event
 loop and sockets, ``simulator`` with SimPy. No component can distinguish them.
 """
 
@@ -35,7 +35,7 @@ class Timer(Protocol):
 
 
 class Context(Protocol):
-    """All that a control-plane component may ask of the world."""
+    """All that a component may ask of the world."""
 
     rng: random.Random
     """Seeded by the cluster's seed and the component's address."""
@@ -47,8 +47,8 @@ class Context(Protocol):
         """Queue `message` (a struct of `messages`) for `to`.
 
         Messages from one component to one address arrive in order or not at
-        all; to a dead address they are lost without a word. A message belongs
-        to its receiver once it was sent: the sender never changes it.
+        all; to a dead address they are lost silently. The sender never changes a
+        message after it has sent it.
         """
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
@@ -85,7 +85,7 @@ class Component(Protocol):
         """Take one message."""
 
     def end_turn(self) -> None:
-        """Act on all that this turn brought; called once a turn."""
+        """Act on all messages of this turn; called once per turn."""
 
 
 Handler = Callable[[str, Any], None]

@@ -1,4 +1,4 @@
-"""Values that are failures of the system: how one is put in a value's place."""
+"""Values that stand for a failure of the system: `get` raises them as errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raytwin.runtime.control.messages.errors import (
 
 
 def failed_value(failure: Failure, oid: bytes = b"") -> ObjectValue:
-    """Return an object that is a failure; without an ID: whichever a task was to make."""
+    """Return an object that stands for a failure; without an ID: any result of a failed task."""
     return ObjectValue(oid, SYSTEM_ERROR, pack(failure))
 
 
@@ -40,6 +40,6 @@ def is_lost(result: RangeResult | ObjectValue) -> bool:
 
 
 def forgotten(spec: TaskSpec, node: int) -> RangeResult:
-    """Return what a call ends with that took effect, and whose result is not known any more."""
+    """Return the error of a call that took effect, but whose result is no longer remembered."""
     loss = Loss(LossCause.FORGOTTEN, object=object_id(spec.array, 0, 0))
     return call_failed(spec, loss, node)

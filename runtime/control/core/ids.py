@@ -4,7 +4,7 @@ A task's ID comes from its parent's ID and the parent's submission counter, an
 object's ID from its task and return index. So a parent that is executed again
 submits the same children, whose results are then found, not made twice.
 
-That holds as long as a body that is executed again submits in the same order, as the paper
+This holds if a task that is executed again submits its children in the same order, as the paper
 assumes. The counter alone distinguishes children, whatever their arguments.
 
 ========== ===== ==========================================================
@@ -17,37 +17,37 @@ object ID  18    task ID + index of the return value (u16)
 function   16    job + digest of its serialized form
 ========== ===== ==========================================================
 
-So an ID says whose it is, and two jobs never share one. What a **detached actor**
-makes is its own and outlives its job: it counts as a branch of that job.
+So each ID contains its job, and two jobs never share an ID. A **detached actor** outlives its job:
+the IDs of its tasks and objects are a *branch* of the job's, with a number of their own.
 
-An actor's call that is replayed or sent again submits the same children, too. What no task or
-call makes, but a thread that one has started, comes in an order of its own: its parent stands for
-the worker (`root_task_id` of its address), so each run has other IDs for it.
+An actor's call that is replayed or sent again submits the same children, too. A thread that a task
+has started submits in no fixed order: its submissions have the worker as parent (`root_task_id` of
+its address), so each run has other IDs for them.
 
-Nor does a task make again what it has made before an error of its own, after which it is
-tried again: it has released that, so each try has other IDs, whichever worker it is on.
+A task that raises and is tried again has released the children of its failed try. So each try has
+children with other IDs, whichever worker it is on.
 
-A single task is an array of one element. A `put` is an array of one element
-too, drawn from a counter of its own.
+A single task is an array of one element. So is a `put`, whose ID comes from a separate counter.
 
-Streams: tasks whose values become objects one by one, while they run.
-
-The task of a stream is element 0 of its array, as ever. Item i that it yields
-is element ``STREAM_BASE + i`` of the same array: the array is owned, found,
-copied and released as one, and a stream needs no table of its own::
+A stream is a task whose values become objects one by one, while it runs. The task is element 0 of
+its array, as for every single task. Item i that it yields is element ``STREAM_BASE + i`` of the
+same
+array: the array is owned, found, copied and released as one, and a stream needs no table of its
+own::
 
     worker ──StreamItems──> node ──TaskResults──> owner      an item at a time
     worker ──TasksDone────> node ──TaskResults──> owner      the number of items
 
-Items come before the end, since both go the same way. An exception of the
-task's own is its last item; a failure of the system is the result of element 0.
-A task that runs again yields the same items again; the owner keeps the first.
-An owner that runs again on another node asks for the same stream. The node of a task has
-its items and passes on what there is and what comes (`ForwardResults`); that of an actor,
-whose call does not run again, remembers them for it (`reply_cache`).
-An item whose every copy is gone is made again by running its task again, all of
-it; one that this run has not yielded is lost.
-All items live until no reference to any of them is left.
+Items arrive before the number of items, since both take the same path. An exception that the task
+raises is its last item; a failure of the system is the result of element 0. A task that runs again
+yields the same items again; the owner keeps the first ones.
+
+An owner that runs again on another node asks for the same stream. The node of a task has its items
+and forwards them, also those still to come (`ForwardResults`). The node of an actor remembers the
+items of a call, which does not run again (`ReplyCache`). To reconstruct an item, the whole task
+runs
+again; an item that this run does not yield is lost. All items live until no reference to any of
+them is left.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ RETURNS_MAX = 2**16 - 1
 
 _HASH_BYTES = ARRAY_BYTES - JOB_BYTES
 _AT_ONCE = 64 // _HASH_BYTES
-"""Hashes in the longest digest that there is."""
+"""The number of hashes in the longest possible digest."""
 FIRST = b"\0" * (OBJECT_BYTES - ARRAY_BYTES)
 """Behind an array's ID: the first value of its first element."""
 
@@ -96,9 +96,9 @@ def job_number(some_id: bytes) -> int:
 
 
 def adopted(task: bytes, job: bytes) -> bytes:
-    """Return what stands for `task` where its children belong to `job`.
+    """Return the parent ID of a task's children if these belong to `job`.
 
-    A call is its caller's; what it makes is the actor's.
+    The ID of a call belongs to the caller's job, its children belong to the actor's.
     """
     return task if task[:JOB_BYTES] == job else job + task[JOB_BYTES:]
 
@@ -111,7 +111,7 @@ def array_id(parent: bytes, counter: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def _digests(parent: bytes, block: int) -> bytes:
-    """Return the hashes of several submissions: a long one takes no longer than a short one."""
+    """Return the hashes of several submissions: a long digest takes no longer than a short one."""
     return blake2b(parent + block.to_bytes(8, "big"), digest_size=_AT_ONCE * _HASH_BYTES).digest()
 
 
@@ -144,7 +144,7 @@ def element_of(task: bytes) -> int:
 
 
 def anew(task: bytes, tries: int) -> bytes:
-    """Return the parent of what a task makes in its n-th try, n > 0, after its own errors."""
+    """Return the parent ID of a task's children in its n-th try, n > 0, after it has raised."""
     digest = blake2b(
         task + tries.to_bytes(8, "big"), digest_size=TASK_BYTES - JOB_BYTES, person=b"anew"
     )

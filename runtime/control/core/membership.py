@@ -1,4 +1,4 @@
-"""Which nodes there are, as one node or the global scheduler has heard it."""
+"""The node table as the GCS has published it to one node or to the global scheduler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Membership:
 
     @property
     def fenced(self) -> str:
-        """Why the cluster has declared this node dead, or an empty string."""
+        """Return why the cluster has declared this node dead, or an empty string."""
         mine = self.nodes.get(self.me)
         if mine is None:
             return ""
@@ -38,14 +38,14 @@ class Membership:
         return "" if mine.alive else (mine.reason or "declared dead")
 
     def refusal(self, node: int, incarnation: int) -> str:
-        """Say why nothing is taken from that incarnation of a node; "" if it is."""
+        """Return why messages of that incarnation of a node are refused; "" if they are not."""
         return refusal(self.nodes.get(node), node, incarnation)
 
 
 def refusal(info: NodeInfo | None, node: int, incarnation: int) -> str:
-    """Say why nothing is taken from an incarnation, given the node's row; "" if it is.
+    """Return why messages of an incarnation are refused, given the node's row; "" if not.
 
-    One that is not heard of yet is no reason: the news may be on their way.
+    An unknown incarnation is not refused: the change of the node may be on its way.
     """
     if info is None or incarnation > info.incarnation:
         return ""

@@ -56,7 +56,7 @@ class Ranges:
         return new
 
     def remove(self, start: int, count: int) -> int:
-        """Take ``start .. start + count`` out and return how many were in; O(n)."""
+        """Remove ``start .. start + count`` and return how many were in the set; O(n)."""
         end = start + count
         low = bisect_right(self._ends, start)
         high = bisect_left(self._starts, end)

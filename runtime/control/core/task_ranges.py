@@ -1,7 +1,7 @@
-"""Ranges of tasks: how a range is split, and what one says of itself.
+"""Ranges of tasks: splitting them, and facts read from a `TaskSpec`.
 
-A `TaskSpec` is a range: ``count`` elements of a task array from ``start`` on. Whoever takes,
-cancels or places a part of one splits it here; a single task is a range of one.
+A `TaskSpec` is a range: ``count`` elements of a task array from ``start`` on; a single task is a
+range of one. The functions here split a range to assign, cancel or place a part of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def part_of(spec: TaskSpec, start: int, count: int) -> TaskSpec:
 
 
 def cut(spec: TaskSpec, message: CancelTask) -> tuple[list[TaskSpec], TaskSpec | None]:
-    """Split a range into what stays and what the message cancels (None: nothing)."""
+    """Split a range into the parts that stay and the part that the message cancels, or None."""
     if spec.array != message.array:
         return [spec], None
     end = spec.start + spec.count
@@ -39,7 +39,7 @@ def cut(spec: TaskSpec, message: CancelTask) -> tuple[list[TaskSpec], TaskSpec |
 
 
 def without(spec: TaskSpec, gone: TaskSpec) -> list[TaskSpec]:
-    """Return what of a range is not in another one of its array."""
+    """Return the parts of a range that are not in another range of its array."""
     low = min(max(spec.start, gone.start), spec.start + spec.count)
     high = max(min(spec.start + spec.count, gone.start + gone.count), low)
     ends = ((spec.start, low), (high, spec.start + spec.count))
@@ -47,15 +47,15 @@ def without(spec: TaskSpec, gone: TaskSpec) -> list[TaskSpec]:
 
 
 def needs_of(spec: TaskSpec) -> tuple[bytes, ...]:
-    """Return what a range needs to run: its inputs, and arrays that its arguments name."""
+    """Return the inputs of a range, and the arrays with references inside its arguments."""
     extra = spec.extra
     return spec.deps if extra is None or not extra.inside else (*spec.deps, *extra.inside)
 
 
 def array_of(row: Any) -> bytes:
-    """Return the array that a row of a message to the GCS is about.
+    """Return the array of a row in a message to the GCS.
 
-    Such a row is a range, an array, an object, or a tuple that begins with one of these two.
+    Such a row is a range, an array, an object, or a tuple that begins with an array or object.
     """
     if type(row) is TaskSpec:
         return row.array
@@ -69,14 +69,14 @@ def attempt_of(spec: TaskSpec) -> int:
 
 
 def task_of(index: int) -> int:
-    """Return the element whose task makes an element: the items of a stream are of one task."""
+    """Return the element of the task that makes an element: 0 for all items of a stream."""
     return 0 if index >= STREAM_BASE else index
 
 
 def job_of_task(spec: TaskSpec) -> bytes:
-    """Return the job with which a task ends; to that, its worker belongs.
+    """Return the job with which a task ends, and to which its worker belongs.
 
-    The creation of a detached actor is the actor's.
+    The creation of a detached actor belongs to the actor's branch.
     """
     actor = spec.extra.actor if spec.extra is not None else None
     branch = actor.branch if actor is not None else 0

@@ -1,4 +1,4 @@
-"""The node's workers, as its scheduler sees them.
+"""A worker, as the local scheduler of its node sees it.
 
     STARTING ──WorkerReady──> IDLE ⇄ LEASED ──Blocked──> BLOCKED
                                        ↑ └──(all done)       │
@@ -58,26 +58,26 @@ class Worker:
         self.job = b""
         """The job that it runs tasks of, from its first one on."""
         self.actor = b""
-        """The actor that it is, for the rest of its life."""
+        """The actor that it runs, for the rest of its life."""
         self.restarts = False
-        """That actor starts again elsewhere, though the GCS ends its incarnation here."""
+        """Whether that actor restarts on another node, though the GCS ends its incarnation here."""
         self.assigned: deque[TaskSpec] = deque()
-        """Ranges it was given and has not done, in order; the first one runs."""
+        """The ranges assigned to it that are not done, in order; the first one runs."""
         self.ahead_s = 0.0
         """The estimated time of these ranges."""
         self.news_s = 0.0
-        """When its lease began, or it last reported something of what it runs."""
+        """When its lease began, or when it last reported results or items."""
         self.functions: set[bytes] = set()
-        """Functions it was sent already."""
+        """Functions that it was sent already."""
         self.is_killed = False
-        """`KillWorker` is on its way: the worker takes nothing more."""
+        """Whether `KillWorker` is on its way: the worker gets no more tasks."""
         self.killed_for: CancelTask | None = None
         """The cancellation for which the worker was killed."""
         self.kill_error: ObjectValue | None = None
         """The error of its running task, if the worker was killed for one."""
         self.asked = 0
-        """How often it was asked to give back what it has not started, and"""
+        """How many `TakeBack` messages it was sent."""
         self.answered = 0
-        """how many of these it has answered, maybe once it had something else to run."""
+        """How many of these it has answered; it may have got other tasks before it answered."""
         self.cancels: list[tuple[int, CancelTask]] = []
-        """For what it was asked, and at which time."""
+        """The cancellations for which it was asked, each with the number of the `TakeBack`."""

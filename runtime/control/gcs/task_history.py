@@ -2,8 +2,8 @@
 
 With ``task_history`` the GCS keeps a row of an array of tasks when its last owner releases it.
 Without a limit the history grows with every task, as the paper's GCS does without flushing. At
-the limit a batch of the oldest rows goes to the storage whenever as much has come, so memory
-stays where it is and no turn does much. A row on disk is read back only for a question
+the limit the GCS writes a batch of the oldest rows to the storage for each batch of new ones, so
+that memory stays constant and no turn takes long. A row on disk is read back only for a question
 (`FindTask`), through the same address.
 
 Cost in memory: about `ROW_BYTES` and the row's own bytes each.
@@ -22,10 +22,10 @@ from raytwin.runtime.control.gcs.array_row import ArrayRow
 from raytwin.runtime.control.messages import FindTask, LoadRow, RowLoaded, StoreRows, TaskFound
 
 ROW_BYTES = 180
-"""Of a row's two bytes objects and its place in a dict, besides their contents."""
+"""Memory of a row beyond its contents: two bytes objects, one dict slot."""
 BATCH_ROWS = 512
-"""How many rows are flushed at once: to find the first one costs a walk over the places of those
-that were flushed before."""
+"""How many rows are flushed at once: to find the first one, Python walks over the dict slots of
+those that were flushed before."""
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -1,31 +1,34 @@
-"""Taking tasks back: what a node does with `CancelTask`.
+"""Cancellation of tasks: how a node handles `CancelTask`.
 
-A task's way is followed from its owner's node on, each hop behind the task::
+The request takes the same path as the task, so it never overtakes it::
 
-    client ──> owner's node ──not here──> global scheduler ──> GCS ──> global
-                                              └─ infeasible: ends here     │ who
-                                                    nodes that have it <───┘ has it
+    client ──> owner's node ──not here──> global scheduler ──> GCS ──> global scheduler
+                                              └─ infeasible:            │ with the nodes
+                                                 ends here              │ that have it
+                                                    these nodes <───────┘
 
 On a node, an element that is
 
 * waiting for inputs, its function or a worker: ends with TaskCancelledError;
-* with a worker, not started: is taken back first, then the same;
-* running: its worker raises KeyboardInterrupt in it (`Executor.interrupt`), and
-  what it raises next is its result, once for each request, though that may come back
-  here from the GCS; or, with ``force``, the worker is killed and
-  the element ends with TaskCancelledError. If its range has several elements, the
-  worker is asked which one runs, and killed if it does not say so soon;
+* assigned to a worker, not started: the node takes it back, then it ends in the same way;
+* running: its worker raises KeyboardInterrupt in it (`Executor.interrupt`), and the exception
+  that the task then raises is its result. With ``force`` the node kills the worker, and the
+  element ends with TaskCancelledError;
 * done: stays as it is.
 
-A call of an actor goes another way: `CallSubmitter` ends it if no worker can have begun it,
-else asks the actor's node (`CancelCall`), behind the call; while the actor starts anew, as
-soon as it is there. The worker alone knows whether a call that it was sent has begun. There
-and on the way there, the call ends at once if it has not begun; it takes no effect then and is
-neither counted nor logged. `executor` says how one that runs ends. ``force`` is not
-for calls: it would end the actor.
+A request may come to a node twice, directly and from the GCS; the worker interrupts the element
+once for each request. If a range with several elements runs, the node asks the worker which one is
+running, and kills the worker if it does not answer within `STUCK_S`.
 
-With ``recursive`` the same befalls what a running element has submitted: its
-worker knows the children. When that was killed, all that it owned is cancelled.
+A call of an actor is cancelled by `CallSubmitter`. It ends the call if no worker can have begun
+it, else it sends the request behind the call to the actor's node (`CancelCall`); while the actor
+is being restarted, it waits until the actor is there. Only the worker knows whether a call that was
+sent to it has begun. A call that has not begun ends at once, takes no effect, and is neither
+counted nor logged. `executor` says how a running call ends. ``force`` is not for calls, as it
+would end the actor.
+
+With ``recursive`` the children that a running element has submitted are cancelled, too: its worker
+knows them. If the worker was killed, all tasks that it owned are cancelled.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""The node's intake of tasks, calls and actors: submitted, submitted again, or assigned.
+"""The node accepts tasks, calls and actors: submitted, submitted again, or assigned.
 
 The way of a range in `SubmitTasks`::
 
-    a run of calls ────────────────────────────> `CallSubmitter`
+    a batch of calls ──────────────────────────> `CallSubmitter`
     submitted before, as its parent runs again ─> its results so far are sent; a call that
                                                   has no result is sent once more
     a call, an actor ──────────────────────────> `CallSubmitter`, the GCS
-    new ──its parent runs again──> ClaimTasks: who has it makes it for this owner, too
-      │                                └─ nobody has ──TasksClaimed──┐
-      ↓                                                              ↓
+    new ──its parent runs again──> ClaimTasks: a node that has it sends results here, too
+      │                                └─ no node has it ──TasksClaimed─┐
+      ↓                                                                 ↓
     spillback ──stays here──> accepted (`TaskInputs`)  <────────────────┘
               ──else──> PlaceTasks to the global scheduler
 
-Only what of an array is behind its end (`OwnedObjects.ends`) is new, so a parent that runs a second
-time submits nothing twice.
+An array was submitted up to the element in `OwnerTable.ends`; only later elements are new. So a
+parent that runs a second time submits nothing twice.
 
 **Spillback** decides how much of a range stays here::
 
@@ -21,13 +21,13 @@ time submits nothing twice.
     in a group that a client here has removed ──> none: the global scheduler ends it
     else ──> the policy decides by a view of this node (`LocalView`)
 
-Tasks of one message are mostly alike, and only the queue changes between them, so the view of
-the task before is used again within a message.
+Tasks of one message are mostly alike, and only the queue changes between them, so within a
+message the view of the previous task is used again.
 
-**Assignments** come from the global scheduler. What is for an earlier incarnation of this node is
-ignored, as the GCS places it again, and so is what a job has left that is over. Where the owner
-was a client of this node and is gone, the range is accepted, and its result kept for borrowers,
-which ask the GCS for it. A range that fails before it has run ends here with that error.
+**Assignments** come from the global scheduler. The node ignores ranges for an earlier incarnation
+of it, which the GCS places again, and ranges of jobs that have ended. If the owner was a client of
+this node and has died, the node accepts the range and keeps the result for borrowers, which ask
+the GCS for it. A range that fails before it has run ends here with that error.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class WorkerPool:
         worker.ahead_s = 0.0
         excess = not wanted and len(self.idle) > self._idle_max
         if excess and not self._objects.owners.owns(worker.address):
-            # The worker stood in for a blocked one.
+            # It was started to replace a blocked worker.
             self.stop(worker)
             return
         worker.state = State.IDLE

@@ -1,4 +1,4 @@
-"""Actors: where they are, calls of them, and what they are rebuilt from."""
+"""Actors: their creation and location, calls of them, and their lineage."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from raytwin.runtime.control.messages.errors import ActorDeath, Failure
 
 
 class CreateActors(Struct, array_like=True, tag=70):
-    """Put these into the actor table and have them started somewhere."""
+    """Put these actors into the actor table and have the global scheduler place them."""
 
     tasks: list[TaskSpec]
 
 
 class ActorPlaced(Struct, array_like=True, tag=71):
-    """The global scheduler has chosen a node; said before the node hears of it."""
+    """The global scheduler has chosen a node; it notifies the GCS before the node."""
 
     actor: bytes
     incarnation: int
@@ -34,7 +34,7 @@ class ActorStarted(Struct, array_like=True, tag=72):
 
 
 class ActorFailed(Struct, array_like=True, tag=73):
-    """An actor is gone. ``final``: it may not start again, whatever its restarts."""
+    """An actor has ended. ``final``: it may not restart, even if it has restarts left."""
 
     actor: bytes
     incarnation: int
@@ -43,7 +43,7 @@ class ActorFailed(Struct, array_like=True, tag=73):
 
 
 class WatchActors(Struct, array_like=True, tag=74):
-    """Tell me where these are, now and whenever that changes."""
+    """A node asks where these actors are; answered at once and at every change."""
 
     actors: list[bytes]
 
@@ -57,14 +57,14 @@ class ActorChanged(Struct, array_like=True, tag=75):
     incarnation: int
     reason: Union[Failure, None] = None
     logged: bool = False
-    """Its calls are logged."""
+    """Whether its calls are logged."""
 
 
 class ActorCalls(Struct, array_like=True, tag=76):
     """Calls from the clients of one node, in order.
 
-    ``early``: calls that wait for the actor to be reconstructed, without arguments: the actor's
-    node replies to one that took effect before.
+    ``early``: calls that wait for the actor to be reconstructed, without arguments: if one took
+    effect before, the actor's node replies at once.
     """
 
     actor: bytes
@@ -74,21 +74,21 @@ class ActorCalls(Struct, array_like=True, tag=76):
 
 
 class CancelCall(Struct, array_like=True, tag=169):
-    """A call of an actor is not wanted any more; see `cancellation`."""
+    """Cancel a call of an actor; see `cancellation`."""
 
     actor: bytes
     call: bytes
 
 
 class DrainCalls(Struct, array_like=True, tag=150):
-    """To the node of an actor that is dead: send what is left to send of its calls."""
+    """To the node of a dead actor: send the results of its calls that are not sent yet."""
 
     actor: bytes
     incarnation: int
 
 
 class CallsDrained(Struct, array_like=True, tag=151):
-    """Every result of the actor's calls that will ever come has come."""
+    """The answer to `DrainCalls`: no further result of the actor's calls follows."""
 
     actor: bytes
 
@@ -97,17 +97,17 @@ class KillActor(Struct, array_like=True, tag=78):
     actor: bytes
     reason: Failure
     restart: bool = False
-    """Start again if it has restarts left."""
+    """Whether the actor restarts if it has restarts left."""
     owner: str = ""
-    """Not empty: only if this is still the actor's owner, and it is not detached."""
+    """If not empty: only if this is still the actor's owner, and the actor is not detached."""
     graceful: bool = False
-    """Nobody can call it any more: it may leave in good order."""
+    """Whether the actor may end its calls first: no handle to it is left."""
 
 
 class StopActor(Struct, array_like=True, tag=79):
-    """End this incarnation, or forget that it was to start. ``again``: another one follows.
+    """End this incarnation, or do not start it. ``again``: another incarnation follows.
 
-    ``graceful``: what it has begun it ends, and its process leaves in good order.
+    ``graceful``: the actor ends the calls that it has begun, and its process exits by itself.
     """
 
     actor: bytes
@@ -122,11 +122,11 @@ class CallRecord(Struct, array_like=True, gc=False):
     task: TaskSpec
     result: RangeResult
     values: tuple[ObjectValue, ...] = ()
-    """Its inputs in order; small ones with their value."""
+    """Its inputs in order; small ones with their values."""
 
 
 class LogCalls(Struct, array_like=True, tag=80):
-    """Calls ``first``, ``first + 1`` ... that took effect, in this order."""
+    """Calls ``first``, ``first + 1`` ..., which took effect in this order."""
 
     actor: bytes
     incarnation: int
@@ -157,9 +157,9 @@ class FetchLineage(Struct, array_like=True, tag=83):
 
 
 class ActorLineage(Struct, array_like=True, tag=84):
-    """A piece of what an actor is rebuilt from: a checkpoint, then calls.
+    """A piece of an actor's lineage: a checkpoint, then the calls since.
 
-    ``kept``: calls before the checkpoint whose results may still be asked for.
+    ``kept``: calls before the checkpoint whose results a client may still ask for.
     """
 
     actor: bytes
@@ -167,30 +167,30 @@ class ActorLineage(Struct, array_like=True, tag=84):
     upto: int
     """Calls that the checkpoint contains."""
     checkpoint: bytes
-    """Empty: none, or it came with an earlier piece."""
+    """Empty: there is none, or an earlier piece had it."""
     calls: list[CallRecord]
     kept: list[CallRecord]
     more: bool = False
 
 
 class RestoreActor(Struct, array_like=True, tag=85):
-    """To a worker, after the creation: take this state instead."""
+    """To a worker, after the actor's constructor: restore the actor from this checkpoint."""
 
     state: bytes
     calls: int
-    """How many calls it contains."""
+    """The number of calls that the checkpoint contains."""
 
 
 class ExitActor(Struct, array_like=True, tag=86):
-    """The actor on this worker ends itself: no call begins any more, those that run go on."""
+    """The actor on this worker ends itself: running calls go on, and no further call begins."""
 
     reason: ActorDeath
     crashed: bool = False
-    """Its process has crashed: it starts again if it has restarts left."""
+    """Whether its process has crashed: then it restarts if it has restarts left."""
 
 
 class FindActor(Struct, array_like=True, tag=87):
-    """Look an actor up by name; with ``create``, make it if there is none."""
+    """Look an actor up by name; with ``create``, create it if there is none."""
 
     key: int
     client: str
@@ -198,11 +198,11 @@ class FindActor(Struct, array_like=True, tag=87):
     name: str
     create: Union[TaskSpec, None] = None
     job: bytes = b""
-    """The client's, as its node knows; its namespace is meant by an empty one."""
+    """The client's job; its node fills it in. If ``namespace`` is empty, the job's is meant."""
 
 
 class ActorFound(Struct, array_like=True, tag=88):
-    """``actor`` is empty: there is none. ``created``: it was made just now."""
+    """``actor`` is empty if there is none. ``created``: it was created for this request."""
 
     key: int
     client: str

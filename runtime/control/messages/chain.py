@@ -1,4 +1,4 @@
-"""Between the processes of the GCS: chains of replicas (see `replication`), and shards."""
+"""Messages of the GCS's processes: chains of replicas (see `replication`), and shards."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Command(Struct, array_like=True, gc=False):
     """A command, which every replica applies in the order of `index`.
 
     ``client`` and ``sequence`` name the request that it came from, so that it
-    takes effect once; ``born`` tells one life of a client from the next. An
-    empty client: the head itself, because a timer is due. ``acked``: up to
-    where the client has the outputs addressed to it. ``body``: a msgpack list
-    of frames.
+    takes effect once; ``born``, the time at which the client started, distinguishes
+    it from an earlier client of the same name. If the client is empty, the command
+    comes from the head replica, because a timer is due. ``acked``: the last output
+    that the client has received. ``body``: a msgpack list of frames.
     """
 
     index: int
@@ -37,7 +37,7 @@ class Command(Struct, array_like=True, gc=False):
 
 
 class ChainRequest(Struct, array_like=True, tag=100):
-    """A client's next turn for the machine, to the head; fields as in `Command`."""
+    """A client's next request, with the messages of one turn, to the head; see `Command`."""
 
     epoch: int
     client: str
@@ -48,7 +48,7 @@ class ChainRequest(Struct, array_like=True, tag=100):
 
 
 class ChainAttach(Struct, array_like=True, tag=101):
-    """A client to the tail: here I am, and have all outputs up to ``received``."""
+    """A client attaches to the tail; it has all outputs up to ``received``."""
 
     epoch: int
     client: str
@@ -59,9 +59,8 @@ class ChainAttach(Struct, array_like=True, tag=101):
 class ChainOutput(Struct, array_like=True, tag=102):
     """The tail to a client: output ``sequence``, a msgpack list of frames.
 
-    ``applied`` is the last of its requests that took effect. With an empty body
-    that is all it says. It is for the client that began at ``born``, not for one that
-    has taken its place since.
+    ``applied``: the last of the client's requests that took effect; with an empty body
+    the message has no output. Only the client that started at ``born`` takes it.
     """
 
     applied: int
@@ -83,7 +82,7 @@ class ChainAck(Struct, array_like=True, tag=104):
 
 
 class ChainConfigured(Struct, array_like=True, tag=105):
-    """The chain from now on, head first; ``joining`` will be its tail."""
+    """The replicas of the chain from now on, head first; ``joining`` will be its tail."""
 
     epoch: int
     members: list[ReplicaInfo]
@@ -99,7 +98,7 @@ class Snapshot(Struct, array_like=True, tag=106):
 
 
 class ReplicaReady(Struct, array_like=True, tag=108):
-    """A replica's process is up."""
+    """A replica's process has started."""
 
     info: ReplicaInfo
 
@@ -116,7 +115,7 @@ class ReplicaBeat(Struct, array_like=True, tag=110):
 
 
 class ReplicaSuspected(Struct, array_like=True, tag=111):
-    """Somebody's connection to a replica broke."""
+    """A connection of the sender to a replica broke."""
 
     name: str
     reason: str
@@ -137,33 +136,33 @@ class ChainHello(Struct, array_like=True, tag=113):
 
 
 class StartReplica(Struct, array_like=True, tag=114):
-    """Bring up the process of a new replica."""
+    """Start the process of a new replica."""
 
     name: str
 
 
 class ClientGone(Struct, array_like=True, tag=115):
-    """The master to the machine: nothing more comes from this life of a client."""
+    """The master to the chain: the client that started at ``born`` has died."""
 
     client: str
     born: float
 
 
 class LogCommands(Struct, array_like=True, tag=116):
-    """Write these down, in one transaction; answered by `Logged`."""
+    """Write these commands to the log in one transaction; answered by `Logged`."""
 
     commands: list[Command]
 
 
 class LogSnapshot(Struct, array_like=True, tag=117):
-    """The state after command ``index``: what is logged before may go."""
+    """Write the state after command ``index``; the log of earlier commands may be removed."""
 
     index: int
     data: bytes
 
 
 class Logged(Struct, array_like=True, tag=118):
-    """All commands up to ``index`` survive this process."""
+    """All commands up to ``index`` are on disk."""
 
     index: int
 
@@ -184,9 +183,9 @@ class LineageChanges(Struct, array_like=True, tag=155):
 
 
 class TasksPlaced(Struct, array_like=True, tag=156):
-    """The global scheduler has chosen a node: log it, then assign it there.
+    """The global scheduler has chosen a node for ranges: log them, then assign them to the node.
 
-    ``way``: the shards that are to have it next, the one that has its row last.
+    ``way``: the shards that the message visits next; the last one has the row.
     """
 
     node: int
@@ -198,7 +197,7 @@ class TasksPlaced(Struct, array_like=True, tag=156):
 
 
 class NodesSeen(Struct, array_like=True, tag=157):
-    """A shard has heard of so many changes of nodes."""
+    """A shard has received so many changes of nodes."""
 
     count: int
 

@@ -1,4 +1,4 @@
-"""The parts of messages: tasks, results, values, and the codes in them.
+"""The structs that messages contain: tasks, results, values; and their status codes.
 
 Functions, arguments and values are opaque ``bytes`` here; only workers and
 drivers serialize and deserialize.
@@ -14,20 +14,20 @@ OK = 0
 USER_ERROR = 1
 """The task's own code raised: `RangeResult.payload` is the pickled exception."""
 SYSTEM_ERROR = 2
-"""The system gave up: `payload` is a packed `errors.Failure`."""
+"""The system failed: `payload` is a packed `errors.Failure`."""
 RETRY = 3
-"""The task's own code raised what `TaskExtra.retry_on` names: from worker to node only."""
+"""The task's own code raised an error of `TaskExtra.retry_on`: from worker to node only."""
 NOT_BEGUN = 4
-"""A call of an actor that was cancelled in time: from worker to node only."""
+"""A call of an actor was cancelled before it began: from worker to node only."""
 
 STREAM = 1
 DYNAMIC = 2
 
 NOWHERE = -1
-"""The node of a result whose large values were lost with theirs."""
+"""In place of `RangeResult.node`: the large values were lost with their node."""
 
 DROPPED = -1
-"""In place of a copy's size: it was here, and may be asked for no more."""
+"""In place of a copy's size: the node has dropped the copy."""
 
 READY_METHOD = "__ray_ready__"
 """A call without effect on the actor: it is neither counted nor logged."""
@@ -37,7 +37,7 @@ class ActorInfo(Struct, array_like=True, gc=False):
     """The actor that a task creates: the task's array ID is the actor's ID."""
 
     max_restarts: int = 0
-    """-1: for ever."""
+    """-1: without limit."""
     max_concurrency: int = 1
     checkpoint_interval: int = 0
     """Take a checkpoint after so many calls; 0: never."""
@@ -45,11 +45,11 @@ class ActorInfo(Struct, array_like=True, gc=False):
     namespace: str = ""
     detached: bool = False
     handle: bytes = b""
-    """Opaque: what whoever looks the actor up by name needs to call it."""
+    """Opaque: the serialized handle for clients that look the actor up by name."""
     incarnation: int = 0
     """How often the actor was started before."""
     branch: int = 0
-    """A detached actor's number within its job, with which its IDs begin; see `ids`."""
+    """A detached actor's number within its job, part of its IDs; see `ids`."""
 
 
 class CallBatch(Struct, array_like=True, gc=False):
@@ -65,34 +65,33 @@ class TaskExtra(Struct, array_like=True, gc=False):
     """The fields that few tasks need: `TaskSpec.extra` is None for all others."""
 
     strategy: str = ""
-    """Where it should run; see `strategies`."""
+    """Its scheduling strategy; see `strategies`."""
     attempt: int = 0
-    """How often the GCS has placed it again: what it submits may exist already."""
+    """How often the GCS has placed it again. If it was, its children may exist already."""
     actor: Union[ActorInfo, None] = None
     """The actor that the task creates."""
     call: bytes = b""
     """The actor that the task is a call of."""
     method: str = ""
-    """Which one; `READY_METHOD` is answered by the worker itself."""
+    """The method that the call runs; the worker itself answers `READY_METHOD`."""
     stream: int = 0
-    """`STREAM`: its items become objects as they are made; `DYNAMIC`: and its value
-    is the sequence of their references; see `ids`."""
+    """`STREAM`: its items become objects as they are made; `DYNAMIC`: in addition its value
+    is the list of references to them; see `ids`."""
     retry_on: bytes = b""
-    """Classes of its own errors that count as failures of the system, serialized;
-    the worker knows them."""
+    """The serialized classes of its own errors after which it is retried."""
     env: tuple[tuple[str, str], ...] = ()
     """Environment variables for as long as it runs."""
     group: str = ""
     """The placement group that it runs in, ``id`` or ``id/capture``."""
     inside: tuple[bytes, ...] = ()
-    """Arrays of which references are inside its arguments: to run it again they are
-    needed as its inputs are."""
+    """Arrays with references inside its arguments: to run it again they are needed, as its
+    inputs are."""
     batch: Union[CallBatch, None] = None
-    """The ``count`` calls of one actor that the task stands for; ``array`` is the first's."""
+    """If the spec is a batch: the ``count`` calls of one actor; ``array`` is that of the first."""
     tries: int = 0
-    """How often it has failed and was tried again: a try's children are its own."""
+    """How often it has raised and was tried again: each try has children with other IDs."""
     begun: int = -1
-    """The node on which it has begun before: what it submits may exist there. -1: none."""
+    """The node on which an earlier run began, whose children may exist there; -1: none."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
@@ -123,11 +122,11 @@ class TaskSpec(Struct, array_like=True, gc=False):
 
 
 class ResultRefs(Struct, array_like=True, gc=False):
-    """References that come with a result; see `borrowing`.
+    """References that come with a result; see `ownership`.
 
-    ``borrowed``: (array, owner, borrower, epoch) of what its worker has kept of the
-    arguments. ``contained``: (array, owner) of what is in the values, for which
-    the node ``keeper`` is entered.
+    ``borrowed``: (array, owner, borrower, loan number) of references in the arguments that
+    the worker has kept. ``contained``: (array, owner) of references in the values; the
+    worker has registered the node ``keeper`` with their owners.
     """
 
     borrowed: tuple[tuple[bytes, str, str, int], ...] = ()
@@ -139,7 +138,7 @@ class RangeResult(Struct, array_like=True, gc=False):
     """The result of elements ``start`` to ``start + count`` of an array.
 
     ``payload`` is the serialized list of their values, element by element,
-    return by return. Values too large to ride in messages are ``None`` there:
+    return by return. Values too large for messages are ``None`` there:
     then count is 1 and ``sizes`` has one number per return value, its size in
     the object store of ``node``, or 0 for a value that is in the payload.
     """
@@ -150,19 +149,19 @@ class RangeResult(Struct, array_like=True, gc=False):
     status: int
     payload: bytes
     node: int
-    """Where it ran, and where values of ``sizes`` > 0 are."""
+    """The node on which it ran, and which has the values of ``sizes`` > 0."""
     returns: int = 1
     sizes: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
-    """Where in that node's arena, for the node alone; -1 for no place."""
+    """Where large values are in that node's arena, for the node alone; -1: not in the arena."""
     refs: Union[ResultRefs, None] = None
-    """None: there are no references to speak of."""
+    """None: no references came with the result."""
     position: int = 0
-    """Where in the payload's list the values begin."""
+    """The position in the payload's list at which the values begin."""
     calls: bytes = b""
-    """Not empty: the results of several calls, whose array IDs these are; see `call_batches`."""
+    """The array IDs of several calls, if this is a batch of results; see `call_batches`."""
     cancelled: int = -1
-    """Not -1: a call of an actor that was cancelled while it ran, and after so many items."""
+    """If not -1: this call of an actor was cancelled while it ran, after so many items."""
 
 
 class Timing(Struct, array_like=True, gc=False):
@@ -178,9 +177,9 @@ class ObjectValue(Struct, array_like=True, gc=False):
     """One object as a client gets it.
 
     Small: ``payload`` is a serialized list and the value is its item
-    ``position``. Large (``size`` > 0): the value's own serialized form stands
-    at ``offset`` of the node's arena, ``size`` bytes long, and is pinned until
-    the client sends `Unpin`. ``status`` as in `RangeResult`.
+    ``position``. Large (``size`` > 0): the serialized value is at ``offset`` of the node's
+    arena, ``size`` bytes long, and is pinned until the client sends `Unpin`. ``status`` as in
+    `RangeResult`.
     """
 
     object: bytes
@@ -197,4 +196,4 @@ class Assignment(Struct, array_like=True, gc=False):
     spec: TaskSpec
     values: tuple[ObjectValue, ...] = ()
     cancelled: int = -1
-    """Not -1: a call that is replayed, and was cancelled after it had yielded so many items."""
+    """If not -1: the call is replayed, and was cancelled after it had yielded so many items."""

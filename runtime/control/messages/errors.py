@@ -1,17 +1,17 @@
-"""Failures of the system, as data: the cause, what it befell, and the failure it came of.
+"""Failures of the system, as data: the cause, the task or object that failed, and the first cause.
 
-One of these, packed, is the payload of every result or object of status SYSTEM_ERROR,
-and news of objects and actors carry them as they are::
+One of these, packed, is the payload of every result or object of status SYSTEM_ERROR.
+Messages about lost objects and dead actors contain them unpacked::
 
-    who finds out ──> Loss(NODE_DIED, node=1) ──> refusal: unmade=NO_RETRIES, task="f"
+    GCS or node ──> Loss(NODE_DIED, node=1) ──> refusal: unmade=NO_RETRIES, task="f"
                                                         │ packed, in messages
     a program's `get` <── ObjectLostError and its text <── raytwin.runtime.api.failures
 
-The control plane compares causes, and makes no text: that is made where it is shown. A
-``detail`` is what the world or a program had to say (an exit code, a traceback); it is
-shown and never looked into.
+The control plane compares causes and makes no text: the API makes the text of an error. A
+``detail`` is text from the world or a program (an exit code, a traceback); it is only shown,
+and never parsed.
 
-Enums are numbers on the wire: a member's number stays its own.
+Enums are numbers in messages: no member's number ever changes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class LossCause(IntEnum):
     COPY_MISSING = 2
     """The only copy was on `Loss.node`, which does not have it any more."""
     UNREPORTED = 3
-    """The only copy was on a node that died before it had reported it to the table."""
+    """The only copy was on a node that died before it had reported it to the GCS."""
     MAKER_DIED = 4
-    """The node died that was to make it, or to make it again."""
+    """The node that was to make it, for the first time or again, died."""
     OWNER_DIED = 5
     RELEASED = 6
-    """The owner has died or released it; the table cannot distinguish which."""
+    """The owner has died or released it; the GCS cannot distinguish which."""
     FREED = 7
-    """The owner has released it. No fault took it: its maker may be asked once more."""
+    """The owner has released it. It was not lost by a fault, so its task may run again."""
     JOB_ENDED = 8
     EARLIER_RUN = 9
     """A call made it for an earlier run of its caller, which has released it."""
@@ -52,7 +52,7 @@ class Unmade(IntEnum):
     PUT = 1
     """A client put it: no task makes it."""
     ACTOR_WENT_ON = 2
-    """A call made it, and its actor has gone on since."""
+    """A call of an actor made it, and the actor's state has changed since."""
     NO_RECORD = 3
     """The record of its task is gone."""
     NO_RETRIES = 4
@@ -64,18 +64,18 @@ class Unmade(IntEnum):
 
 
 class Loss(Struct, array_like=True, frozen=True, tag=1, gc=False):
-    """An object is lost, or what a task was to make."""
+    """An object, or a task's result, is lost."""
 
     cause: LossCause
     node: int = -1
     detail: str = ""
     unmade: Unmade | None = None
-    """None: nobody has asked whether it can be made again."""
+    """None: not known, as no component has tried to reconstruct it."""
     task: str = ""
-    """The name of the task that makes it, where that is known."""
+    """The name of the task that makes it, if known."""
     root: Failure | None = None
     object: bytes = b""
-    """Empty: every object of the result that has this as its error."""
+    """Empty: every object of the result with this error."""
 
 
 class Cancellation(Struct, array_like=True, frozen=True, tag=2, gc=False):
@@ -83,10 +83,9 @@ class Cancellation(Struct, array_like=True, frozen=True, tag=2, gc=False):
 
     =========================== ==================================================
     not begun                   TaskCancelledError
-    begun and ``interrupted``   RayTaskError(TaskCancelledError), as of any error
-                                that is raised where it runs
-    begun, and gone on to its   TaskCancelledError; it may have had effects
-    end
+    begun and ``interrupted``   RayTaskError(TaskCancelledError), as for any error
+                                that the task raises
+    begun, and run to its end   TaskCancelledError; it may have had effects
     =========================== ==================================================
     """
 
@@ -105,7 +104,7 @@ class WorkerCrash(Struct, array_like=True, frozen=True, tag=3, gc=False):
 
 
 class DeathCause(IntEnum):
-    """Why an actor is dead, or starts again."""
+    """Why an actor is dead, or restarts."""
 
     CONSTRUCTOR_RAISED = 1
     """``detail``: the traceback."""
@@ -126,13 +125,14 @@ class DeathCause(IntEnum):
     OWNERS_NODE_DIED = 10
     JOB_ENDED = 11
     NOT_REBUILT = 13
-    """An input of a call that was to be replayed failed: ``root``; None: with a task's error."""
+    """An input of a call that was to be replayed failed, with ``root``, or with the error of a
+    task if ``root`` is None."""
     STRAYED = 14
-    """Its call, named in ``detail``, raised when it was replayed, and had not done so before."""
+    """The call named in ``detail`` raised when it was replayed, but not when it ran first."""
 
 
 class ActorDeath(Struct, array_like=True, frozen=True, tag=4, gc=False):
-    """An actor is dead, or starts again."""
+    """An actor is dead, or restarts."""
 
     cause: DeathCause
     name: str = ""
@@ -140,11 +140,11 @@ class ActorDeath(Struct, array_like=True, frozen=True, tag=4, gc=False):
     detail: str = ""
     root: Failure | None = None
     outgrown: bool = False
-    """It would start again, but its log of calls outgrew its bound and was given up."""
+    """Whether it cannot restart because its log of calls was dropped at the memory limit."""
 
 
 class ActorUnavailable(Struct, array_like=True, frozen=True, tag=5, gc=False):
-    """An actor started anew before a call took effect, and the call has no retries left."""
+    """An actor restarted before a call took effect, and the call has no retries left."""
 
     call: str
     actor: bytes
@@ -159,7 +159,7 @@ class Unschedulable(Struct, array_like=True, frozen=True, tag=6, gc=False):
 
 
 class GroupRemoved(Struct, array_like=True, frozen=True, tag=7, gc=False):
-    """The placement group is gone that a task was to run in, or an actor."""
+    """The placement group of a task or actor was removed."""
 
     name: str
     group: str
@@ -170,7 +170,7 @@ class FullCause(IntEnum):
     """Why no room can be made in an object store."""
 
     TOO_LARGE = 1
-    """The whole store has less."""
+    """The object is larger than the whole store."""
     DISK_FAILED = 2
     """Objects in the store cannot be written to disk, for `StoreFull.detail`."""
     IN_USE = 3
@@ -215,20 +215,20 @@ _decoder: msgpack.Decoder[Any] = msgpack.Decoder(Failure)
 
 
 def unpack(payload: bytes) -> Failure:
-    """Return the failure that a SYSTEM_ERROR's payload is."""
+    """Return the failure in the payload of a SYSTEM_ERROR."""
     failure: Failure = _decoder.decode(payload)
     return failure
 
 
 def root_of(failure: Failure) -> Failure:
-    """Return the loss of the input at which a chain of them begins."""
+    """Return the first failure in a chain of inputs that were lost because of one another."""
     while isinstance(failure, Loss) and failure.unmade is Unmade.INPUT_LOST and failure.root:
         failure = failure.root
     return failure
 
 
 def brief(failure: Failure) -> str:
-    """Return a failure as the event log has it: the causes by name, and the detail."""
+    """Return a failure as text for the event log: the causes by name, and the detail."""
     words = [type(failure).__name__]
     for field in failure.__struct_fields__:
         value = getattr(failure, field)

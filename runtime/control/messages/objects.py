@@ -1,6 +1,6 @@
-"""Objects: who wants which, where they are, who refers to them, when they go.
+"""Objects: requests for them, their locations, their borrowers, their release.
 
-What moves large ones, room in the arena included, is in `storage`.
+The messages that allocate room in the arena and move large objects are in `storage`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raytwin.runtime.control.messages.errors import Loss, StoreFull
 
 
 class WantObjects(Struct, array_like=True, tag=5):
-    """Bring these objects to my node and tell me their values."""
+    """A client asks for these objects; answered by `ObjectsReady` when they are on its node."""
 
     objects: list[bytes]
 
@@ -30,7 +30,7 @@ class PutObjects(Struct, array_like=True, tag=7):
 
 
 class AllocateObject(Struct, array_like=True, tag=8):
-    """Give me room in the arena; answered by `ObjectAllocated`."""
+    """Allocate room in the arena; answered by `ObjectAllocated`."""
 
     object: bytes
     size: int
@@ -45,29 +45,30 @@ class ObjectAllocated(Struct, array_like=True, tag=9):
 
 
 class AbandonObject(Struct, array_like=True, tag=10):
-    """Take back room that was allocated and will not be sealed."""
+    """Free room that was allocated and will not be used."""
 
     object: bytes
 
 
 class Release(Struct, array_like=True, tag=11):
-    """Their owner holds no reference to these arrays any more."""
+    """The owner of these arrays releases them."""
 
     arrays: list[bytes]
 
 
 class Unpin(Struct, array_like=True, tag=12):
-    """This client has no view of these large objects any more."""
+    """The client no longer reads these large objects."""
 
     objects: list[bytes]
 
 
 class GiveBack(Struct, array_like=True, tag=56):
-    """The arena is full: unpin what you do not look at, say what you have dropped."""
+    """The arena is full: the client is to unpin objects that it does not read, and to send
+    the references that it has dropped."""
 
 
 class LocateObjects(Struct, array_like=True, tag=36):
-    """Where are these? Answered at once, and again when that changes."""
+    """A node asks for locations; the GCS answers at once, and again when they change."""
 
     objects: list[bytes]
     subscribe: bool = True
@@ -76,13 +77,13 @@ class LocateObjects(Struct, array_like=True, tag=36):
 class Location(Struct, array_like=True, gc=False):
     object: bytes
     nodes: tuple[int, ...]
-    """Nodes that hold a copy; empty: none yet, or for ``lost`` none any more."""
+    """Nodes that have a copy; empty: none yet, or, if ``lost``, none any more."""
     size: int
-    """0: it is small and rides in messages."""
+    """0: the value is small, and is sent in messages."""
     lost: Union[Loss, None] = None
     """Why it is lost."""
     ended: int = -1
-    """For a lost item that its task has not yielded again: the node with the task's end."""
+    """For a lost item that its task has not yielded again: the node with the task's result."""
 
 
 class ObjectLocations(Struct, array_like=True, tag=37):
@@ -96,19 +97,19 @@ class FreeObjects(Struct, array_like=True, tag=38):
 
 
 class ObjectsMissing(Struct, array_like=True, tag=44):
-    """The table is wrong: ``node`` was asked for these and does not have them."""
+    """The object table is wrong: ``node`` was asked for these and does not have them."""
 
     node: int
     objects: list[bytes]
     reason: str = ""
-    """Why, where that is known."""
+    """Why it does not have them, if known."""
 
 
 class SeekOwners(Struct, array_like=True, tag=147):
-    """Which of these arrays are clients' of yours? The table has not heard that what is awaited
-    of them was made. Before its answer a node tells all that it knows.
+    """The GCS asks every node which of these arrays its clients own: nodes wait for them, and no
+    node has reported them. A node sends all its held-back `TaskUpdates` before it answers.
 
-    ``lost``: calls' results that were lost, said to be clients' of yours; are they still?
+    ``lost``: lost results of calls, reported as owned by clients of the node; are they still?
     """
 
     arrays: list[bytes]
@@ -116,12 +117,13 @@ class SeekOwners(Struct, array_like=True, tag=147):
 
 
 class OwnersFound(Struct, array_like=True, tag=148):
-    """The answer: those that have an owner on ``node``, and the others that were asked for.
+    """The answer to `SeekOwners`: the arrays with an owner on ``node``, and the others.
 
-    ``unowned``: those of `SeekOwners.lost` that have none there. ``gone``: those of the others
-    whose owners there know that they were made, by calls on nodes that have died. ``kept``:
-    those of ``gone`` of which small values came with the result, and are on ``node``:
-    (array, owner, sizes), as in `TaskUpdates`.
+    ``unowned``: the arrays of `SeekOwners.lost` without an owner on ``node``. ``gone``: arrays
+    that,
+    as their owners on ``node`` know, were made by calls on nodes that have died. ``kept``: those of
+    ``gone`` whose result had small values, which are on ``node``: (array, owner, sizes), as in
+    `TaskUpdates`.
     """
 
     node: int
@@ -133,7 +135,7 @@ class OwnersFound(Struct, array_like=True, tag=148):
 
 
 class PullObject(Struct, array_like=True, tag=50):
-    """Send me this small object; answered by `ObjectPayload`."""
+    """A node asks another one for a small object; answered by `ObjectPayload`."""
 
     object: bytes
 
@@ -146,10 +148,10 @@ class ObjectPayload(Struct, array_like=True, tag=51):
 
 
 class RefUpdates(Struct, array_like=True, tag=145):
-    """To an owner, by way of its node: who has references to its arrays.
+    """To an owner, by way of its node: borrowers register and deregister.
 
-    Each is a `ref_book.Update`: (array, borrower, epoch, what to do). The answer to a
-    borrower is one too.
+    Each is a `reference_counter.Update`: (array, borrower, loan number, what to do). The owner's
+    answer to a borrower has the same form.
     """
 
     owner: str
@@ -157,7 +159,7 @@ class RefUpdates(Struct, array_like=True, tag=145):
 
 
 class BorrowersGone(Struct, array_like=True, tag=146):
-    """A node's life is over: neither it nor its clients have references any more."""
+    """An incarnation of a node has died: neither it nor its clients borrow anything any more."""
 
     node: int
     incarnation: int

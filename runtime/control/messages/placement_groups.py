@@ -1,6 +1,6 @@
 """Placement groups: bundles of resources, reserved in two phases; see `placement_groups`.
 
-``incarnation``: of the node that is meant. Another one does not take the message.
+``incarnation``: the node's; another incarnation ignores the message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class CreateGroup(Struct, array_like=True, tag=27):
 
 
 class GroupCreated(Struct, array_like=True, tag=125):
-    """The table knows the group. If it names another one, that had the name: none was created."""
+    """The group is in the table. It is another one than the client has asked for if that one
+    already had the name; then no group was created."""
 
     request: int
     client: str
@@ -38,14 +39,14 @@ class RemoveGroup(Struct, array_like=True, tag=28):
 
 
 class PrepareBundle(Struct, array_like=True, tag=121):
-    """Take these resources for a group; answered by `BundlePrepared`."""
+    """Reserve these resources for a group; answered by `BundlePrepared`."""
 
     group: str
     index: int
     resources: dict[str, float]
     incarnation: int
     attempt: int
-    """Comes back in the answer, which counts for this attempt to place the group alone."""
+    """The number of this attempt to place the group; answers to earlier attempts are ignored."""
 
 
 class BundlePrepared(Struct, array_like=True, tag=122):

@@ -1,7 +1,7 @@
-"""A node and its store: room in the arena, copies from other nodes, the disk.
+"""Messages between a node and its store: room in the arena, copies from other nodes, the disk.
 
-The node's control plane decides, its store does: ``store:<n>`` is no component, but
-what moves bytes; each world has its own.
+The control plane of a node decides, and its store ``store:<n>`` moves the bytes; each world has a
+store of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Allocate(Struct, array_like=True, tag=60):
 
 
 class Allocated(Struct, array_like=True, tag=61):
-    """Where; the answer is `NoRoom` if it does not fit."""
+    """The store has allocated room for an object. If there is none, it answers `NoRoom`."""
 
     object: bytes
     offset: int
@@ -33,14 +33,14 @@ class Free(Struct, array_like=True, tag=62):
 class Fetch(Struct, array_like=True, tag=63):
     """Copy a large object from the store of ``node`` into this one.
 
-    If that is its own node: from its disk back into memory.
+    If ``node`` is the store's own node, the object is read from disk.
     """
 
     object: bytes
     size: int
     node: int
     first: bool = False
-    """Room was made for it: take that now, before others do, and fetch it next."""
+    """Whether room was made for this object: the store allocates it before all other requests."""
 
 
 class Fetched(Struct, array_like=True, tag=64):
@@ -52,7 +52,7 @@ class Fetched(Struct, array_like=True, tag=64):
     elapsed_s: float
     reason: str = ""
     node: int = -1
-    """The node that was asked."""
+    """The source of the `Fetch`."""
     gone: bool = False
     """That node does not have the object any more."""
 
@@ -66,7 +66,7 @@ class Spill(Struct, array_like=True, tag=52):
 
 
 class Spilled(Struct, array_like=True, tag=53):
-    """It is at ``place`` on disk, too; ``place`` < 0: it failed, for ``reason``."""
+    """The object is also at ``place`` on disk; ``place`` < 0: it failed, for ``reason``."""
 
     object: bytes
     offset: int
@@ -89,10 +89,10 @@ class NoRoom(Struct, array_like=True, tag=55):
     size: int
     capacity: int
     free: int
-    """Bytes, perhaps in pieces."""
+    """Free bytes, perhaps in several pieces."""
     client: str = ""
     node: int = -1
-    """The node that a `Fetch` was to ask."""
+    """The source of the `Fetch`."""
 
 
 StorageMessage = Union[

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class KvPut(Struct, array_like=True, tag=90):
-    """Set a key; answered by `KvReply`. ``request`` names it for its client."""
+    """Set a key; answered by `KvReply` with the client's number of the ``request``."""
 
     key: bytes
     value: bytes
@@ -23,7 +23,7 @@ class KvGet(Struct, array_like=True, tag=91):
 
 
 class KvReply(Struct, array_like=True, tag=93):
-    """``value`` is what the key had before a put, or has; None: nothing."""
+    """``value``: the key's value, or, after a put, its value before; None: it had none."""
 
     request: int
     client: str
@@ -39,7 +39,7 @@ class FindTask(Struct, array_like=True, tag=94):
 
 
 class TaskFound(Struct, array_like=True, tag=95):
-    """``row`` as `flush.TaskHistory` packs it; None: no such array has finished."""
+    """``row`` as `TaskHistory` packs it; None: no such array has finished."""
 
     request: int
     client: str
@@ -47,7 +47,7 @@ class TaskFound(Struct, array_like=True, tag=95):
 
 
 class StoreRows(Struct, array_like=True, tag=96):
-    """Write rows to disk; whoever loads one later finds it."""
+    """Write rows to disk, from where `LoadRow` reads them."""
 
     rows: list[tuple[bytes, bytes]]
 

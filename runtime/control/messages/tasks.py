@@ -1,8 +1,7 @@
-"""Tasks on their way: submitted, placed, run, reported, taken back, logged.
+"""Tasks: submitted, placed, run, reported, taken back, logged.
 
-From client to node, from there to a worker or by way of the global scheduler to
-another node, and what the GCS's task table hears of it. A function travels ahead
-of its first task.
+A task goes from the client to its node, and from there to a worker, or through the global scheduler
+to another node. Nodes report it to the GCS's task table. A function is sent before its first task.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class SubmitTasks(Struct, array_like=True, tag=1):
 
 
 class TasksUnsent(Struct, array_like=True, tag=175):
-    """From the world to a client: these tasks are too long for a message, and have not left."""
+    """From the world to a client: these tasks are too long for a message and were not sent."""
 
     tasks: list[TaskSpec]
     reason: str
@@ -47,11 +46,12 @@ class Blocked(Struct, array_like=True, tag=13):
 
 
 class Unblocked(Struct, array_like=True, tag=14):
-    """The running task waits no more and takes its CPU back; answered by `Resume` at once."""
+    """The running task has stopped waiting and takes its CPU again; answered by `Resume` at
+    once."""
 
 
 class Resume(Struct, array_like=True, tag=24):
-    """The CPU is yours again. All that was sent before the node knew has come."""
+    """The answer to `Unblocked`. All messages that the node sent before have arrived before it."""
 
 
 class TasksDone(Struct, array_like=True, tag=15):
@@ -62,10 +62,10 @@ class TasksDone(Struct, array_like=True, tag=15):
 
 
 class TakenBack(Struct, array_like=True, tag=16):
-    """Ranges that a worker was given, has not started and gives back.
+    """Ranges that a worker has not started and gives back.
 
-    Each is (array, start, count). ``answers``: the number of the `TakeBack` that it was
-    asked by; 0: it waits, and nobody asked.
+    Each is (array, start, count). ``answers``: the number of the `TakeBack` that this answers; 0:
+    the worker gives them back unasked, because its task waits.
     """
 
     ranges: list[tuple[bytes, int, int]]
@@ -88,13 +88,13 @@ class RunTasks(Struct, array_like=True, tag=19):
 
 
 class TakeBack(Struct, array_like=True, tag=20):
-    """Give back what you have not started; numbers of one worker's rise from 1."""
+    """A worker is to give back the ranges that it has not started; numbered per worker from 1."""
 
     number: int
 
 
 class Exit(Struct, array_like=True, tag=21):
-    """Leave, when the running task is done."""
+    """A worker is to exit when its running task is done."""
 
 
 class StreamItems(Struct, array_like=True, tag=25):
@@ -104,12 +104,12 @@ class StreamItems(Struct, array_like=True, tag=25):
 
 
 class CancelTask(Struct, array_like=True, tag=26):
-    """Elements of an array are not wanted any more; see `cancellation`.
+    """Cancel elements of an array; see `cancellation`.
 
-    ``force``: end the worker that runs one of them. ``recursive``: cancel what
-    they have submitted, too. ``nodes``: from the GCS, who has accepted them.
-    ``request``: which client's, and its how manieth, since it may come to a worker in
-    more ways than one; empty: it does not.
+    ``force``: kill the worker that runs one of them. ``recursive``: cancel their children, too.
+    ``nodes``: the nodes that have accepted them; the GCS fills this in. ``request``: the client and
+    its number of the request, by which a worker recognizes a request that comes twice; empty: it
+    cannot come twice.
     """
 
     array: bytes
@@ -122,19 +122,19 @@ class CancelTask(Struct, array_like=True, tag=26):
 
 
 class TaskUpdates(Struct, array_like=True, tag=35):
-    """A node's write-behind log of the task and object tables.
+    """A node's rows for the task and object tables, which it sends later, in batches.
 
     ``added``: ranges this node has accepted. ``done``: (array, start, count,
     sizes) of ranges that ended here, whose values this node holds; ``sizes``
     is empty where every value is small. ``copies``: (object, size) of objects
     brought here from elsewhere. ``released``: arrays that their owners have released.
     ``puts``: (array, size) of what clients here have put, size 0 for a small value.
-    ``incarnation``: the one of the node that is meant; 0: whichever it is.
+    ``incarnation``: the node's; 0: the present one.
     ``calls``: (array, owner, actor) of results in ``done`` that an actor made; an
     empty ID where the actor is not known or did not make it. ``owner_died``: those of
     ``released`` whose owner has died. ``with_references``: arrays in ``done`` whose
-    values have references inside. ``unreconstructable``: (array, error) of what cannot be made,
-    as an input of it is lost; the error says which and why.
+    values contain references. ``unreconstructable``: (array, error) of arrays that cannot be
+    made because an input is lost; the error has the input and the reason.
     """
 
     node: int
@@ -153,27 +153,27 @@ class TaskUpdates(Struct, array_like=True, tag=35):
 
 
 class PlaceTasks(Struct, array_like=True, tag=39):
-    """Ranges that their node's scheduler does not keep."""
+    """Ranges that a local scheduler spills to the global scheduler."""
 
     tasks: list[TaskSpec]
 
 
 class AssignTasks(Struct, array_like=True, tag=40):
-    """Ranges for a node to run; ``incarnation``: the one that is meant, 0: whichever it is."""
+    """Ranges for a node to run; ``incarnation``: the node's, 0: the present one."""
 
     tasks: list[TaskSpec]
     incarnation: int = 0
 
 
 class MoveTasks(Struct, array_like=True, tag=184):
-    """Another node has room for so many elements that starve with this demand."""
+    """Other nodes have room for so many starving elements of this demand; see `starvation`."""
 
     demand: str
     count: int
 
 
 class TasksMoved(Struct, array_like=True, tag=185):
-    """Ranges and actors that a node gives up, to be placed elsewhere."""
+    """Ranges and actors that a node hands to the global scheduler, to be placed elsewhere."""
 
     node: int
     incarnation: int
@@ -181,10 +181,10 @@ class TasksMoved(Struct, array_like=True, tag=185):
 
 
 class ResultsMissing(Struct, array_like=True, tag=43):
-    """A node died, and these ranges that clients of ``node`` wait for have not come.
+    """A node died, and clients of ``node`` still wait for the results of these ranges.
 
-    Each is (array, start, count). Results that were on their way from the dead
-    node are made again; what still runs elsewhere is left alone.
+    Each is (array, start, count). The GCS has results that were lost on their way from the dead
+    node made again, and does nothing about ranges that still run on other nodes.
     """
 
     node: int
@@ -192,7 +192,7 @@ class ResultsMissing(Struct, array_like=True, tag=43):
 
 
 class ClaimTasks(Struct, array_like=True, tag=45):
-    """Children of a task that was placed again: run only what is not there yet."""
+    """Children of a task that was placed again: the GCS finds those that exist already."""
 
     tasks: list[TaskSpec]
 
@@ -204,7 +204,7 @@ class TasksClaimed(Struct, array_like=True, tag=46):
 
 
 class ForwardResults(Struct, array_like=True, tag=47):
-    """``owner`` waits for this range too: send what there is, and what will be."""
+    """``owner`` waits for this range too: send it all results, present and future."""
 
     array: bytes
     start: int

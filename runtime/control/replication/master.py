@@ -1,20 +1,21 @@
 """The chain master: it decides on the members of the chain, and notifies replicas and clients.
 
-The life of a chain::
+The life of a chain. The names of its states are for this page only: in the code they follow
+from `Master.members`, `Master.joining` and `Master.lost`::
 
-    STARTING ──all replicas ready──> FULL, in epoch 1
-    FULL     ──a replica is lost──> SHORT: a new epoch without it at once, and a
+    starting ──all replicas ready──> full, in epoch 1
+    full     ──a replica is lost──> short: a new epoch without it at once, and a
                                     new process is started
-    SHORT    ──the new replica is ready──> JOINING: a new epoch in which the tail
+    short    ──the new replica is ready──> joining: a new epoch in which the tail
                                     sends it the state
-    JOINING  ──it has the state──>  FULL: a new epoch with it as the tail
-    any      ──no replica left──>   LOST: no replica has the state
+    joining  ──it has the state──>  full: a new epoch with it as the tail
+    any      ──no replica left──>   lost: no replica has the state
 
-A replica is lost when a neighbour, a client or the world reports that its
-connection broke, or when it has been silent for the heartbeat timeout. The
-report may be wrong: then the chain is a replica shorter for a while, and the
-replica that is left out is killed, if it lives. Only the last replica is believed to
-be lost on nothing less than the report of this process's own world.
+The master takes a replica for lost when a neighbour, a client or the world reports that its
+connection broke, or when it has been silent for the heartbeat timeout. The report may be
+wrong: then the chain is a replica shorter for a while, and the replica that is left out is
+killed, if it lives. For the last replica the master believes only its own world, which saw
+the connection break.
 
 The master is a client of the chain too: it sends ``gcs`` that a node's connection broke, as a
 command. Where the GCS is sharded each chain has a master of its own, and that report is for the
@@ -60,7 +61,7 @@ class Master:
         self.members: list[ReplicaInfo] = []
         self.joining: ReplicaInfo | None = None
         self.lost = ""
-        """Why no replica has the state any more; the world ends the cluster then."""
+        """Why no replica has the state any more, else empty; the world ends the cluster then."""
         self.changes: list[tuple[float, str, str]] = []
         """(time, what, replica): ``lost``, ``joining``, ``joined``."""
         self.nodes: dict[int, NodeInfo] = {}
@@ -126,7 +127,7 @@ class Master:
         self._feed_next()
 
     def _begin(self) -> None:
-        """Make the first chain of all its first replicas."""
+        """Form the chain of the first replicas, once all are ready."""
         if self.members or self._starting:
             return
         started = sorted(self._ready, key=lambda name: int(name.partition(".")[2]))
@@ -135,7 +136,7 @@ class Master:
         self._publish()
 
     def _feed_next(self) -> None:
-        """Have a replica join that is ready; the next one waits until it has the state."""
+        """Let one ready replica join; the next one waits until that has the state."""
         if self.members and self.joining is None and self._ready:
             name = next(iter(self._ready))
             self.joining = self._ready.pop(name)
@@ -179,7 +180,7 @@ class Master:
         late_s = now - self._checked_s - self.config.heartbeat_s
         self._checked_s = now
         if late_s > self.config.heartbeat_s:
-            # The master itself was held up for that long.
+            # The master itself was held up for that long: it extends every timeout.
             self._heard = {name: heard + late_s for name, heard in self._heard.items()}
         timeout_s = self.config.heartbeat_timeout_s
         for name in [n for n, heard in self._heard.items() if now - heard > timeout_s]:

@@ -1,4 +1,4 @@
-"""Where a task runs: one small class a policy, chosen by name.
+"""Scheduling policies, which choose the node of a task: one small class each, chosen by name.
 
 A policy answers two questions. The local scheduler asks `keep`: how many
 elements of this range stay on their node? The global scheduler asks `spread`:
@@ -22,7 +22,7 @@ from raytwin.runtime.control.core.config import Config
 UNTIMED_TASK_S = 0.001
 """The assumed time of a task while none has been timed anywhere."""
 UNTIMED_BANDWIDTH = 1e9
-"""Bytes/s a transfer is taken to reach while none has been timed."""
+"""The assumed bytes/s of a transfer while none has been timed."""
 
 
 class LocalView:
@@ -40,13 +40,13 @@ class LocalView:
         mean_task_s: float,
     ) -> None:
         self.alone = alone
-        """No other node is alive."""
+        """Whether no other node is alive."""
         self.feasible = feasible
-        """This node has the resources at all."""
+        """Whether the node's total resources meet the demand."""
         self.queue = queue
         self.slots = slots
-        """How many such tasks it can run at once beside what actors hold; 0: none, as long as
-        they live."""
+        """How many such tasks it can run at once, not counting resources that actors hold; 0: none,
+        as long as these actors live."""
         self.mean_task_s = mean_task_s
         """The mean time of this function's tasks; 0 while none has ended."""
 
@@ -86,7 +86,7 @@ class NodeView:
 
 
 class Policy:
-    """The published rules; the other policies differ from it."""
+    """Base class of all policies; its defaults are the paper's rules."""
 
     name = ""
     uses_locations = True

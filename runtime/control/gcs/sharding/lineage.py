@@ -1,20 +1,21 @@
 """Lineage across shards: an array in one, its inputs in others.
 
-The shard that has an array's row knows its inputs, the shard that has an input
-must know which arrays use it, or it would drop the input's record when that is released.
-So the first notifies the second (`LineageChanges`)::
+The shard with an array's row knows the array's inputs. The shard with the row of an input must
+know which arrays use it, or it would drop the row when the input is released. So the first shard
+sends the second a `LineageChanges`. The second shard sees an array of another shard as::
 
-    another shard's array  HINTED ──USED──> a user ──UNUSED──> nothing
-                              └── not confirmed for `HINT_S`, or more ──↗
+    unknown ──HINT──> hinted ──USED──> a user of the input ──UNUSED──> unknown
+                         └──not confirmed for `HINT_S`, or longer──────↗
 
-A **hint** comes ahead of what it announces: a node names the inputs of what it
-has accepted to their shards before it can release one, and a placed range goes
-by way of its inputs' shards (see `shard`). The report of the array's own shard,
-which comes in order, then replaces the hint, or takes it back.
+A **hint** arrives before the input can be released. A node sends the shards of a task's inputs a
+hint when it has accepted the task, and a placed range passes through the shards of its inputs (see
+`shard`). Later the shard of the array itself confirms the hint (``USED``) or withdraws it
+(``UNUSED``).
 
-An array that is being made again **needs** its released inputs' values. The
-range that makes it comes by, which enters the need; its own shard reports the end. The shard of
-a released array whose values are needed and refer to others reports both (``NEEDED``).
+An array that is reconstructed **needs** the values of its released inputs. The shard of an input
+notes the need when the range passes through it, and the array's own shard reports the end of the
+need. If a released array is needed and its values contain references to other arrays, these are
+needed too: its shard reports this as ``NEEDED``, and the end as ``UNNEEDED``.
 """
 
 from __future__ import annotations
