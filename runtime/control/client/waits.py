@@ -11,9 +11,9 @@ A `Waiter` counts the missing objects; each arrival counts it down. The world ma
 the simulated process, sleep until the count is zero.
 
 A `get` of several values ends at the first error among them. An error that arrives marks its
-waiters
-(`Waiter.failed`). A `get` that has to wait looks for errors among the values that have arrived, and
-only if any error has ever come (`Waits.errors`), so that values without errors cost nothing.
+waiters (`Waiter.failed`). A `get` that has to wait looks for errors among the values that have
+arrived, and only if any error has ever come (`Waits.errors`), so that values without errors cost
+nothing.
 """
 
 from __future__ import annotations

@@ -31,9 +31,8 @@ A single task is an array of one element. So is a `put`, whose ID comes from a s
 
 A stream is a task whose values become objects one by one, while it runs. The task is element 0 of
 its array, as for every single task. Item i that it yields is element ``STREAM_BASE + i`` of the
-same
-array: the array is owned, found, copied and released as one, and a stream needs no table of its
-own::
+same array: the array is owned, found, copied and released as one, and a stream needs no table of
+its own::
 
     worker ──StreamItems──> node ──TaskResults──> owner      an item at a time
     worker ──TasksDone────> node ──TaskResults──> owner      the number of items
@@ -45,9 +44,8 @@ yields the same items again; the owner keeps the first ones.
 An owner that runs again on another node asks for the same stream. The node of a task has its items
 and forwards them, also those still to come (`ForwardResults`). The node of an actor remembers the
 items of a call, which does not run again (`ReplyCache`). To reconstruct an item, the whole task
-runs
-again; an item that this run does not yield is lost. All items live until no reference to any of
-them is left.
+runs again; an item that this run does not yield is lost. All items live until no reference to any
+of them is left.
 """
 
 from __future__ import annotations

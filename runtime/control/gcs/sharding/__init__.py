@@ -2,9 +2,8 @@
 
 The paper shards the GCS's tables by object and task ID. Here, with ``gcs_shards=n``, the rows of
 tasks, objects, lineage, functions and keys are in ``gcs.1`` to ``gcs.n``. The tables of nodes,
-jobs,
-actors and events stay in ``gcs``, in one process with the global scheduler, because some decisions
-need all of them.
+jobs, actors and events stay in ``gcs``, in one process with the global scheduler, because some
+decisions need all of them.
 
 The other components do not know of shards: a `router` between a component and the network splits
 its messages by ID. Shards send one another changes of lineage only: an array in one shard keeps its
