@@ -47,7 +47,7 @@ def mutant_without(cls: type, method: str) -> Callable[[pytest.MonkeyPatch], Non
 
 def never_taken(patch: pytest.MonkeyPatch) -> None:
     """A pool that gives without taking: more runs than there is room for."""
-    for method in ("take", "take_back", "give"):
+    for method in ("take", "retake", "give"):
         patch.setattr(ResourcePool, method, lambda self, demand: None)
 
 
@@ -59,7 +59,7 @@ def never_taken_back(patch: pytest.MonkeyPatch) -> None:
             self.free[name] = min(self.free[name] + units, self.total[name])
 
     patch.setattr(ResourcePool, "give", give)
-    patch.setattr(ResourcePool, "take_back", lambda self, demand: None)
+    patch.setattr(ResourcePool, "retake", lambda self, demand: None)
 
 
 def mixed_up(patch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_what_was_given_up_is_taken_back_in_use_or_not() -> None:
     pool.take("CPU:2")
     pool.give("CPU:2")
     pool.take("CPU:1")
-    pool.take_back("CPU:2")
+    pool.retake("CPU:2")
     assert pool.is_over("CPU:1") and not pool.is_over("GPU:1") and not pool.fits("CPU:1")
     assert pool.available() == {"CPU": 0.0, "GPU": 1.0}
     assert pool.room("CPU:1", 5) <= 0 and pool.fits("GPU:1")

@@ -24,15 +24,15 @@ the last checkpoint and replays the calls since. Calls without a reply are sent 
 `max_task_retries` allows it, else their callers get ActorUnavailableError.
 
 Promises (G3): the state of an actor is the fold of its logged calls, and each call takes effect
-once, however often a caller that runs again makes it; the calls of one caller start in the order
-in which it made them. A client never sees a reply that a reconstructed actor does not know.
+once, however often its caller runs again; the calls of one caller start in the order in which it
+made them. A client never sees a reply whose call a reconstructed actor does not replay.
 
 - `actor_manager`: the life of a node's actors; the messages of the actor's side
 - `actor_record`: one incarnation of an actor, and the calls that it knows (`ReplyCache`)
 - `call_queue`: calls from their callers to the worker; replies to the log and the callers
 - `replay`: checkpoint and replay
 - `call_submitter`: the callers' side
-- `node_services`: what the actors use of the node's other parts
+- `node_services`: the node's other parts that actors use
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class ActorManager:
     # -- actors that begin -------------------------------------------------------
 
     def accept(self, spec: TaskSpec) -> bool:
-        """Take an actor that was placed here; return whether it is to be started."""
+        """Accept an actor that was placed here; return whether it is to be started."""
         assert spec.extra is not None and spec.extra.actor is not None
         info = spec.extra.actor
         known = self.actors.get(spec.array)
@@ -129,7 +129,7 @@ class ActorManager:
             self._create(actor)
 
     def pass_on(self, spec: TaskSpec) -> None:
-        """Forget an actor that has to run elsewhere, or not at all."""
+        """Forget an actor that has to run on another node, or not at all."""
         actor = self._of_creation(spec)
         if actor is not None:
             self._forget(actor)
@@ -207,7 +207,7 @@ class ActorManager:
             self.calls.cancel(actor, message.call)
 
     def on_done(self, worker: Worker, results: list[RangeResult], timings: list[Timing]) -> None:
-        """A worker that is an actor reports."""
+        """The worker of an actor has sent results."""
         actor = self._of_worker(worker)
         if actor is None:
             for result in results:
@@ -253,7 +253,7 @@ class ActorManager:
             self.calls.ended(actor, assignment, result)
 
     def on_item(self, worker: Worker, item: RangeResult) -> None:
-        """A call that runs has yielded."""
+        """A running call has yielded an item."""
         actor = self._of_worker(worker)
         if actor is not None and item.array in actor.running:
             self.calls.yielded(actor, item)
@@ -300,7 +300,7 @@ class ActorManager:
             self.calls.end_job(actor, job)
 
     def on_worker_died(self, worker: Worker, reason: str) -> None:
-        """The GCS will say whether the actor starts again."""
+        """The worker of an actor has died; the GCS decides whether the actor restarts."""
         actor = self._of_worker(worker)
         if actor is None:
             return
@@ -332,7 +332,7 @@ class ActorManager:
         self._forget(actor)
 
     def on_stop(self, message: StopActor) -> None:
-        """The GCS wants an incarnation ended."""
+        """The GCS ends an incarnation."""
         actor = self.actors.get(message.actor)
         if actor is not None and actor.incarnation <= message.incarnation:
             if message.graceful and actor.state is ActorState.ALIVE:
@@ -371,7 +371,7 @@ class ActorManager:
         self._leaves(worker)
 
     def _leaves(self, worker: Worker) -> None:
-        """Kill a worker that ends by itself if that takes too long."""
+        """Kill a worker that is to end by itself, if that takes too long."""
         limit_s = self._services.config.actor_end_s
 
         def end() -> None:
@@ -418,7 +418,7 @@ class ActorManager:
         return actor is not None and actor.incarnation > 0
 
     def may_restart(self, worker: Worker) -> bool:
-        """Whether the actor of a dead worker starts again, as far as this node knows."""
+        """Whether the actor of a dead worker restarts, as far as this node knows."""
         actor = self._of_worker(worker)
         if actor is None:
             return worker.restarts

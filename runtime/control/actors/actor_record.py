@@ -25,9 +25,9 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import ActorDeath
 
 REPLY_BYTES_MAX = 16 << 20
-"""Of an actor's cached replies: some 30,000 small ones, or 160 of 100 KB."""
+"""Memory of an actor's cached replies: some 30,000 small ones, or 160 of 100 KB."""
 CALLS_MAX = 100_000
-"""How many calls an actor's cache knows."""
+"""How many calls an actor's cache has, at most."""
 
 
 class ActorState(Enum):
@@ -55,7 +55,7 @@ class QueuedCall:
         self.missing = 0
         """How many inputs are not in memory."""
         self.failed: ObjectValue | None = None
-        """The error that an input is."""
+        """The error of an input, if one failed."""
 
 
 class HeldReply:
@@ -78,9 +78,10 @@ class CachedCall:
     def __init__(self) -> None:
         self.ended = False
         self.reply: RangeResult | None = None
-        """None: it has not ended, or the reply has made room."""
+        """None: the call has not ended, or the reply was dropped for lack of room."""
         self.items: list[RangeResult] | None = None
-        """All that the call has yielded so far; None: it is no stream, or they have made room."""
+        """All items that the call has yielded; None: it is no stream, or they were dropped for lack
+        of room."""
         self.nbytes = 0
 
 
@@ -88,16 +89,16 @@ class ReplyCache:
     """The calls of one incarnation of an actor, for callers that repeat one.
 
     A call takes effect once, however often its caller makes it: a task that runs again makes its
-    calls again, with the same IDs, and so does a node whose actor started anew before the reply
-    was there. So the cache has
+    calls again, with the same IDs, and the callers' side repeats a call if the actor restarts
+    before the reply has arrived. So the cache has
 
-    - calls of tasks and actors, from their end on;
-    - their streams, and all streams that are replayed, from their beginning on, with the items
-      so far: the first caller's node has the only other copy of small ones;
-    - calls in the actor's lineage, of drivers too, from their replay on.
+    - calls of tasks and actors, once they have ended;
+    - their streams, and all streams that are replayed, as soon as they begin, with the items so
+      far: only the first caller's node has another copy of small items;
+    - calls in the actor's lineage, also those of drivers, once they are replayed.
 
-    The oldest make room: first the reply and the items, and the repeated call gets
-    ObjectLostError; then the ID, and the repeated call is a new one.
+    When the cache is full it drops the oldest calls: first the reply and the items, and a repeated
+    call gets ObjectLostError; then the ID, and a repeated call is a new one.
 
     The client that made a call last owns its reply. The one before may be alive: its node was
     declared dead and does not know it yet, or the GCS did not know that its task still ran. So
@@ -113,7 +114,7 @@ class ReplyCache:
         self._waiters: dict[bytes, dict[int, str]] = {}
 
     def find(self, call: bytes) -> CachedCall | None:
-        """Return what is known of a call."""
+        """Return the record of a call, if there is one."""
         return self._calls.get(call)
 
     def knows_any(self, calls: Sequence[bytes]) -> bool:
@@ -125,7 +126,7 @@ class ReplyCache:
         self._calls.setdefault(call, CachedCall()).items = []
 
     def add_item(self, item: RangeResult) -> None:
-        """Remember the next item of a stream, unless one before it has made room."""
+        """Remember the next item of a stream, unless an earlier one was dropped."""
         cached = self._calls.get(item.array)
         if cached is not None and cached.items is not None:
             cached.items.append(item)
@@ -191,7 +192,7 @@ class ActorRecord:
         self.ended = False
         """Whether the node has forgotten it."""
         self.leaving: ActorDeath | None = None
-        """Why it ends itself: its process is about to end."""
+        """Why it ends itself, if its process is about to end."""
         self.worker: Worker | None = None
         self.callers: dict[str, deque[QueuedCall]] = {}
         """Calls that wait, by caller, in order."""
@@ -223,14 +224,14 @@ class ActorRecord:
         self.to_replay: deque[CallRecord] = deque()
         """Calls of a concurrent actor whose replay has not begun."""
         self.patience: Timer | None = None
-        """When the next of these begins at the latest."""
+        """Begins the next of these at the latest."""
 
     def death(self, why: ActorDeath) -> ActorDeath:
         """Return the reason of its death with its name and ID, for its callers."""
         return replace(why, name=self.spec.name, actor=self.id)
 
     def split_batch(self, call: bytes) -> None:
-        """Make single calls of the batch that a running call is in, if it is in one."""
+        """Split the batch of a running call, if it is in one, into single calls."""
         batch = self.running.get(call)
         if batch is None or not is_batch(batch.spec):
             return

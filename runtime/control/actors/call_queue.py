@@ -9,8 +9,8 @@
     a call ends ──the actor never restarts──────────────────> the reply leaves
         └─it may restart: LogCalls ──> GCS ──CallsLogged──────────┘
 
-The calls of one caller start in the order in which it made them: one whose inputs are not
-here holds up those behind it, of that caller alone.
+The calls of one caller start in the order in which it made them: a call whose inputs are missing
+delays the later calls of the same caller, and no others.
 
 A reply leaves only when its call is in the actor's lineage, so every reply that a client has
 seen can be reconstructed. It goes to the client that made the call last, and to all waiters.
@@ -59,7 +59,7 @@ from raytwin.runtime.control.objects.result_manager import is_stream, lost
 
 
 class CallQueue:
-    """Lines up the calls of a node's actors, gives them to the workers, logs them and replies."""
+    """Queues the calls of a node's actors, gives them to the workers, logs them and replies."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class CallQueue:
         self._ended: dict[tuple[bytes, int], ActorRecord] = {}
         """Ended actors whose replies still wait for the log, by ID and incarnation."""
 
-    # -- calls that come ---------------------------------------------------------
+    # -- arriving calls ----------------------------------------------------------
 
     def on_calls(self, actor: ActorRecord, message: ActorCalls) -> None:
         """Take calls for an actor."""
@@ -141,7 +141,7 @@ class CallQueue:
     def queue(
         self, actor: ActorRecord, spec: TaskSpec, caller: str, known: tuple[ObjectValue, ...]
     ) -> None:
-        """Line a call up behind those of the same caller; `known` has small inputs."""
+        """Queue a call after those of the same caller; `known` has small inputs."""
         calls = actor.callers.get(caller)
         if not spec.deps:
             if not calls:
@@ -165,7 +165,7 @@ class CallQueue:
         return call
 
     def _want(self, actor: ActorRecord, call: QueuedCall, oids: list[bytes]) -> None:
-        """Have inputs of a call brought here; it goes on when all are."""
+        """Fetch the inputs of a call; the call goes on when all have arrived."""
 
         def arrived(value: ObjectValue) -> None:
             call.missing -= 1
@@ -219,7 +219,7 @@ class CallQueue:
 
     def _withdraw(self, call: QueuedCall) -> None:
         """Give up the inputs of a call that was taken out of its queue."""
-        call.missing = -1  # what arrives for it later is not counted to zero
+        call.missing = -1  # Inputs that arrive later do not count it down to zero.
         self._services.inputs.unclaim(call.spec)
 
     def _input_failed(self, actor: ActorRecord, spec: TaskSpec, error: ObjectValue) -> None:
@@ -257,7 +257,7 @@ class CallQueue:
     # -- calls that do not begin -------------------------------------------------
 
     def cancel(self, actor: ActorRecord, call: bytes) -> None:
-        """End a call that has not begun; have its worker cancel one that has."""
+        """End a call that has not begun; ask the worker to cancel one that has."""
         if call in actor.replaying:
             return
         waiting = actor.waiting.pop(call, None)
@@ -346,7 +346,7 @@ class CallQueue:
             self.finish(actor, reply, assignment.spec.owner, actor.id)
 
     def cancelled(self, actor: ActorRecord, reply: RangeResult, owner: str) -> None:
-        """A call was cancelled before it began: made again, it does not run either."""
+        """A call was cancelled before it began: if it is repeated, it does not run either."""
         self._leave(actor, reply, owner)
 
     def _leave(self, actor: ActorRecord, reply: RangeResult, owner: str) -> None:
@@ -364,7 +364,7 @@ class CallQueue:
                 results.finish_call(reply, waiter, made_by, fresh=False)
 
     def yielded(self, actor: ActorRecord, item: RangeResult) -> None:
-        """A call that runs has yielded; the log has only the end of its stream."""
+        """A running call has yielded an item; the log has only the end of its stream."""
         owner = actor.running[item.array].spec.owner
         actor.replies.add_item(item)
         self._services.results.finish_item(item, owner, actor.id)
@@ -409,7 +409,7 @@ class CallQueue:
         return self._ended.pop((actor, incarnation), None)
 
     def send_held(self, actor: ActorRecord) -> None:
-        """Send the replies that wait for the log: the actor does not start again."""
+        """Send the replies that wait for the log: the actor does not restart."""
         replies = list(actor.held.values())
         actor.held.clear()
         for held in replies:

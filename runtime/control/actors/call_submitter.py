@@ -4,7 +4,7 @@ All clients of a node share one `CallRoute` to an actor, which keeps their calls
 
     submit ──> WAITING ──actor is ALIVE──> SENT ──the result comes──> done
                   ↑                          │
-                  │   the actor starts anew: ├── retries left: sent again, first
+                  │   the actor restarts:    ├── retries left: sent again, first
                   │                          └── none left: ActorUnavailableError
                   ├─ the actor is being reconstructed: its node is asked for the reply
                   │  (`replay`), if the call may have taken effect before
@@ -48,11 +48,11 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import ActorUnavailable, Failure
 
 BURIED_MAX = 65_536
-"""How many dead actors a node remembers, at most; of others it asks the GCS again."""
+"""How many dead actors a node remembers, at most; about others it asks the GCS again."""
 
 
 class CallRoute:
-    """Where one actor is, and the calls of this node's clients that are under way to it."""
+    """The location of one actor, and the calls to it by this node's clients."""
 
     def __init__(self, actor: bytes) -> None:
         self.actor = actor
@@ -61,7 +61,7 @@ class CallRoute:
         self.incarnation = -1
         self.logged = False
         self.reason: Failure | None = None
-        """Why it is dead or starts again."""
+        """Why it is dead or restarts."""
         self.waiting: list[TaskSpec] = []
         self.sent: dict[bytes, TaskSpec] = {}
         """Calls without a result, by array, in order."""
@@ -74,10 +74,10 @@ class CallRoute:
         self.starting: tuple[int, int] | None = None
         """Node and incarnation of an actor that is being reconstructed, once it may be asked."""
         self.early: list[TaskSpec] = []
-        """Calls to ask it for with this turn."""
+        """Calls whose replies to ask it for with this turn."""
 
     def split_batches(self) -> None:
-        """Make single calls of all batches."""
+        """Split all batches into single calls."""
         batches = {id(spec): spec for spec in (*self.sent.values(), *self.out) if is_batch(spec)}
         if not batches:
             return
@@ -125,13 +125,13 @@ class CallSubmitter:
         self._ctx = ctx
         self._node = node
         self._deliver = deliver
-        """Passes calls on to actors of this node."""
+        """Delivers calls to actors of this node."""
         self._fail = fail
         """Ends a call with an error: result and owner."""
         self._cancel = cancel
         """Cancels a call of an actor of this node."""
         self.on_alive: Callable[[bytes], None] = lambda actor: None
-        """Called with an actor that takes calls now, also if a client creates it once more."""
+        """Called with an actor that takes calls from now on, also if a client creates it again."""
         self._dead = dead
         """Called with an actor that is dead, and the reason."""
         self._routes: dict[bytes, CallRoute] = {}
@@ -198,7 +198,7 @@ class CallSubmitter:
         return route
 
     def created(self, actor: bytes) -> None:
-        """A client of this node creates the actor, maybe once more: ask the GCS where it is."""
+        """A client of this node creates the actor, maybe again: ask the GCS where it is."""
         self._buried.pop(actor, None)
         if self.watch(actor).state == ALIVE:
             self.on_alive(actor)

@@ -181,7 +181,7 @@ class ResourcePool:
             self.free.get(name, 0) >= round(amount * UNIT) for name, amount in resources.items()
         )
 
-    def take_back(self, demand: str) -> None:
+    def retake(self, demand: str) -> None:
         """Take again, for a task that goes on, what it gave back while it was blocked.
 
         Another task may use it by now: then the free amount is negative until one of them ends.
@@ -190,7 +190,7 @@ class ResourcePool:
             self.free[name] -= units
 
     def is_over(self, demand: str) -> bool:
-        """Whether any resource that the demand names is oversubscribed, as after `take_back`."""
+        """Whether any resource that the demand names is oversubscribed, as after `retake`."""
         return any(self.free.get(name, 0) < 0 for name, _ in parse_demand(demand))
 
     def give(self, demand: str) -> None:

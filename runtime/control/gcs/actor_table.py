@@ -1,4 +1,4 @@
-"""The GCS's actor table: where every actor is, and what it is rebuilt from.
+"""The GCS's actor table: the node, the state and the lineage of every actor.
 
     CreateActors ──> PENDING ──ActorPlaced──> STARTING ──ActorStarted──> ALIVE
                         ↑                        │                         │
@@ -6,21 +6,21 @@
                                                                            ↓
                               none left, killed, owner gone ─────────────> DEAD
 
-An actor that ended with its handles or its owner is created anew if the task that has created
-it runs again: that makes its calls once more, too.
+If an actor ended because its handles or its owner were gone, and the task that created it runs
+again, the actor is created again: the task makes its calls again, too.
 
 Each start is an *incarnation*; the table ignores messages of an older one. The nodes of an
 actor's callers subscribe to its changes.
 
 The lineage of an actor that may restart is kept here: the calls that took effect, in order, since
-its last checkpoint. A call's result leaves its node only once the call is logged here, so an
-effect that anybody has seen survives. The replies of calls before the checkpoint are kept in
+its last checkpoint. A call's result leaves its node only once the call is logged here, so every
+effect that a client has seen survives. The replies of calls before the checkpoint are kept in
 `ReplyHistory`, within a bound: a caller whose reply was lost with the node, or a task that runs
 again, asks again, and the call must not take effect twice.
 
 The logs of all actors together are bounded by ``actor_log_bytes_max``. Beyond that the
-longest is given up, which an event reports: its actor works on, and is dead when it would
-start again, unless it has taken a checkpoint since.
+GCS drops the longest log, which an event reports. The actor goes on, but cannot restart
+until it has taken its next checkpoint.
 
 Cost: a restartable actor's call is one `CallRecord` here and a share of two
 messages; a call of an actor that never restarts does not come here at all.
@@ -74,13 +74,13 @@ from raytwin.runtime.control.messages.errors import (
 PENDING, STARTING, ALIVE, DEAD = range(4)
 
 DEAD_MAX = 65_536
-"""How many dead actors are remembered, at most, for late messages about them."""
+"""How many dead actors the GCS remembers, at most, for late messages about them."""
 HISTORY_BYTES_MAX = 32 << 20
 """Some 30,000 calls with small replies."""
 
 
 class ActorRow(Struct):
-    """All that the GCS knows of one actor."""
+    """A row of the actor table."""
 
     spec: TaskSpec
     state: int = PENDING
@@ -94,19 +94,19 @@ class ActorRow(Struct):
     log: list[CallRecord] = field(default_factory=list)
     """Calls since then, in the order in which they took effect."""
     log_bytes: int = 0
-    """What the log takes, roughly."""
+    """The approximate memory of the log."""
     dropped: int = 0
-    """Calls after the checkpoint that are in no log: it outgrew its bound. Until the
-    next checkpoint the actor cannot be rebuilt."""
+    """Calls after the checkpoint whose log was dropped at the memory limit. Until the next
+    checkpoint the actor cannot be rebuilt."""
 
     @property
     def logged(self) -> int:
-        """How many calls took effect, as far as is known here."""
+        """The number of calls that took effect and are logged, dropped ones included."""
         return self.saved + self.dropped + len(self.log)
 
     @property
     def info(self) -> ActorInfo:
-        """What was asked for."""
+        """The actor's options, from its creation task."""
         assert self.spec.extra is not None and self.spec.extra.actor is not None
         return self.spec.extra.actor
 
@@ -116,8 +116,8 @@ class DeadActor(Struct):
 
     reason: Failure
     again: int = 0
-    """The incarnation that it is if it is created once more: it ended with its handles or its
-    owner, and its creator may have to run again. 0: it is not to be."""
+    """The incarnation with which it may be created again: it ended with its handles or its owner,
+    and the task that created it may run again. 0: it may not."""
 
 
 class ReplyHistory:
@@ -125,8 +125,8 @@ class ReplyHistory:
 
     A call that a checkpoint contains is not replayed when its actor is rebuilt, and the replies
     that its node remembered are gone with the incarnation. So the GCS gives the next incarnation
-    these records, without arguments (`ActorLineage.kept`). Nobody can tell when a call does not
-    come again, so all records together have `HISTORY_BYTES_MAX`, and the oldest go first.
+    these records, without arguments (`ActorLineage.kept`). The GCS cannot know whether a call
+    will be repeated, so all records together have `HISTORY_BYTES_MAX`, and it drops the oldest.
     """
 
     def __init__(self, bytes_max: int = HISTORY_BYTES_MAX) -> None:
@@ -158,12 +158,12 @@ class ReplyHistory:
         return list(self._of.get(actor, {}).values())
 
     def drop(self, actor: bytes) -> None:
-        """An actor does not start again."""
+        """An actor does not restart: forget its records."""
         for call in list(self._of.get(actor, ())):
             self._forget(actor, call)
 
     def end_job(self, job: bytes) -> None:
-        """A job's tasks do not run again."""
+        """A job has ended: forget the records of its actors."""
         for actor, calls in list(self._of.items()):
             for call in [call for call in calls if job_of(call) == job]:
                 self._forget(actor, call)
@@ -198,7 +198,7 @@ class ActorTable:
         self.ctx = ctx
         self._jobs = jobs
         self.log_bytes = 0
-        """What the logs of all actors take, roughly; bounded."""
+        """The approximate memory of the logs of all actors; bounded."""
         self._log_bytes_max = log_bytes_max
         self.past = ReplyHistory()
         self.rows: dict[bytes, ActorRow] = {}
@@ -240,7 +240,7 @@ class ActorTable:
         self._log("actor_created", spec.name)
         self._place(row)
         if dead is not None:
-            # Nobody watches a dead actor.
+            # A dead actor has no subscribers.
             for node in sorted(self._alive):
                 self.ctx.send(f"node:{node}", self._change(row))
 
@@ -252,14 +252,14 @@ class ActorTable:
         self.ctx.send("global", PlaceTasks([row.spec]))
 
     def on_find(self, source: str, message: FindActor) -> None:
-        """Answer which actor has a name, and create it if asked to."""
+        """Answer which actor has a name, or create one if the request has a creation task."""
         namespace = message.namespace or self._jobs.namespace_of(message.job)
         name = (namespace, message.name)
         actor = self.names.get(name)
         created = False
         create = message.create
         if create is not None and job_of(create.array) in self._jobs.ended:
-            return  # it comes late, and nobody waits for the answer
+            return  # The request is late: no client waits for the answer.
         if actor is None and create is not None:
             assert create.extra is not None and create.extra.actor is not None
             create.extra.actor.namespace = namespace
@@ -299,13 +299,13 @@ class ActorTable:
         self._publish(row)
 
     def on_failed(self, source: str, message: ActorFailed) -> None:
-        """Start an actor again, or let it be dead."""
+        """Restart an actor, or declare it dead."""
         row = self._current(message.actor, message.incarnation)
         if row is not None:
             self._fail(row, message.reason, message.final)
 
     def on_node_died(self, node: int, reason: str) -> None:
-        """Start what was there on another node, or let it be dead."""
+        """Restart the dead node's actors on other nodes, or declare them dead."""
         for row in [r for r in self.rows.values() if r.node == node]:
             self._fail(row, ActorDeath(DeathCause.NODE_DIED, detail=reason), False)
 
@@ -318,7 +318,7 @@ class ActorTable:
                 self._may_come_again(row)
 
     def end_job(self, job: bytes) -> None:
-        """Its actors end with it, but for detached ones."""
+        """End the actors of a job that has ended, except detached ones."""
         self.past.end_job(job)
         for actor, row in list(self.rows.items()):
             if job_of(actor) == job and not row.info.detached and actor in self.rows:
@@ -342,7 +342,8 @@ class ActorTable:
             self._may_come_again(row)
 
     def _may_come_again(self, row: ActorRow) -> None:
-        """It ended because nobody could call it any more, not by its own acts or a kill."""
+        """Note that an actor ended because its handles or owner were gone: it may be created
+        again."""
         if row.spec.array in self.dead:
             self.dead[row.spec.array].again = row.incarnation + 1
 
@@ -415,14 +416,14 @@ class ActorTable:
         )
 
     def replays(self, actor: bytes, call: bytes) -> bool:
-        """Whether an actor is being rebuilt, and makes that call again for it."""
+        """Whether an actor is being rebuilt, and will replay that call."""
         row = self.rows.get(actor)
         if row is None or row.state not in (PENDING, STARTING):
             return False
         return any(record.task.array == call for record in row.log)
 
     def remakes(self, call: bytes) -> bool:
-        """Whether any actor is being rebuilt that makes that call again for it."""
+        """Whether any actor is being rebuilt that will replay that call."""
         return any(self.replays(actor, call) for actor in self.rows)
 
     # -- lineage ---------------------------------------------------------------
@@ -446,7 +447,7 @@ class ActorTable:
         self.ctx.send(source, CallsLogged(message.actor, message.incarnation, row.logged))
 
     def _make_room(self) -> None:
-        """Give up the longest logs, of actors that are not just being rebuilt from them."""
+        """Drop the longest logs, except those from which an actor is being rebuilt."""
         for row in sorted(self.rows.values(), key=lambda row: row.log_bytes, reverse=True):
             if self.log_bytes <= self._log_bytes_max:
                 return
@@ -455,7 +456,7 @@ class ActorTable:
                 self._drop_log(row)
 
     def _drop_log(self, row: ActorRow) -> None:
-        """Forget an actor's log: it is not rebuilt unless it takes a checkpoint."""
+        """Drop an actor's log: the actor cannot be rebuilt until it takes a checkpoint."""
         count = len(row.log)
         self._shrink(row, count)
         row.dropped += count
@@ -464,7 +465,7 @@ class ActorTable:
             self.past.drop(row.spec.array)
 
     def _shrink(self, row: ActorRow, count: int) -> None:
-        """Take calls off the log; callers may still ask for their replies."""
+        """Remove calls from the log; the history keeps their replies."""
         gone = row.log[:count]
         for record in gone:
             self.past.keep(row.spec.array, record)
@@ -481,7 +482,7 @@ class ActorTable:
         assert message.upto <= row.logged, "a checkpoint of calls that are not logged"
         count = message.upto - row.saved - row.dropped
         if count < 0:
-            return  # calls since then are in no log: the next one may do
+            return  # Calls since then are in no log; the next checkpoint may be complete.
         self._shrink(row, count)
         row.dropped = 0
         row.saved, row.checkpoint = message.upto, message.state

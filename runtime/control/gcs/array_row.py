@@ -5,7 +5,7 @@ the other: the ranges that were accepted, with the node that has each (task
 table, lineage), and the ranges that are done, with the nodes that hold their
 values (object table).
 
-What an element of an array is to the GCS::
+The states of an element, as the GCS knows them::
 
     UNKNOWN ──accepted──> PENDING ──done──> MADE ──its last copy's node dies──> LOST
                  ↑                                                               │
@@ -60,7 +60,7 @@ class Done:
 
 
 class ArrayRow:
-    """All that the GCS knows of one array."""
+    """A row of the task and object tables."""
 
     __slots__ = (
         "accepted",
@@ -85,17 +85,17 @@ class ArrayRow:
         """Node -> the client there that waits for the results; several if a parent
         ran again on another node. Each holds a copy of every small value."""
         self.asked: tuple[int, ...] = ()
-        """Nodes that were asked to pass what they have on to a later owner."""
+        """Nodes that were asked to forward their results to a later owner."""
         self.former = ""
         """The last owner of a released row."""
         self.released = False
         self.put = False
-        """A client made it, so no task can make it again."""
+        """Whether a client put it, so that no task can make it again."""
         self.actor: bytes | None = None
         """The actor whose call made it; empty if it is not known which."""
         self.accepted: list[tuple[TaskSpec, int]] = []
         self.lineage: list[TaskSpec] = []
-        """What was accepted once, where no node is to be waited for any more."""
+        """The specs of accepted ranges that no node runs any more."""
         self.deps: tuple[bytes, ...] = ()
         """The arrays that its tasks have as inputs."""
         self.again: Ranges | None = None
@@ -103,15 +103,15 @@ class ArrayRow:
         self.done: list[Done] = []
         """By start."""
         self.overlaps = False
-        """Some elements ran twice, so ranges in `done` may overlap."""
+        """Whether some elements ran twice, so that ranges in `done` may overlap."""
         self.inner: tuple[bytes, ...] = ()
-        """Of values that have references inside: the arrays that arguments named."""
+        """If values contain references: the arrays with references inside the arguments."""
         self.unreconstructable: Failure | None = None
         """The error of an input without which it cannot be made again; None: none is lost."""
         self.copies: dict[bytes, dict[int, int]] = {}
         """Object -> {node: size} of copies beyond the first."""
 
-    # -- what happens to it ------------------------------------------------------
+    # -- changes -----------------------------------------------------------------
 
     def accept(self, spec: TaskSpec, node: int) -> None:
         """Note that a node has a range to run."""
@@ -119,7 +119,7 @@ class ArrayRow:
         self.outdated(spec)
 
     def outdated(self, newer: TaskSpec) -> None:
-        """Forget the specs that `newer`, the same range placed again, stands for."""
+        """Forget the specs that `newer`, the same range placed again, replaces."""
         if attempt_of(newer):
             end = newer.start + newer.count
             self.lineage = [
@@ -127,7 +127,7 @@ class ArrayRow:
             ]
 
     def finish(self, done: Done) -> None:
-        """Note a range that has ended; it stands for lost ones that it covers."""
+        """Note a range that has ended; it replaces lost ranges that it covers."""
         end = done.start + done.count
         at = bisect_right(self.done, done.start, key=_start)
         while at < len(self.done) and self.done[at].lost and _end(self.done[at]) <= end:
@@ -148,7 +148,7 @@ class ArrayRow:
         self.copies.setdefault(oid, {})[node] = size
 
     def lose_node(self, node: int, why: Loss) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
-        """A node is gone with all it held; return what it had not done: (spec, gaps)."""
+        """A node has died; return the ranges that it had not finished: (spec, gaps)."""
         unfinished = self.unfinished_at(node)
         self.lineage += [spec for spec, at in self.accepted if at == node]
         self.accepted = [(spec, at) for spec, at in self.accepted if at != node]
@@ -170,9 +170,9 @@ class ArrayRow:
                 self._retire(node, done.start, _end(done))
 
     def forget_node(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
-        """An owner's node has freed all that it had; return what will not end there.
+        """An owner's node has freed all its values; return the runs whose end it will not report.
 
-        Those are (spec, gaps) of the owner's own runs: its node does not report them.
+        These are (spec, gaps) of the owner's own runs.
         """
         unfinished = [
             (spec, gaps)
@@ -193,7 +193,7 @@ class ArrayRow:
         return unfinished
 
     def _retire(self, node: int, start: int, end: int) -> None:
-        """A run that has ended on a node is lineage and no more."""
+        """Keep a run that has ended on a node as lineage only."""
         accepted: list[tuple[TaskSpec, int]] = []
         for spec, at in self.accepted:
             low, high = max(start, spec.start), min(end, spec.start + spec.count)
@@ -248,7 +248,7 @@ class ArrayRow:
         self.overlaps = False
         self.copies = {}
 
-    # -- questions ---------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------
 
     def locate(self, oid: bytes, alive: set[int]) -> Location | None:
         """Return where the object is, None while it has not been made."""
@@ -334,9 +334,9 @@ class ArrayRow:
         return next((o for n, o in reversed(self.owners.items()) if n in alive), "")
 
     def unfinished_at(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
-        """Return what a node had accepted and not done: (spec, gaps).
+        """Return the ranges that a node has accepted and not finished: (spec, gaps).
 
-        What has ended elsewhere does not count: that run had another owner.
+        A run that has ended on another node does not count: it had another owner.
         """
         specs = [spec for spec, at in self.accepted if at == node]
         if not specs:
@@ -348,14 +348,14 @@ class ArrayRow:
         found = [(spec, ended.missing(spec.start, spec.count)) for spec in specs]
         left = sum(count for _, gaps in found for _, count in gaps)
         if left < self.outstanding().get(node, 0):
-            # Some element was there twice and ended once: for which owner is unknown.
+            # An element was there twice and ended once; for which owner is unknown.
             return [(spec, [(spec.start, spec.count)]) for spec in specs]
         return [(spec, gaps) for spec, gaps in found if gaps]
 
     def _still_at(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
-        """Return as much as is outstanding at a node: (spec, gaps).
+        """Return the outstanding parts of ranges at a node: (spec, gaps).
 
-        Of elements that are there twice, the first run is taken to have ended first.
+        If an element is there twice, its first run is assumed to have ended first.
         """
         unfinished = self.unfinished_at(node)
         count = sum(count for _, gaps in unfinished for _, count in gaps)
@@ -374,7 +374,7 @@ class ArrayRow:
         return [(spec, list(left)) for spec, left in runs if left.size]
 
     def holders(self) -> set[int]:
-        """Return every node that may hold something of the array."""
+        """Return every node that may have values of the array."""
         nodes = {done.node for done in self.done if not done.lost}
         nodes.update(node for _, node in self.accepted)
         for copies in self.copies.values():
@@ -382,10 +382,10 @@ class ArrayRow:
         return nodes
 
     def outstanding(self) -> dict[int, int]:
-        """Return {node: elements} of what was accepted there and has not ended there.
+        """Return {node: number of elements} that the node has accepted and not finished.
 
-        Ended elsewhere does not count: an element whose owner's task ran again is
-        accepted twice, and each run ends where it is.
+        An element whose owner's task ran again is accepted twice, by two nodes; each
+        run ends on its own node.
         """
         found: Counter[int] = Counter()
         for spec, node in self.accepted:
@@ -398,7 +398,7 @@ class ArrayRow:
 
 
 def inside_of(row: ArrayRow) -> tuple[bytes, ...]:
-    """Return the arrays that arguments of a row's tasks name: their values may refer to these."""
+    """Return the arrays with references inside a row's arguments; its values may refer to them."""
     specs = [*row.lineage, *(spec for spec, _ in row.accepted)]
     extras = [spec.extra for spec in specs if spec.extra is not None]
     return tuple(dict.fromkeys(array for extra in extras for array in extra.inside))

@@ -1,8 +1,8 @@
-"""The state that the parts of the task and object tables share; it decides nothing.
+"""The state that the parts of the task and object tables share, without any decisions.
 
 `ArrayStore` has the rows, the tombstones of dropped rows, the lineage and the liveness of owners;
-`ReleasedArrays` is a bounded memory of rows that are gone; `ObjectWaiters` knows which nodes wait
-for which objects.
+`ReleasedArrays` remembers a bounded number of dropped rows; `ObjectWaiters` has the nodes that wait
+for each object.
 """
 
 from __future__ import annotations
@@ -28,24 +28,21 @@ ORPHANED_S = 60.0
 OWNER_DIED = Loss(LossCause.OWNER_DIED)
 RELEASED = Loss(LossCause.RELEASED)
 RELEASED_MAX = 65_536
-"""How many released arrays are remembered, at most."""
+"""How many released arrays the GCS remembers, at most."""
 
 
 @lru_cache(maxsize=1024)
 def _dropped(owner: str, node: int, why: Loss) -> tuple[str, int, Loss]:
-    """Return the record of a dropped row: one tuple for all that are alike.
-
-    Few are different, and the rows are many: without it each would have a reason of its own.
-    """
+    """Return the record of a dropped row: the same tuple for all equal ones, to save memory."""
     return owner, node, why
 
 
 class ReleasedArrays:
-    """The arrays that were released last, with the reason that a `get` of one raises.
+    """The last released arrays, with the error that a `get` of each raises.
 
     A message about an array may arrive after its owner has released it: the log entry of a
-    range, the result of an actor's call, a request for its location. This memory tells such a
-    message from one about a new array.
+    range, the result of an actor's call, a request for its location. This record distinguishes
+    such a message from one about a new array.
     """
 
     def __init__(self) -> None:
@@ -76,7 +73,7 @@ class ReleasedArrays:
             self._dropped[array] = _dropped(owner, node, self.why(array))
 
     def note_owner_died(self, array: bytes) -> None:
-        """A `get` of the array raises from now on that its owner has died."""
+        """Note that the owner has died: a `get` of the array raises this from now on."""
         self._owner_died[array] = None
 
     def note_gone(self, array: bytes, why: Loss) -> None:
@@ -88,7 +85,7 @@ class ReleasedArrays:
         self._owner_died.pop(array, None)
 
     def forget(self, array: bytes) -> None:
-        """A new owner has claimed the array."""
+        """A new owner has taken the array over."""
         self._early.pop(array, None)
         self._dropped.pop(array, None)
         self._owner_died.pop(array, None)
@@ -100,7 +97,7 @@ class ReleasedArrays:
                 del table[array]
 
     def was_released_by(self, array: bytes, client: str) -> bool:
-        """Whether the client, or its node where the owner is unknown, released the array."""
+        """Whether the client, or its node if the owner is unknown, released the array."""
         found = self._dropped.get(array)
         if found is None:
             return False
@@ -245,7 +242,7 @@ class ArrayStore:
             self.free_at(array, holder)
 
     def free_at(self, array: bytes, node: int) -> None:
-        """Have one node free what it has of an array."""
+        """Ask one node to free its values of an array."""
         self._ctx.send(f"node:{node}", FreeObjects([array]))
 
     def bury(self, array: bytes, node: int, count: int) -> None:

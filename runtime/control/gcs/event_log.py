@@ -1,6 +1,6 @@
-"""The GCS's event log: what happened to the cluster.
+"""The GCS's event log: nodes and workers that joined or died, tasks that ran again, and so on.
 
-The log keeps the last `EVENTS_MAX` events, and for ever how many there were of each kind.
+The log keeps the last `EVENTS_MAX` events, and counts all events of each kind.
 """
 
 from __future__ import annotations

@@ -4,18 +4,17 @@
 table          row                                subscribers of changes
 ============== ================================== ===============================
 `node_table`   NodeInfo, by number                every node, global scheduler
-`job_table`    JobInfo, by number                 all of them, of a job's end
+`job_table`    JobInfo, by number                 the same, about a job's end
 `function...`  serialized function, by ID         nodes that fetched it too early
 `actor_table`  ActorRow, by ID                    the nodes of its callers
 `task_object.` ArrayRow, by array                 nodes that wait for an object
 `kv_table`     users' keys and values             --
 `task_history` finished tasks, on disk if cold    --
-`event_log`    what happened to the cluster       --
+`event_log`    events of the cluster              --
 ============== ================================== ===============================
 
-`Gcs` is what joins them: it dispatches messages to the tables, and carries out the three
-changes that concern several: the death of a node, the end of a job, an actor that has
-been rebuilt.
+`Gcs` joins the tables: it dispatches messages to them, and carries out the three changes that
+concern several tables: the death of a node, the end of a job, an actor that has been rebuilt.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ class Gcs:
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
 
-    # -- what concerns several tables --------------------------------------------
+    # -- operations on several tables --------------------------------------------
 
     def _on_node_died(self, info: NodeInfo) -> None:
         self.actors.on_node_died(info.node, info.reason)
@@ -177,7 +176,7 @@ class Gcs:
         self._end_job(message.job, message.reason)
 
     def _end_job(self, job: bytes, reason: str) -> None:
-        """End the job of a driver, or the branch of a detached actor, that is gone."""
+        """End the job of a driver, or the branch of a detached actor, that has ended."""
         if job in self.jobs.ended:
             return
         self.jobs.end(job, reason)

@@ -1,4 +1,4 @@
-"""The GCS's job table: every job's number, driver and namespace; see the page of `node`."""
+"""The GCS's job table: every job's number, driver and namespace; `node` defines jobs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from raytwin.runtime.control.messages import (
 )
 
 ENDED_ROWS_MAX = 1024
-"""Of how many ended jobs the table keeps a row, at most."""
+"""How many rows of ended jobs the table keeps, at most."""
 
 
 class JobTable:
-    """The part of the GCS that knows jobs."""
+    """The jobs of the cluster."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.rows: dict[int, JobInfo] = {}
-        """Of jobs that are not over, by number."""
+        """Running jobs, by number."""
         self._ended_rows: BoundedMap[int, JobInfo] = BoundedMap(ENDED_ROWS_MAX)
         self.ended: set[bytes] = set()
-        """IDs of jobs and branches that are over: what comes of them is late."""
+        """IDs of jobs and branches that have ended: messages about them are ignored."""
         self._last = 0
         self._branches: dict[int, int] = {}
         self._namespaces: dict[int, str] = {}
-        """Those that drivers chose; detached actors may ask after their job has ended."""
+        """Namespaces that drivers chose; a detached actor may use one after its job has ended."""
 
     def on_register(self, source: str, message: RegisterJob) -> None:
         """Give a job its number, unless it has one."""
@@ -58,7 +58,7 @@ class JobTable:
                 self._namespaces[number] = message.namespace
 
     def end(self, job: bytes, reason: str) -> None:
-        """A driver, or a detached actor, is gone."""
+        """A driver or a detached actor has ended."""
         self.ended.add(job)
         number = job_number(job)
         if number in self.rows and job == job_id(number):
@@ -75,7 +75,7 @@ class JobTable:
         return branch
 
     def namespace_of(self, job: bytes) -> str:
-        """Return the namespace of a job's names, by default."""
+        """Return the default namespace of a job."""
         number = job_number(job)
         return self._namespaces.get(number, namespace_of(number)) if job else ""
 

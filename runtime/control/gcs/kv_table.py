@@ -19,12 +19,12 @@ class KvTable:
         self.values: dict[bytes, bytes] = {}
 
     def on_put(self, source: str, message: KvPut) -> None:
-        """Set a key; answer what it had before."""
+        """Set a key; answer with its value before."""
         before = self.values.get(message.key)
         self.values[message.key] = message.value
         self._ctx.send(source, KvReply(message.request, message.client, before))
 
     def on_get(self, source: str, message: KvGet) -> None:
-        """Answer what a key has."""
+        """Answer with a key's value."""
         value = self.values.get(message.key)
         self._ctx.send(source, KvReply(message.request, message.client, value))

@@ -1,11 +1,11 @@
-"""The rules of lineage: which values may be made again, from which inputs, and what is kept.
+"""The rules of lineage: which lost values are reconstructed, and which specs are kept for that.
 
-A value whose every copy is gone is made again by running its task again, and only if a node asks
-for it. The run takes one of the task's retries, as each is for one fault; a value that its owner
-had freed, and others need, takes none. The run asks for its inputs as any task does, and that has
-lost inputs made again; so the recursion needs no plan and no stack.
+If all copies of a value are lost, and a node asks for it, its task runs again. The run takes one of
+the task's retries; if the value was not lost but freed by its owner, and others need it, it takes
+none. The run asks for its inputs as any task does, and lost inputs are reconstructed in the same
+way; so the recursion needs no plan and no stack.
 
-Three tables are kept, all by array:
+The GCS keeps three tables, all by array:
 
 ``uses``    how many rows have the array as an input. A row that its owner has
             released stays, without values, while this is not 0
@@ -16,9 +16,9 @@ Three tables are kept, all by array:
             released ones have values that refer to it and are needed themselves.
             Values of a released array may exist only while this is not empty
 
-A value cannot be made again (`refusal`) if it was put, if its task has no retries or no spec left,
-or if an input of it cannot. A run finds out that an input is lost for good: its node reports that,
-and no other run is tried.
+A value cannot be reconstructed (`refusal`) if it was put, if its task has no retries or no spec
+left, or if one of its inputs cannot be reconstructed. The node of the run reports such an input,
+and the GCS does not try again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from raytwin.runtime.control.messages import TaskExtra, TaskSpec
 from raytwin.runtime.control.messages.errors import Loss, Unmade, root_of
 
 SPARE = 64
-"""The part of the limit that is made free at once."""
+"""One part in so many of the limit is freed at once."""
 SPEC_BYTES = 500
-"""What a row weighs besides its arguments."""
+"""The weight of a row in bytes, without its arguments."""
 
 
 class Lineage:
@@ -60,7 +60,7 @@ class Lineage:
         self.uses[dep] = self.uses.get(dep, 0) + 1
 
     def refuse(self, spec: TaskSpec, array_bytes: int) -> None:
-        """A range is not taken into a row: no owner waits for it."""
+        """The GCS adds no row for a range, as no owner waits for it."""
 
     def unuse(self, array: bytes, dep: bytes) -> bool:
         """A row that had the array as an input is gone; return whether it was the last."""
@@ -71,20 +71,20 @@ class Lineage:
         return True
 
     def keep(self, array: bytes, row: ArrayRow) -> None:
-        """Its values are released, its specs are not."""
+        """Keep the specs of a row whose values are released."""
         weight = SPEC_BYTES + sum(len(spec.args) for spec in row.lineage)
         self.kept[array] = weight
         self._bytes += weight
 
     def unkeep(self, array: bytes) -> None:
-        """It is gone, or has an owner again."""
+        """A kept row was dropped, or has an owner again."""
         self._bytes -= self.kept.pop(array, 0)
 
     def overweight(self) -> Iterator[bytes]:
-        """Yield the oldest kept arrays until the others weigh little enough.
+        """Yield the oldest kept arrays until the others are below the limit.
 
-        That is somewhat less than the limit, so that it is seldom: see `bounded_map` for what
-        it would cost to look for the oldest one each time.
+        It goes somewhat below the limit, so that it runs seldom: to look for the oldest one each
+        time would be slow, see `bounded_map`.
         """
         if self._bytes <= self._bytes_max:
             return
@@ -110,9 +110,9 @@ class Lineage:
             self.needed.setdefault(dep, set()).add(array)
 
     def unneed(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> list[bytes]:
-        """It has been; return the inputs that nothing else needs.
+        """An array was reconstructed; return the inputs that nothing else needs.
 
-        `but` are those that its values refer to, as long as these are needed.
+        `but` are the arrays that its values refer to, which are still needed.
         """
         free = []
         for dep in row.deps:
@@ -128,8 +128,7 @@ class Lineage:
 def placed_again(
     spec: TaskSpec, start: int, count: int, owner: str, freed: bool = False
 ) -> TaskSpec:
-    """Return elements of a range as they are placed again: one retry less, unless they were
-    freed."""
+    """Return elements of a range to place again, with one retry less unless they were freed."""
     assert spec.retries or (freed and attempt_of(spec)), "it has no retries left"
     part = part_of(spec, start, count)
     if spec.retries > 0 and not freed:
@@ -141,9 +140,9 @@ def placed_again(
 
 
 def refusal(row: ArrayRow, spec: TaskSpec | None, lost: Loss, freed: bool = False) -> Loss | None:
-    """Return why a lost value cannot be made again; None: it can.
+    """Return why a lost value cannot be reconstructed; None: it can.
 
-    A freed one may, if its task has run again before.
+    A freed value can be made again if its task has run again before.
     """
     if row.put:
         return replace(lost, unmade=Unmade.PUT)

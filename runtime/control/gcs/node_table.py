@@ -7,11 +7,11 @@
                        └─────RegisterNode with a later incarnation────┘
 
 A node sends a heartbeat every ``heartbeat_s``; the failure detector suspects a node that is
-silent for ``heartbeat_timeout_s``, with the defaults 50 missed beats: on a busy machine a beat
-may be late by a few scheduling quanta, never by that.
+silent for ``heartbeat_timeout_s``. With the defaults that is 50 missed heartbeats; on a busy
+machine a heartbeat is late by a few scheduling quanta only.
 
-A suspected incarnation is declared dead, for ever: this fences it. If it was merely slow, the
-answer to its next heartbeat says so and it leaves; its other messages are ignored.
+The GCS declares a suspected incarnation dead, which is final and fences it. If the node was merely
+slow, the answer to its next heartbeat tells it to leave; its other messages are ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from raytwin.runtime.control.messages import (
 
 
 class FailureDetector:
-    """When the GCS last heard each node."""
+    """The times at which the GCS last heard from each node."""
 
     def __init__(self, timeout_s: float) -> None:
         if not timeout_s > 0:

@@ -1,4 +1,4 @@
-"""Reconstruction: which lost elements run again, by which spec, and when none can.
+"""Reconstruction: which lost elements run again, by which spec, and which cannot.
 
 ::
 
@@ -8,8 +8,8 @@
              │                    │
              └──its node dies── placed again ──> done ──> the waiting nodes are notified
 
-An element is placed once at a time, whoever asks: `ArrayRow.again` has it until it has ended.
-An actor that is being rebuilt replays its calls; what those make, the GCS does not place.
+An element is placed once at a time, however many nodes ask: `ArrayRow.again` has it until it has
+ended. The GCS does not place the calls of an actor that is being rebuilt: the actor replays them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ node may be slow to report it, or may have died before it did."""
 
 
 class ActorReplays(Protocol):
-    """What reconstruction asks of the actor table."""
+    """The queries of reconstruction to the actor table."""
 
     def replays(self, actor: bytes, call: bytes) -> bool:
         """Whether an actor is being rebuilt, and replays that call."""
@@ -87,7 +87,7 @@ class Reconstruction:
         self.lookup = OwnerLookup(ctx, store.alive, wait_s, self._is_missing, self._has_no_owner)
 
     def seek(self, array: bytes, row: ArrayRow, oids: Iterable[bytes]) -> None:
-        """Have those of the awaited objects made again that are lost and not under way."""
+        """Reconstruct the awaited objects that are lost and not under way."""
         absent: dict[int, list[bytes]] = {}
         unreported = False
         if row.actor and self._actors.replays(row.actor, array):
@@ -109,8 +109,8 @@ class Reconstruction:
         for spec, start, count in by_recipe(row, list(absent)):
             lost = next((done.lost for done in row.ended(start)), None)
             if start >= STREAM_BASE and row.actor is not None and not any(row.ended(0)):
-                # Items come before their call is logged. It runs, or does so again: then they
-                # come again, or its end does, which shows that they will not.
+                # Items come before their call is logged. The call runs, or runs again: then they
+                # come again, or its end shows that they will not.
                 continue
             if spec is None and not lost:
                 if row.actor is None or not row.released:
@@ -159,7 +159,7 @@ class Reconstruction:
     def _place(
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, detail: str
     ) -> None:
-        """Have elements run again somewhere."""
+        """Have elements placed again."""
         freed = row.was_freed(start)
         part = placed_again(spec, start, count, row.live_owner(self._store.alive), freed)
         made = any(row.ended(start))
@@ -180,7 +180,8 @@ class Reconstruction:
             self.lookup.watch([array])
 
     def _give_up(self, oids: list[bytes]) -> None:
-        """Notify the waiting nodes that objects without a row are lost, unless replayed."""
+        """Notify the waiting nodes that objects without a row are lost, unless an actor replays
+        them."""
         for oid in oids:
             array = oid[:ARRAY_BYTES]
             if array not in self._store.rows and self._waiters.has(oid):
@@ -225,7 +226,7 @@ class Reconstruction:
                 self.seek(array, row, self._waiters.of(array))
 
     def on_actor_settled(self, actor: bytes) -> None:
-        """It is rebuilt, or dead: what it has not made again is lost."""
+        """An actor is rebuilt, or dead: results that it has not made again are lost."""
         # Reports of its results may come after that of itself.
         self._ctx.after(LOST_S, partial(self.seek_made_by, actor))
 
@@ -233,7 +234,7 @@ class Reconstruction:
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, owner: str,
         reason: str,
     ) -> None:  # fmt: skip
-        """Run a dead node's unfinished range again, if its results are waited for."""
+        """Run a dead node's unfinished range again, if a client waits for its results."""
         if not self._store.is_dead(spec.owner):
             self.run_again(array, row, spec, start, count, owner, reason)
             return
@@ -298,9 +299,9 @@ class Reconstruction:
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, owner: str,
         error: Failure,
     ) -> None:  # fmt: skip
-        """Elements will never be made: their error is their value, at their owners."""
+        """Elements will never be made: send their owners an error in place of the value."""
         result = replace(failed_result(spec, error, -1), start=start, count=count)
-        # Whoever else owns it may wait for the same run.
+        # Its other owners may wait for the same run.
         others = (other for other in row.owners.values() if not self._store.is_dead(other))
         for each in dict.fromkeys((owner, *others)):
             self._ctx.send(f"node:{node_of(each)}", TaskResults(each, [result]))
@@ -330,7 +331,7 @@ class Reconstruction:
             self._store.free_values(array, row, -1)
 
     def settle(self, array: bytes, row: ArrayRow) -> None:
-        """If nothing of it is being made again any more, its inputs are not needed."""
+        """If no element of an array is being reconstructed any more, its inputs are not needed."""
         if row.again is not None and not row.again.size:
             row.again = None
             needed = row.released and array in self._lineage.needed
@@ -341,7 +342,7 @@ class Reconstruction:
             self.unneeded(dep)
 
     def unneeded(self, array: bytes) -> None:
-        """Nothing that is being made again has the array as an input any more."""
+        """No array that is being reconstructed has the array as an input any more."""
         pending = [array]
         while pending:
             array = pending.pop()

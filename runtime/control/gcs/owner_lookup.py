@@ -41,7 +41,7 @@ class OwnerLookup:
         self._alive = alive
         self._wait_s = wait_s
         self._missing = missing
-        """Whether an array is awaited and has no row, or one that lacks what is awaited."""
+        """Whether an array is awaited and has no row, or a row without the awaited item."""
         self._lost = lost
         """Called with an array that no node owns, or whose item no node has."""
         self._waits_s: dict[bytes, float] = {}

@@ -16,7 +16,7 @@ class PubSub:
         self._channels: dict[Hashable, dict[str, None]] = {}
 
     def subscribe(self, channel: Hashable, address: str) -> None:
-        """Add a subscriber; doing so twice is doing so once."""
+        """Add a subscriber; has no effect if it subscribes already."""
         self._channels.setdefault(channel, {})[address] = None
 
     def publish(self, channel: Hashable, message: Any, but: str = "") -> None:

@@ -1,8 +1,8 @@
-"""The GCS's task and object tables: how they take updates and answer questions.
+"""The GCS's task and object tables: updates by nodes, and their requests.
 
 Nodes report ranges that they accepted and finished, copies, and releases (`TaskUpdates`), and ask
 where objects are (`LocateObjects`). `array_store` has the rows and the waiting nodes;
-`object_reconstruction` places again:
+`object_reconstruction` has these placed again:
 
 * a run that a dead node had not ended, if its owner lives: event ``task_retried``;
 * an element whose values are lost, once a node waits for it: ``task_reconstructed``;
@@ -10,9 +10,9 @@ where objects are (`LocateObjects`). `array_store` has the rows and the waiting 
   (the owner's node reports the gap): ``task_reconstructed``.
 
 A node reports an array as released once its owner holds no reference. A run may still be
-outstanding then: the *tombstone* of the dropped row waits for it, to free its values too. A
-row whose owner's node has died keeps for `ORPHANED_S` without an owner: the owner's task may
-run again and claim it.
+outstanding then: the *tombstone* of the dropped row waits for its end, to free its values too. A
+row whose owner has died with its node is kept for `ORPHANED_S`: the owner's task may run again and
+take it over.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TaskObjectTable:
         ended: Set[bytes],
         history: TaskHistory | None = None,
     ) -> None:
-        """`ended`: the jobs that have ended, the job table's; late updates of them are ignored.
+        """`ended`: the jobs that have ended; late updates about them are ignored.
 
         `history` keeps the rows of arrays that lose their last owner.
         """
@@ -87,7 +87,7 @@ class TaskObjectTable:
         self._history = history
 
     def sizes(self) -> dict[str, int]:
-        """Return how much is in the tables; orphans wait `ORPHANED_S` for a new owner."""
+        """Return the number of rows in the tables; orphans wait `ORPHANED_S` for a new owner."""
         rows = self.store.rows
         orphans = sum(not row.released and not row.owners for row in rows.values())
         return {
@@ -314,7 +314,7 @@ class TaskObjectTable:
                 self.adopt(array, row, owner)
         for array in message.gone:
             self._note_gone(array, Loss(LossCause.UNREPORTED))
-        # An owner has reported all that it knows of an array that has a row.
+        # The owner's node has reported everything about an array that has a row.
         reported = [array for array in message.owned if array in self.store.rows]
         if reported:
             owned = [array for array in message.owned if array not in self.store.rows]
@@ -326,7 +326,7 @@ class TaskObjectTable:
                 self.release(array, message.node, False)
 
     def _add_partial_result(self, array: bytes, owner: str, sizes: tuple[int, ...]) -> None:
-        """Enter a call's results, of which the node died that should have reported them.
+        """Enter a call's results after the death of the node that should have reported them.
 
         The owner has the small values; the large ones are lost.
         """
@@ -338,7 +338,7 @@ class TaskObjectTable:
         self.reconstruction.seek(array, row, self.waiters.of(array))
 
     def _note_gone(self, array: bytes, why: Loss) -> None:
-        """Note that a call's result is lost, which its node died before it could report.
+        """Note that a call's result is lost: its node died before it could report it.
 
         A task's array has a row before another node can know of it. A `get` of the lost result
         raises, as that of a dropped row does, unless an actor that is being rebuilt replays it.
@@ -361,7 +361,7 @@ class TaskObjectTable:
                 row.lose_object(oid, message.node, Loss(LossCause.FREED) if freed else why)
 
     def on_claim(self, source: str, message: ClaimTasks) -> None:
-        """A task that runs again submits its children: what exists is not made twice."""
+        """A task that runs again submits its children: those that exist do not run twice."""
         run: list[TaskSpec] = []
         for spec in message.tasks:
             if job_of(spec.array) in self._ended:

@@ -239,7 +239,7 @@ class Dispatcher:
         worker = self.workers[source]
         if worker.state is State.BLOCKED:
             worker.state = State.LEASED
-            self._resources.take_back(cpu_part(worker.demand))
+            self._resources.retake(cpu_part(worker.demand))
             self.leases.heard_of(worker)
             self._ctx.send(source, Resume())
 
@@ -261,7 +261,7 @@ class Dispatcher:
             self._pool.idle.remove(worker)
         elif worker.state is not State.STARTING:
             if worker.state is State.BLOCKED:
-                self._resources.take_back(cpu_part(worker.demand))
+                self._resources.retake(cpu_part(worker.demand))
             self._resources.give(worker.demand)
         self._ctx.send("gcs", Event("worker_died", worker.address, reason))
         if worker.actor:

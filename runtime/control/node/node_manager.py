@@ -1,12 +1,12 @@
 """The node manager: one per node; it makes the node's parts and joins them.
 
-The package's page lists which part takes which message. This file makes the parts, collects
-their handlers into one table, and says what a node does at the end of a turn.
+The package's docstring lists which part handles which message. This file makes the parts, collects
+their handlers into one table, and defines the end of a node's turn.
 
 The life of a range of tasks on a node::
 
-    SubmitTasks ──keep?──no──> PlaceTasks to the global scheduler
-         │ yes (or AssignTasks from it)
+    SubmitTasks ──the policy spills it──> PlaceTasks to the global scheduler
+         │ the policy keeps it (or AssignTasks from the global scheduler)
          ↓
       WAITING    until its inputs and its function are here
          ↓
@@ -18,7 +18,7 @@ The life of a range of tasks on a node::
          ↓       one retry less if the worker dies
         DONE     results to the owner, kept here for tasks that need them as inputs
 
-Assigning ahead of need hides the round trip to the worker: a range of short
+Assigning tasks in advance hides the round trip to the worker: a range of short
 tasks costs one message each way. A function that has never been timed gets one
 task per worker until the first is done.
 
@@ -204,7 +204,7 @@ class NodeManager:
         """The handler of every message type that a node takes."""
 
     def handlers(self) -> Handlers:
-        """Return the methods for what concerns several parts, or is only passed on."""
+        """Return the handlers of messages that concern several parts, or are only forwarded."""
         return {
             Registered: self._on_node_registered,
             NodeChanged: self._on_node_changed,
@@ -235,13 +235,13 @@ class NodeManager:
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
         if not self._lives(source):
-            return  # its last words came after the news of its death
+            return  # Its last messages arrived after the report of its death.
         self.messages[type(message)](source, message)
 
     def end_turn(self) -> None:
-        """Assign ready ranges, serve requests for room, then send what must not wait.
+        """Assign ready ranges, serve requests for room, then send the messages that must not wait.
 
-        A part is called only if it has left itself something to do.
+        A part is called only if it has something to do.
         """
         if self.bundles.returning:
             self.bundles.end_turn()
@@ -276,12 +276,13 @@ class NodeManager:
     # -- between the parts -----------------------------------------------------
 
     def _lend(self, array: bytes) -> None:
-        """A value has a reference to an array that a client here owns: the GCS has to know it."""
+        """A value contains a reference to an array of this node: the GCS needs a row of the
+        array."""
         if array in self.objects.owners:
             self.log.expose(array)
 
     def _push(self, spec: TaskSpec) -> None:
-        """Queue a range that could run now, if what it needs still exists here."""
+        """Queue a range that could run now, if the resources it demands still exist here."""
         actor = spec.extra is not None and spec.extra.actor is not None
         if spec.extra is not None and spec.extra.group and not self.pool.feasible(spec.demand):
             # The placement group has left this node, since it was removed.
@@ -300,7 +301,7 @@ class NodeManager:
         self.results.finish_call(result, owner)
 
     def _on_actor_dead(self, actor: bytes, reason: Failure) -> None:
-        """If its constructor has never ended its owner waits for that."""
+        """An actor is dead: if its constructor has never ended, send its owner an error."""
         owner = self.objects.owners.get(actor)
         if owner is not None and not self.objects.has_array(actor):
             error = RangeResult(actor, 0, 1, SYSTEM_ERROR, pack(reason), self.node)
@@ -313,7 +314,7 @@ class NodeManager:
     # -- nodes and workers that come and go --------------------------------------
 
     def _on_node_registered(self, source: str, message: Registered) -> None:
-        """The GCS has let this node in."""
+        """The GCS has registered this node."""
         for info in message.nodes:
             self.members.update(info)
         self._beat()
@@ -335,7 +336,7 @@ class NodeManager:
     def _on_node_changed(self, source: str, message: NodeChanged) -> None:
         """The GCS has published a row of the node table.
 
-        If a node is dead, owners here hear that neither it nor its clients borrow from them.
+        If a node is dead, owners on this node deregister it and its clients as borrowers.
         """
         info = message.info
         self.members.update(info)
@@ -349,7 +350,7 @@ class NodeManager:
                 self.ctx.send(client, BorrowersGone(info.node, info.incarnation))
 
     def _report_missing(self) -> None:
-        """Say which results have not come: one may have been on its way from a dead node."""
+        """Report missing results to the GCS: one may have been on its way from a dead node."""
         ranges: list[tuple[bytes, int, int]] = []
         for array in self.objects.owners:
             if self.log.knows(array):
@@ -365,10 +366,10 @@ class NodeManager:
         self._on_worker_died(pool, WorkerDied(worker.address, reason))
 
     def _on_worker_died(self, source: str, message: WorkerDied) -> None:
-        """A worker is gone, or will be before it can do anything: nothing more is taken from it.
+        """A worker has died: ignore its messages from now on.
 
-        The node frees its places in the arena, cancels what a cancelled task had submitted, drops
-        what it owned or keeps that for its next run, and runs again or fails what it ran.
+        The node frees its room in the arena, cancels the children of a cancelled task, drops the
+        arrays that it owned or keeps them for its next run, and runs its tasks again or fails them.
         """
         worker = self.dispatcher.workers.pop(message.worker, None)
         client = message.worker
@@ -388,7 +389,7 @@ class NodeManager:
             self.releases.owner_died(client, owned, runs_again)
         self.dispatcher.died(worker, message.reason)
 
-    # -- jobs: see the package's page --------------------------------------------
+    # -- jobs: see the package's docstring ---------------------------------------
 
     def _on_register(self, source: str, message: RegisterJob) -> None:
         """A driver wants to join at this node."""
@@ -397,19 +398,19 @@ class NodeManager:
         self.ctx.send("gcs", message)
 
     def _on_registered(self, source: str, message: JobRegistered) -> None:
-        """The GCS knows its number: let it in."""
+        """The GCS has given a job its number: admit the driver."""
         info = message.info
         if info.number:
             self.access.drivers[info.driver] = job_id(info.number)
         self.ctx.send(f"admission:{self.node}", message)
 
     def _on_describe(self, source: str, message: DescribeJob) -> None:
-        """A driver says more of its job."""
+        """Forward a driver's facts about its job to the GCS."""
         message.job = self.access.of(source)
         self.ctx.send("gcs", message)
 
     def _on_job_ended(self, source: str, message: JobEnded) -> None:
-        """Drop all that a job has here, at the end of its driver or at the GCS's news of it."""
+        """Drop everything of a job when its driver ends, or when the GCS reports its end."""
         if source.startswith("admission:"):
             self.ctx.send("gcs", message)
         if message.job not in self.access.ended:
@@ -422,7 +423,7 @@ class NodeManager:
                 del self.access.drivers[driver]
 
     def _drop_job(self, job: bytes, reason: str) -> None:
-        """Drop all that a job has here, queues first, so that none of its tasks begins."""
+        """Drop everything of a job, queues first, so that none of its tasks begins."""
         workers = self.dispatcher.end_job(job)
         self.inputs.end_job(job)
         # Detached actors here keep their class, whose job may have ended.
@@ -445,7 +446,7 @@ class NodeManager:
                 self.releases.release_all((array,))
         self.contained_references.worker_gone(client)
 
-    # -- questions passed on ---------------------------------------------------
+    # -- requests forwarded to the GCS -----------------------------------------
 
     def _on_create_group(self, source: str, message: CreateGroup) -> None:
         message.client = source
@@ -456,7 +457,7 @@ class NodeManager:
         self.ctx.send("global", message)
 
     def _on_table(self, source: str, message: Any) -> None:
-        """A client asks a table of the GCS: pass it on in its name."""
+        """Forward a client's request about a table to the GCS."""
         message.client = source
         self.ctx.send("gcs", message)
 

@@ -1,20 +1,19 @@
-"""The node's write-behind log of the GCS's task and object tables.
+"""The node's rows for the GCS's task and object tables, buffered and sent in batches.
 
-The node buffers what happens to tasks and objects here, one row for each array, and sends the rows
+The node collects the changes of its tasks and objects, one row for each array, and sends the rows
 to the GCS in batches. A task that is accepted, ends and is released within one batch leaves no row:
-no client can ask for it any more. That makes a short task cheap, so the rules for when rows may
-wait are the heart of it:
+no client can ask for it any more. This makes short tasks cheap. Rows may wait as follows:
 
 * rows of tasks that a client of this node submitted, and that stay on this node, wait for
   ``log_linger_s``, and at most twice as long: a burst that is over by then leaves no rows even
   if a timer fires in its midst. If the node dies before, the owner of the task dies with it;
-* an array is **exposed** once another node may look for it: its owner is elsewhere, or it is
+* an array is **exposed** once another node may look for it: its owner is on another node, or it is
   an input of a task that left the node. Rows of exposed arrays leave at the end of the turn.
 
-The global scheduler logs the ranges that it assigns; the node adds only how they ended.
+The global scheduler logs the ranges that it assigns; the node adds only their results.
 
-Lineage: the record of a released task goes to the GCS all the same if an array that outlives
-the batch depends on it. So after every batch the GCS has the specs of all tasks from which an
+Lineage: the node sends the row of a released task, too, if an array that is not released depends
+on it. So after every batch the GCS has the specs of all tasks from which an
 unreleased array of this node descends, and can reconstruct a lost value from them.
 """
 
@@ -36,7 +35,7 @@ ADDED_MAX = 256
 
 
 class _Row(Struct, gc=False):
-    """What has happened to one array since the last batch."""
+    """The changes of one array since the last batch."""
 
     added: list[TaskSpec] = []
     """Ranges that this node has accepted."""
@@ -54,7 +53,7 @@ class _Row(Struct, gc=False):
     failure: Failure | None = None
     """Why a range cannot be made."""
     released: bool = False
-    """Whether only `added` counts, and only for an array that depends on this one."""
+    """Whether the array was released: the row is sent only if another array depends on it."""
     waited: bool = False
     """Whether the row was waiting at the last tick already."""
 
@@ -68,7 +67,7 @@ class GcsWriteLog:
         self._incarnation = incarnation
         self._linger_s = config.log_linger_s
         self._history = config.task_history
-        """The GCS keeps the history of every task: no row is dropped."""
+        """Whether the GCS keeps the history of every task, so that no row is dropped."""
         self._rows: dict[bytes, _Row] = {}
         self._inputs: set[bytes] = set()
         """Arrays that are inputs of ranges accepted in this batch."""
@@ -76,7 +75,7 @@ class GcsWriteLog:
         self._owner_died: dict[bytes, None] = {}
         """Arrays that are released because their owner has died."""
         self._known: set[bytes] = set()
-        """Arrays of which the GCS has a row, or soon will."""
+        """Arrays with a row in the GCS, or with one on its way."""
         self._exposed: set[bytes] = set()
         self._timer_set = False
         self._urgent = False
@@ -201,7 +200,7 @@ class GcsWriteLog:
                     self._exposed.discard(array)
 
     def disown(self, array: bytes) -> None:
-        """Release in the GCS an array that another node made for an owner that is gone."""
+        """Release in the GCS an array that another node made for a dead owner."""
         self._released[array] = None
         self._start_timer()
 

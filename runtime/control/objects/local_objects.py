@@ -9,16 +9,16 @@ Small objects are in results, large ones in the arena. A client first writes a l
                                  with ObjectStoreFullError        └─ freed: abandoned, its client
                                                                      died, its result is not kept
 
-A client that was given the place of a sealed object **pins** it until it sends `Unpin` or dies.
-The memory is freed when the array is released and the last pin is gone.
+A client that got the place of a sealed object **pins** it until it sends `Unpin` or dies. The
+memory is freed when the array is released and the last pin has ended.
 
-The store (``store:<n>``) allocates. Where it has no room it replies `NoRoom`, and the
-allocation or fetch becomes a *request* here::
+The store (``store:<n>``) allocates. If it has no room it replies `NoRoom`, and the node queues the
+allocation or fetch as a *request* for room::
 
-    NoRoom ──> WAITING ──victims?──> Spill ──> Spilled ──> tried again
+    NoRoom ──> WAITING ──victims──> Spill ──> Spilled ──> tried again
                   ↑  │                                        │
-                  │  ├─ none: clients are asked for pins that │
-                  │  │  they do not need; any may go ─────────┤
+                  │  ├─ no victim: clients are asked to unpin │
+                  │  │  objects that they do not read ────────┤
                   │  └─ none for too long: ObjectStoreFullError
                   └───────────── NoRoom (it was in pieces) ───┘
 
@@ -87,7 +87,7 @@ class Request(Struct):
 
 
 class LocalObjects:
-    """The objects of one node, the clients that pin them, and the order in which they leave."""
+    """The large objects of one node, the clients that pin them, and the order of eviction."""
 
     def __init__(
         self,
@@ -111,13 +111,13 @@ class LocalObjects:
         self._stored: dict[bytes, tuple[int, int]] = {}
         """Large objects: place in the arena and size."""
         self._stored_of: dict[bytes, set[bytes]] = {}
-        """By array, in memory or on disk."""
+        """Large objects in memory or on disk, by array."""
         self._pins: dict[bytes, dict[str, int]] = {}
         """By object: how many pins each client has."""
         self._doomed: set[bytes] = set()
         """Released objects that are pinned."""
         self._lost: set[bytes] = set()
-        """Objects that the disk does not return: they can be fetched, or made again."""
+        """Objects that could not be read from disk: they can be fetched or reconstructed."""
         self._idle: dict[bytes, None] = {}
         """Objects that are neither pinned nor being written, least recently used first."""
         self._claims: dict[bytes, list[int]] = {}
@@ -129,16 +129,16 @@ class LocalObjects:
         self.requests: list[tuple[int, int, Request]] = []
         self._numbers = 0
         self._changed = False
-        """Something may have become free or evictable since the last look."""
+        """Whether memory may have become free, or objects evictable, since the last `make_room`."""
         self._frees = 0
         """How often memory was freed."""
         self._watching = False
         self.stored_bytes = 0
         self._idle_bytes = 0
         self.spilled_bytes = 0
-        """On disk now."""
+        """Bytes on disk now."""
         self.capacity = 0
-        """As the store reported when it was full."""
+        """The size of the arena, as the store reported when it was full."""
         self._disk_error = ""
 
     def handlers(self) -> Handlers:
@@ -204,7 +204,7 @@ class LocalObjects:
         self._ctx.send(self._store, Allocate(message.object, message.size, source))
 
     def on_allocated(self, source: str, message: Allocated) -> None:
-        """The store has room for it."""
+        """The store has allocated room for a client's object."""
         client = message.client
         if not self._lives(client):
             self._ctx.send(self._store, Free(message.object, message.offset))
@@ -247,7 +247,7 @@ class LocalObjects:
     # -- sealed objects ------------------------------------------------------------
 
     def keep(self, oid: bytes, offset: int, size: int) -> None:
-        """Take a large object into the books, without a pin."""
+        """Add a sealed large object, without a pin."""
         if oid in self._doomed:
             # Released, still pinned, and made again: the pinned memory stays.
             self._doomed.discard(oid)
@@ -266,13 +266,13 @@ class LocalObjects:
     # -- pins --------------------------------------------------------------------
 
     def pin(self, oid: bytes, client: str) -> None:
-        """A client was given the place of a large object."""
+        """A client got the place of a large object."""
         pins = self._pins.setdefault(oid, {})
         pins[client] = pins.get(client, 0) + 1
         self._make_busy(oid)
 
     def unpin(self, oid: bytes, client: str) -> None:
-        """A client has no view of the object any more."""
+        """A client no longer reads the object."""
         pins = self._pins.get(oid)
         if pins is None or client not in pins:
             return
@@ -331,7 +331,7 @@ class LocalObjects:
             del self._idle[oid]
             self._idle_bytes -= self._stored[oid][1]
 
-    # -- objects that leave ------------------------------------------------------
+    # -- freeing -----------------------------------------------------------------
 
     def free(self, array: bytes) -> None:
         """Free every object of an array, pinned ones when their pins are gone."""
@@ -358,7 +358,7 @@ class LocalObjects:
         self._ctx.send(self._store, Free(oid, offset))
 
     def disk_failed(self, oid: bytes) -> None:
-        """The disk does not return an object: another node may have it, or make it again."""
+        """An object could not be read from disk: it has to be fetched or reconstructed."""
         self._drop_from_disk(oid)
         self._lost.add(oid)
 
@@ -438,7 +438,7 @@ class LocalObjects:
             self._ctx.send(self._store, Spill(oid, offset, size))
 
     def _hopeless(self, request: Request) -> StoreFull | None:
-        """Return why a request cannot be served whatever happens."""
+        """Return why a request can never be served, None if it may be."""
         if request.size > self.capacity:
             return StoreFull(FullCause.TOO_LARGE, request.size, self.capacity)
         if self._disk_error:

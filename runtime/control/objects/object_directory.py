@@ -7,8 +7,8 @@
 `pulls`      the objects that are wanted here, and their sources
 ============ ==================================================================
 
-Each part can be asked on its own. The directory does what takes several: add a result,
-release an array, end a client's or a job's share.
+Callers use each part directly. The directory has the operations on several parts: add a result,
+release an array, drop a client's or a job's objects.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ObjectDirectory:
     def will_report(self, array: bytes) -> bool:
         """Whether a client here owns an array, and its results are still to come or small.
 
-        Of large values the node reports that has them.
+        The node that has a large value reports it.
         """
         return array in self.owners and not self.results.is_elsewhere(array)
 
@@ -167,7 +167,7 @@ class ObjectDirectory:
                 self.local.free(array)
 
     def drop_client(self, client: str) -> list[bytes]:
-        """End the pins of a client that is gone; return the arrays that it owned."""
+        """End the pins of a client that has died; return the arrays that it owned."""
         self.local.drop_client(client)
         return self.owners.arrays_of(client)
 

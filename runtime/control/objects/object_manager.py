@@ -117,7 +117,7 @@ class ObjectManager:
     def on_payload(self, source: str, message: ObjectPayload) -> None:
         """Another node has sent a value that was pulled."""
         came = message.result
-        # A value that is not wanted any more was delivered to its owner before.
+        # A value that is no longer wanted was delivered to its owner before.
         if not self._objects.on_payload(message) or came is None:
             return
         if came.array in self._objects.owners:

@@ -1,4 +1,4 @@
-"""How a node brings the objects that its clients and tasks want.
+"""Pulls the objects that the clients and tasks of a node want.
 
 The life of a wanted object that is not in memory::
 
@@ -12,8 +12,8 @@ The life of a wanted object that is not in memory::
               failed          └─ nowhere: the GCS answers once it     ↓
                  └─────────────  is made, or made again ─────────  in memory
 
-The node does not wait for a source that died, nor ask it again. A source that lives and does
-not have the object is reported (`ObjectsMissing`), or the GCS would name it again.
+The node does not wait for a source that died, nor asks it again. It reports a living source that
+does not have the object to the GCS (`ObjectsMissing`), which would otherwise name it again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from raytwin.runtime.control.ownership.owner_table import OwnerTable
 
 TRANSFERS_MAX = 10_000
 RETRY_S = 0.1
-"""Pause before the node asks again where an object is whose source failed."""
+"""Pause before the node asks the GCS again, after the source of an object failed."""
 
 Ready = Callable[[ObjectValue], None]
 
@@ -61,11 +61,11 @@ class _Wanted(Struct):
     """The smallest rank of a task that wants it; see `local_objects`."""
     ready: list[Ready] = []
     until_s: float = 0.0
-    """Until when it waits for room for a client, once it had to."""
+    """The end of its wait for room for a client, once it has begun to wait."""
     source: int = -1
     """The node that was asked for it, if it is small."""
     loss: Loss | None = None
-    """Of a lost item of a stream: why, while its node is asked how the task ended."""
+    """For a lost item of a stream: the loss, while the node asks how the task ended."""
 
 
 class PullManager:
@@ -101,7 +101,7 @@ class PullManager:
         self.asking: list[bytes] = []
         """Objects to ask the GCS for at the end of the turn, in one message."""
         self.transfers: deque[tuple[Any, ...]] = deque(maxlen=TRANSFERS_MAX)
-        """The rows of ``transfers`` for `queries`; the source is this node if it was its disk."""
+        """The rows of ``transfers`` for `queries`; the source is this node if it read its disk."""
         self.bandwidth = 0.0
         """Exponential average of the bandwidth of transfers to this node, bytes/s."""
 
@@ -214,7 +214,7 @@ class PullManager:
 
         self._ctx.after(RETRY_S, again)
 
-    # -- objects that come -------------------------------------------------------
+    # -- arriving objects --------------------------------------------------------
 
     def on_payload(self, message: ObjectPayload) -> bool:
         """Take a small object from another node; return whether it is to be kept."""
@@ -319,7 +319,7 @@ class PullManager:
             self._retry(oid)
 
     def resolve(self, array: bytes) -> None:
-        """Pass on the wanted objects of an array that are in memory now, and fetch the others."""
+        """Deliver the wanted objects of an array that are in memory now, and fetch the others."""
         for oid in sorted(self.wanted_of[array]):
             value = self._local.lookup(oid)
             if value is not None:
@@ -346,5 +346,5 @@ class PullManager:
 
 
 def released_error(oid: bytes) -> ObjectValue:
-    """Return the error that stands for an object which its owner released."""
+    """Return the error of an object that its owner has released."""
     return failed_value(Loss(LossCause.RELEASED, object=oid), oid)

@@ -1,4 +1,4 @@
-"""What ran where, and when: the timeline, and the queries of clients.
+"""Observability: the timeline of executed tasks, and the queries of clients.
 
 The paper's GCS keeps an event log and feeds debugging and profiling tools. Here each node keeps
 rows of the ranges that it ran, in memory and bounded, and a query gathers them. Nothing is sent
@@ -22,6 +22,6 @@ Promises
 
 Modules
 -------
-timeline   the rows that a node keeps of what ran on it
+timeline   the rows that a node keeps about the ranges that ran on it
 queries    the kinds of query and their columns; how a node gathers the rows
 """

@@ -1,17 +1,17 @@
 """The queries of clients: the cluster's nodes, its timeline, its stores.
 
-A client asks its own node. ``nodes`` is answered from the node table there, and
-the GCS is asked for
+A client asks its own node. The node answers ``nodes`` from its copy of the node table,
+and forwards these to the GCS:
 
 ``events``        [time_s, kind, subject, detail, how many of the kind it stands for] of
                   the last events, by time
 ``jobs``          [number, driver, its PID, namespace, entrypoint, alive, why it ended] of the
                   jobs, by number
-``event_counts``  how many there were of each kind, since the cluster started
-``tables``        how many rows it has: {table: rows}
+``event_counts``  {kind: number of events} since the cluster started
+``tables``        {table: number of rows}
 ``names``         [namespace, name] of the actors that have a name
 
-The global scheduler is asked for
+It forwards these to the global scheduler:
 
 ``placements`` [time_s, name, array ID, first element, count, node, owner] of ranges it placed
 ``groups``     [id, name, bundles, {bundle: node}, strategy, state, detached] of the
@@ -19,7 +19,7 @@ The global scheduler is asked for
 ``groups_there`` the same of those that were not removed, so that asking costs nothing for
                up to 2,000 that were
 
-The others are gathered from every living node, as flat rows:
+It gathers the others from every living node, as flat rows:
 
 ``timeline``  [name, node, worker number, start_s, elapsed_s, count, array ID, first
               element, attempt, kind, status, since when it waited there (-1: not
@@ -61,7 +61,7 @@ _ASKED = {
     **dict.fromkeys(("events", "event_counts", "jobs", "tables", "names"), "gcs"),
     **dict.fromkeys(("groups", "groups_there", "placements"), "global"),
 }
-"""The process that answers what no node knows."""
+"""The component that answers a query, if the nodes do not."""
 
 
 class _Gathering(Struct):
@@ -98,7 +98,7 @@ class Queries:
         }
 
     def on_query(self, source: str, message: Query) -> None:
-        """Answer a query, or ask the processes that know."""
+        """Answer a query, or forward it."""
         kind = message.kind
         self._keys += 1
         if source.startswith("node:"):
@@ -124,7 +124,7 @@ class Queries:
             raise ValueError(f"unknown query {kind!r}")
 
     def on_reply(self, source: str, message: QueryReply) -> None:
-        """A node has sent its part of the rows, or the GCS or global scheduler all there is."""
+        """A node has sent its part of the rows, or the GCS or global scheduler all rows."""
         if message.key in self._passed_on:
             client, key = self._passed_on.pop(message.key)
             self._ctx.send(client, QueryReply(key, client, message.value))
@@ -132,7 +132,7 @@ class Queries:
             self._answered(message.key, source, message.value)
 
     def on_node_changed(self, info: NodeInfo) -> None:
-        """Wait no more for a node that died."""
+        """Stop waiting for a node that died."""
         if not info.alive:
             for key in list(self._gathering):
                 self._answered(key, f"node:{info.node}", [])

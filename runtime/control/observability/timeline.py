@@ -4,8 +4,8 @@ The columns are in `queries`. A row holds IDs and numbers alone, no arguments an
 node makes it when the range has run, and it costs one tuple.
 
 A range's inputs count like ranges, since a range may have any number of them: together
-the last ``timeline_ranges_max`` are kept. The rows of a node that dies are gone with it; what
-the global scheduler placed there, and its events at the GCS, are not.
+the last ``timeline_ranges_max`` are kept. The rows of a node that dies are lost with it; the global
+scheduler's rows about its placements there, and the events at the GCS, remain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RangeLog:
         self._size = 0
         """Rows and their inputs."""
         self._accepted: BoundedMap[bytes, float] = BoundedMap(2 * ranges_max)
-        """When the node took an array's first range, of those that may still run."""
+        """When the node accepted an array's first range, for arrays that may still run."""
         self._again: BoundedMap[tuple[bytes, int], int] = BoundedMap(AGAIN_MAX)
         """How often this node has queued an element again."""
 

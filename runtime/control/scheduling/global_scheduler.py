@@ -1,4 +1,4 @@
-"""The global scheduler: places what local schedulers do not keep.
+"""The global scheduler: places the ranges and actors that local schedulers spill.
 
 The life of a range here::
 
@@ -10,15 +10,15 @@ The life of a range here::
                       ↓ <────────────────────────────────────┘
                    logged in the task table, then AssignTasks to its node
 
-It learns of nodes and their load from what the GCS publishes. Between two
-heartbeats of a node it adds what it has sent there itself: a queue is the
-node's last word plus all sent since that word.
+The GCS publishes the nodes and their load to it. Between two heartbeats of a node
+it adds the elements that it has sent to the node since: so a queue's length is the
+last reported one plus all elements sent since.
 
-The log entry goes to the GCS before the assignment goes to the node, so the
-GCS can place every range again whose node dies; this component keeps no copy.
+It logs a range in the GCS before it assigns it to a node, so that the GCS can have the
+range placed again if the node dies; the scheduler keeps no copy.
 
-Cost: a range is placed in at most 2 x nodes pieces, at O(log nodes) each where
-the policy is bottom-up, O(nodes) where it is one that looks at all each time.
+Cost: a range is placed in at most 2 x nodes pieces, at O(log nodes) each with the
+bottom-up policy, at O(nodes) each with policies that look at all nodes each time.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ from raytwin.runtime.control.scheduling.strategies import (
 )
 
 MOVED_MAX = 256
-"""Elements that the global scheduler asks of a node at once."""
+"""The most elements that the global scheduler asks one node to hand over at once."""
 
 
 class _Locating:
-    """A range whose inputs' places were asked for."""
+    """A range whose inputs the GCS was asked to locate."""
 
     __slots__ = ("cancelled", "known", "spec")
 
@@ -88,7 +88,7 @@ class _Locating:
 
 
 class GlobalScheduler:
-    """One for the cluster, single-threaded."""
+    """Places ranges and actors; there is one for the cluster."""
 
     def __init__(self, ctx: Context, config: Config) -> None:
         self.ctx = ctx
@@ -106,7 +106,7 @@ class GlobalScheduler:
         self._actors: dict[bytes, int] = {}
         """The node of each actor."""
         self._ended: set[bytes] = set()
-        """Jobs that are over."""
+        """Jobs that have ended."""
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
@@ -174,7 +174,7 @@ class GlobalScheduler:
         self._try_infeasible()
 
     def _end_job(self, job: bytes) -> None:
-        """Drop what waits here of a job, and give back what its groups have reserved."""
+        """Drop the waiting ranges of a job, and return the resources of its groups."""
         self._ended.add(job)
         self.infeasible = [spec for spec in self.infeasible if job_of_task(spec) != job]
         for oid, entries in list(self._locating.items()):
@@ -192,7 +192,7 @@ class GlobalScheduler:
     def _on_bundle(
         self, number: int, bundle: Mapping[str, float], named: dict[str, float], there: bool
     ) -> None:
-        """A node has a bundle's named resources from now on, or the plain ones again."""
+        """A bundle was committed on a node, which has its named resources now, or was returned."""
         node = self.nodes.get(number)
         if node is None:
             return
@@ -205,7 +205,7 @@ class GlobalScheduler:
             node.pool.add(bundle)
 
     def _free(self) -> dict[int, dict[str, float]]:
-        """Return what is free on each node, by its last word."""
+        """Return the free resources of each node, as last reported."""
         return {
             number: dict(node.load.available or node.pool.available())
             for number, node in self.nodes.items()
@@ -249,8 +249,8 @@ class GlobalScheduler:
         return True
 
     def _place_actor(self, spec: TaskSpec, incarnation: int) -> None:
-        """Start an actor where actors leave room, if possible where there is room now, and of
-        these nodes on the one with the fewest actors."""
+        """Place an actor on a node with resources that no other actor has reserved; if possible,
+        where they are free now; among these on the node with the fewest actors."""
         strategy = strategy_of(spec)
         self._forget_actor(spec.array)
         able = [n for n, node in self.nodes.items() if node.pool.feasible(spec.demand)]
@@ -272,21 +272,21 @@ class GlobalScheduler:
         self._note_placed(spec, number)
 
     def _forget_actor(self, actor: bytes) -> None:
-        """An actor is dead, or about to be placed anew."""
+        """An actor is dead, or about to be placed again."""
         number = self._actors.pop(actor, None)
         if number in self.nodes:
             self.nodes[number].actors -= 1
 
     def _fail_actor(self, spec: TaskSpec, reason: Failure) -> None:
-        """No node will ever run it: it is dead before it was alive."""
+        """No node will ever run an actor: report it as failed to the GCS."""
         assert spec.extra is not None and spec.extra.actor is not None
         incarnation = spec.extra.actor.incarnation
         self.ctx.send("gcs", ActorFailed(spec.array, incarnation, reason, True))
 
     def _is_in_vain(self, spec: TaskSpec, strategy: str) -> bool:
-        """Whether no node that may come can be the one where it has to run.
+        """Whether a task fails because it has to run on a node that never can.
 
-        Its own may yet, if that lives and placement groups have what it needs.
+        A living node may be able to later, if placement groups have the resources now.
         """
         if not is_hard(strategy):
             return False
@@ -294,7 +294,7 @@ class GlobalScheduler:
         return node is None or not node.owns(spec.demand)
 
     def _set_aside(self, spec: TaskSpec) -> None:
-        """No node could ever run it: wait for one that can."""
+        """No node could ever run the range: wait for a node that can."""
         self.infeasible.append(spec)
         self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
 
@@ -307,7 +307,7 @@ class GlobalScheduler:
                 self._place(entry.spec, entry.known)
 
     def _place(self, spec: TaskSpec, inputs: dict[bytes, Location], left: int = -1) -> None:
-        """Place a range; `left` is the node that gave it up, -1 for none."""
+        """Place a range; `left` is the node that handed it over, -1 for none."""
         strategy = strategy_of(spec)
         views = self.spreading.allowed(strategy, views_of(self.nodes, spec.demand, inputs))
         if left < 0 and not views and self._is_in_vain(spec, strategy):
@@ -324,7 +324,7 @@ class GlobalScheduler:
             there = self.nodes[node]
             there.sent += part.count
             if node == left:
-                # Only that node can run it, or could until a placement group came.
+                # Only that node can run it, or could until a placement group took its resources.
                 self.ctx.send(f"node:{node}", AssignTasks([part], there.incarnation))
             else:
                 self.assign(node, there.incarnation, part, left)
@@ -352,7 +352,7 @@ class GlobalScheduler:
         return parts
 
     def _on_starving(self, node: int, demand: str, count: int) -> None:
-        """Ask a node for as much of what starves there as other nodes have room for."""
+        """Ask a node for as many of its starving elements as other nodes have room for."""
         others = [other for number, other in self.nodes.items() if number != node]
         room = sum(other.room(demand, count) for other in others)
         # A slot may run so many of them before the next heartbeat.
@@ -364,7 +364,7 @@ class GlobalScheduler:
             self.ctx.send(f"node:{node}", MoveTasks(demand, asked))
 
     def _on_moved(self, message: TasksMoved) -> None:
-        """Place what a node has given up, unless the GCS does since it has died."""
+        """Place the tasks that a node has handed over, unless it has died: then the GCS does."""
         node = self.nodes.get(message.node)
         if node is None or node.incarnation != message.incarnation:
             return
@@ -378,20 +378,20 @@ class GlobalScheduler:
                 self._place(spec, {}, message.node)
 
     def assign(self, node: int, incarnation: int, part: TaskSpec, left: int = -1) -> None:
-        """Log a range, then give it to its node; `left`: the one that had it until now."""
+        """Log a range, then assign it to its node; `left`: the node that had it until now."""
         news = TaskUpdates(node, [part], [], [], [], incarnation=incarnation, left=left)
         self.ctx.send("gcs", news)
         self.ctx.send(f"node:{node}", AssignTasks([part], incarnation))
 
     def _end(self, spec: TaskSpec, failure: Failure) -> None:
-        """A range ends here, with an error of the system's."""
+        """End a range with an error of the system."""
         self._tell_owner(spec.owner, failed_result(spec, failure, -1))
 
     def _tell_owner(self, owner: str, result: RangeResult) -> None:
         self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
     def _on_cancel(self, source: str, message: CancelTask) -> None:
-        """Cancel what waits here; what was assigned is where the GCS says."""
+        """Cancel elements that wait here, and forward the request to the nodes of the others."""
         if source == "gcs":
             for node in message.nodes:
                 self.ctx.send(f"node:{node}", message)

@@ -1,11 +1,12 @@
 """The global scheduler's view of the living nodes, and the part that a policy sees.
 
-Between two heartbeats of a node it adds what it has sent there itself: a queue is the node's
-last word plus all sent since that word, and so is what actors hold there for good.
+Between two heartbeats of a node the scheduler adds what it has sent to the node since: the queue's
+length is the last reported one plus all elements sent since, and the reserved resources are those
+reported plus those of actors sent since.
 
-Where every CPU of a node is an actor's, a task would wait for that to end: it goes to a node
-that has something left, if there is one. If there is none it waits on its owner's node, since
-that is where CPUs come free when its owner waits for it.
+If actors have all CPUs of a node, a task would wait there for an actor to end: it goes to a node
+with CPUs for tasks, if there is one. Otherwise it waits on its owner's node, where a CPU becomes
+free when the owner blocks on its result.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Node:
     def __init__(self, resources: dict[str, float], incarnation: int) -> None:
         self.incarnation = incarnation
         self.own = resources
-        """With what placement groups have of it."""
+        """The node's total resources, with those that placement groups have reserved."""
         self.pool = ResourcePool(resources)
         self.load = Load(0, 0.0, 0.0, 0, {})
         self.sent = 0
@@ -63,7 +64,7 @@ class Node:
         self.pool.reserve(demand)
 
     def rank(self, demand: str) -> tuple[bool, bool, int]:
-        """Return what makes it worse than other nodes for an actor, the weightiest first."""
+        """Return the node's sort key for the placement of an actor; the smallest is the best."""
         free = ResourcePool(self.load.available or self.own)
         return not self.pool.usable(demand), not free.fits(demand), self.actors
 
@@ -75,7 +76,7 @@ class Node:
 
 
 def usual_s(nodes: Mapping[int, Node]) -> float:
-    """Return what a task takes, by those nodes that have timed one; 0 if none has."""
+    """Return the mean time of a task over all nodes that have timed one; 0 if none has."""
     timed = [node.load.mean_task_s for node in nodes.values() if node.load.mean_task_s]
     return sum(timed) / len(timed) if timed else 0.0
 
@@ -109,7 +110,7 @@ def views_of(
 
 
 def able(views: list[NodeView], demand: str, home: int) -> list[NodeView]:
-    """Return those where a range need not wait for an actor to end; else its home, if it can."""
+    """Return the nodes where a range need not wait for an actor to end, else its owner's node."""
     if not demand:
         return views
     return (

@@ -9,31 +9,32 @@ The life of a group, at the global scheduler (`GroupTable`)::
                        └──────── the bundles that were there <──────────────┘
     RemoveGroup ──> REMOVED, until `REMOVED_MAX` others have been, too
 
-What a node does with a bundle is in `bundles`; which resources a task demands to run in one, so
-that schedulers need to know nothing of groups, in `group_resources`. A task whose group is not
-placed waits at the global scheduler, with those that no node can run.
+`bundles` is the node's side; `group_resources` defines the resources that a task in a group
+demands,
+so that schedulers need to know nothing of groups. A task whose group is not placed waits at the
+global scheduler, as tasks do that no node can run.
 
-`placement_group()` returns when the table knows the group (`GroupCreated`). So nobody has a
-handle of a group, nor can submit anything in it, before it is here; and what comes for a group
-that the table does not know comes for one that is gone: removed, or ended with its job.
+`placement_group()` returns when the group is in the table (`GroupCreated`). Before that,
+no client has a handle to the group, so none can submit anything in it. If a task comes for a group
+that is not in the table, the group was removed or has ended with its job.
 
-A group ends with its job unless it is detached. A node keeps nothing of what a client submits
-that has just removed the group (`submission`).
+A group ends with its job unless it is detached. When a client has removed a group, its node spills
+all tasks that it submits in that group (`submission`).
 
-A name is one group's at a time, among those that a job may see: its own and all detached
-ones. The table decides which group came first, and answers the other with that one's ID.
+A name belongs to one group at a time, among the groups that a job may see: its own and all detached
+ones. The table decides which group came first, and answers the other with the ID of the first.
 
-Where its bundles go, as far as is known of what nodes have free::
+The strategy decides on the nodes of the bundles, by the free resources that nodes have reported::
 
     PACK          on few nodes
     SPREAD        on many
     STRICT_PACK   all on one node
     STRICT_SPREAD each on a node of its own
 
-The first two are wishes, the others conditions.
+The first two are preferences, the others are required.
 
-Cost: what waits is looked at each time that something may have come free, groups that are
-there when a node dies, and removed ones never.
+Cost: waiting groups are checked each time that resources may have become free, placed groups when
+a node dies, removed groups never.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ from raytwin.runtime.control.messages.errors import GroupRemoved
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 Free = dict[str, float]
-"""What is free on a node: an amount of each resource."""
+"""The free amount of each resource on a node."""
 
 RETRY_S = 0.1
-"""Pause before the next try when no node has room: heartbeats tell of room so often."""
+"""Pause before the next try when no node has room: a heartbeat's interval."""
 REMOVED_MAX = 2_000
-"""Removed groups that are remembered, and at least the last half as many: for tasks that come
-late, for creators that run again and for `placement_group_table`. Rows of up to 1 KB where
-there are few bundles: 2 MB in each replica of this table, 0.2 MB in the answer to a query."""
+"""How many removed groups the table remembers at most, and at least the last half as many: for
+late tasks, for creators that run again and for `placement_group_table`. A row with few bundles has
+up to 1 KB: 2 MB in each replica of this table, 0.2 MB in the answer to a query."""
 
 
 class Group:
@@ -87,11 +88,11 @@ class Group:
         """Groups are placed in this order."""
         self.state = "PENDING"
         self.nodes: dict[int, int] = {}
-        """Where committed bundles are."""
+        """The node of each committed bundle."""
         self.trying: dict[int, int] = {}
-        """Where bundles were asked for, until every node has answered."""
+        """The node that was asked to prepare each bundle, until all nodes have answered."""
         self.attempt = 0
-        """Which one of the table's that is."""
+        """The number of this attempt, unique in the table."""
         self.prepared: set[int] = set()
         self.unanswered: set[int] = set()
 
@@ -132,26 +133,26 @@ class GroupTable:
         self._life = life
         """Returns the incarnation of a living node."""
         self._changed = changed
-        """Called with (node, bundle, its named resources, whether it is there from now on)."""
+        """Called with (node, bundle, its named resources, whether it was committed or returned)."""
         self.groups: dict[str, Group] = {}
-        """Those that are there, or are to be."""
+        """All groups that were not removed."""
         self._unplaced: dict[str, Group] = {}
-        """Those of them that lack bundles, or whose nodes have not answered."""
+        """The groups that lack bundles, or whose nodes have not all answered."""
         self._names: dict[tuple[str, str], str] = {}
-        """By `Group.names`: who has that name."""
+        """The ID of the group with each name."""
         self._removed: BoundedMap[str, list[Any]] = BoundedMap(REMOVED_MAX)
-        """Rows of those that were there."""
+        """The rows of removed groups."""
         self._created = 0
         self._attempts = 0
         self._ended: set[str] = set()
-        """Jobs that are over."""
+        """Jobs that have ended."""
         self._retrying = False
 
     def create(self, message: CreateGroup) -> str:
-        """Begin to place a group, unless it is there: its task may run twice.
+        """Begin to place a group, unless it exists: the task that creates it may run twice.
 
-        Return the ID of the group that its name is: of itself, unless another one has that.
-        Empty: its job is over, and nobody waits for the answer.
+        Return the ID of the group with its name, which may be another group. Empty: its job has
+        ended, and no client waits for the answer.
         """
         if job_of(message.group) in self._ended:
             return ""
@@ -170,7 +171,7 @@ class GroupTable:
         return group.id
 
     def remove(self, message: RemoveGroup) -> None:
-        """Give everything back that a group has reserved."""
+        """Remove a group and return all its bundles."""
         group = self.groups.get(message.group)
         if group is not None:
             self._remove(group)
@@ -187,7 +188,7 @@ class GroupTable:
             del self._names[group.names]
 
     def end_job(self, job: bytes) -> None:
-        """Forget a job's groups, but for detached ones."""
+        """Forget a job's groups, except detached ones."""
         ended = job.hex()
         self._ended.add(ended)
         for group in list(self.groups.values()):
@@ -234,7 +235,7 @@ class GroupTable:
             self._tell(group, index, node, True)
 
     def on_node_died(self, node: int) -> None:
-        """Place again what was there."""
+        """Place the bundles of a dead node again."""
         for group in self.groups.values():
             if node in group.trying.values():
                 self._give_up(group, dead=node)
@@ -249,14 +250,14 @@ class GroupTable:
     def rows(self, removed: bool = True) -> list[list[Any]]:
         """Return [id, name, bundles, {bundle: node}, strategy, state, detached] of every group.
 
-        Of those that were removed first, if they are wanted, in that order, then of the others
-        from the oldest on.
+        Removed groups come first, if wanted, in the order of their removal, then the others from
+        the oldest on.
         """
         there = [group.row for group in self.groups.values()]
         return [*self._removed.values(), *there] if removed else there
 
     def place_soon(self) -> None:
-        """Something may have come free: try again what waits."""
+        """Resources may have become free: try again to place the waiting groups."""
         if not self._retrying and any(map(self._missing, self._unplaced.values())):
             self._retrying = True
             self._ctx.after(RETRY_S, self._retry)
@@ -301,7 +302,7 @@ class GroupTable:
         self.place_soon()
 
     def _give_up(self, group: Group, dead: int = -1) -> None:
-        """Not all of it could be prepared: nothing is."""
+        """A node could not prepare its bundle: return all bundles, and try again later."""
         for index, node in sorted(group.trying.items()):
             if node != dead:
                 self._return(group, index, node)
@@ -332,7 +333,7 @@ def place(
     """Return {bundle: node} for all bundles, None if there is no room now.
 
     ``used`` are the nodes that other bundles of the group are on. Greedy, by
-    descending size for the packing strategies; PACK and SPREAD are wishes.
+    descending size for the packing strategies; PACK and SPREAD are preferences.
     """
     left = {node: dict(amounts) for node, amounts in free.items()}
     used = set(used)

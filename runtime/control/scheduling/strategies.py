@@ -1,14 +1,14 @@
-"""Where a task that says so has to run: `TaskExtra.strategy`.
+"""Scheduling strategies: the nodes that a task asks for (`TaskExtra.strategy`).
 
 ============= ==============================================================
 ``""``        as the cluster's policy decides
 ``SPREAD``    through the global scheduler, to the shortest queue; among
               equal ones in turn
 ``node:3``    on node 3 or nowhere
-``soft:3``    on node 3; where the policy decides, once that is gone
+``soft:3``    on node 3; if that is dead, as the policy decides
 ============= ==============================================================
 
-A strategy goes before the policy, at both schedulers. Placement groups need
+A strategy takes precedence over the policy, at both schedulers. Placement groups need
 none: a group's resources exist on its nodes only (see `placement_groups`).
 """
 
@@ -57,7 +57,7 @@ class Spreading:
         self._last = -1
 
     def allowed(self, strategy: str, views: list[NodeView]) -> list[NodeView]:
-        """Return those of the nodes that could run it which the strategy leaves."""
+        """Return the nodes, among those that could run the range, that its strategy allows."""
         if not strategy or strategy == SPREAD:
             return views
         target = [view for view in views if view.node == target_of(strategy)]

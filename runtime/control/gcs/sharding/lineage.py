@@ -52,7 +52,7 @@ class ShardLineage(Lineage):
     ) -> None:  # fmt: skip
         super().__init__(bytes_max)
         self.users: dict[bytes, set[bytes]] = {}
-        """By array here: those elsewhere that have it as an input, hints among them."""
+        """By array of this shard: arrays of other shards with it as an input, hints included."""
         self.hints: dict[tuple[bytes, bytes], None] = {}
         """(array, input) without confirmation, since the last look or the one before."""
         self._old_hints: dict[tuple[bytes, bytes], None] = {}
@@ -63,10 +63,10 @@ class ShardLineage(Lineage):
         self._unneeded = unneeded
         self._ticking = False
         self._again: set[bytes] = set()
-        """Arrays here that are being made again, and have inputs elsewhere."""
+        """Arrays of this shard that are being reconstructed and have inputs in other shards."""
         self._out: dict[int, list[_Change]] = {}
 
-    # -- what is here and uses what is elsewhere -----------------------------------
+    # -- arrays of this shard with inputs in others ---------------------------------
 
     def use(self, array: bytes, row: ArrayRow, oids: Iterable[bytes], array_bytes: int) -> None:
         past = len(row.deps)
@@ -109,7 +109,7 @@ class ShardLineage(Lineage):
         return super().unneed(array, row, but)
 
     def placed(self, spec: TaskSpec) -> None:
-        """A range has come to its own shard, by way of its inputs'."""
+        """A placed range has come to its own shard, after the shards of its inputs."""
         if attempt_of(spec) and spec.array not in self._again:
             # What it was to make has been made meanwhile.
             deps = dict.fromkeys(oid[: len(spec.array)] for oid in needs_of(spec))
@@ -130,10 +130,10 @@ class ShardLineage(Lineage):
         for shard, changes in out.items():
             self._ctx.send(shard_address(shard), LineageChanges(changes))
 
-    # -- what is elsewhere and uses what is here -----------------------------------
+    # -- arrays of other shards with inputs in this one -----------------------------
 
     def on_changes(self, source: str, message: LineageChanges) -> None:
-        """Enter changes of how arrays of other shards use those here."""
+        """Note changes in how arrays of other shards use arrays of this one."""
         for change, array, deps in message.changes:
             for dep in deps:
                 self._change(change, array, dep)
@@ -187,7 +187,7 @@ class ShardLineage(Lineage):
             self._ctx.after(HINT_S, self._look)
 
     def _look(self) -> None:
-        """Give up the hints that are older than `HINT_S`."""
+        """Drop the hints that are older than `HINT_S`."""
         old, self._old_hints, self.hints = self._old_hints, self.hints, {}
         for array, dep in old:
             self._change(UNUSED, array, dep)

@@ -1,6 +1,6 @@
-"""``relay``: carries messages between the machines of a sharded GCS.
+"""``relay``: carries messages between the chains of a sharded GCS.
 
-It lives in the head's process, beside the masters, and is a client of every chain::
+It runs in the head's process, as the masters do, and is a client of every chain::
 
     gcs.a ──ChainOutput, for gcs.b──> relay ──ChainRequest──> gcs.b
 
@@ -25,7 +25,7 @@ def _number(address: str) -> int:
 
 
 class Relay:
-    """A client of all chains, whose outputs become requests to the chains that they are for."""
+    """A client of all chains: the outputs of one chain become requests to others."""
 
     def __init__(self, ctx: Context, chains: int) -> None:
         self._clients = [

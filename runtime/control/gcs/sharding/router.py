@@ -1,23 +1,22 @@
-"""Shards of the GCS: which one has a key, and messages split by it.
+"""The shards of the GCS: which shard has a key, and how messages are split by key.
 
-With ``gcs_shards=n`` the tables whose rows have an ID of their own are spread
-over n shards, ``gcs.1`` to ``gcs.n``, each a machine and a chain of its own:
+With ``gcs_shards=n`` some tables are spread over n shards, ``gcs.1`` to ``gcs.n``, each a
+chain of its own:
 
 ============================ ===================================================
 by array ID                  task and object table, lineage, history of tasks
 by function ID               functions
 by the key itself            users' key-value table
-in ``gcs`` (chain 0)         nodes, actors and their names, event log, and, beside
-                             it, the global scheduler ``global``
+in ``gcs`` (chain 0)         nodes, actors and their names, event log; the same
+                             chain has the global scheduler ``global``
 ============================ ===================================================
 
-What one decision needs as a whole stays in ``gcs``: which nodes are alive, where there is room,
-which names are taken. An actor's row stays too, because the death of a node, a restart and a
-placement are one step there.
+A table stays in ``gcs`` if a decision needs all of its rows: which nodes are alive, where there is
+room, which names are taken. The actor table stays too, because it handles the death of a node, the
+restart of an actor and its placement in one step.
 
-No component that speaks with the GCS knows of shards: it sends to ``gcs``, and a `Router`
-between it and the world finds the shard. Keys are spread by their CRC-32, the same in every
-process.
+The other components do not know of shards: they send to ``gcs``, and a `Router` between a component
+and the world finds the shard. Keys are spread by their CRC-32, the same in every process.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ from raytwin.runtime.control.messages import (
 )
 
 HINT, USED, UNUSED, UNNEEDED, NEEDED = range(5)
-"""Of an entry of `LineageChanges`: how an array uses its inputs.
+"""The changes of `LineageChanges`: how an array uses its inputs.
 
-``HINT``: ``USED`` will follow; ``USED``, ``UNUSED``: it has them as inputs, or has not any
-more; ``UNNEEDED``: it is not being made again any more; ``NEEDED``: its values are needed, and
-refer to these."""
+``HINT``: ``USED`` will follow; ``USED``: it has them as inputs; ``UNUSED``: it no longer has;
+``UNNEEDED``: it is no longer being reconstructed; ``NEEDED``: its values are needed, and contain
+references to these arrays."""
 
 
 def shard_of(key: bytes, shards: int) -> int:
@@ -84,8 +83,8 @@ def input_shards(spec: TaskSpec, shards: int) -> dict[int, tuple[bytes, ...]]:
 class Router(WrappedContext):
     """A `Context` whose ``gcs`` is a set of shards.
 
-    With `hold` it opens in two steps, see `RoutedNode`: until `open_gcs` is called
-    nothing leaves for ``gcs`` and ``global``, and until `open_shards` nothing for shards.
+    With `hold` it opens in two steps, see `RoutedNode`: it holds messages to ``gcs`` and
+    ``global`` back until `open_gcs` is called, and messages to shards until `open_shards`.
     """
 
     def __init__(self, ctx: Context, shards: int, hold: bool = False) -> None:
@@ -136,14 +135,14 @@ class RoutedNode:
         self.inner = make(self._router)
 
     def await_shards(self, known: Callable[[], bool]) -> None:
-        """Register once this holds; looked at after each turn."""
+        """Register once `known` returns True; it is called after each turn."""
         self._is_known = known
 
     def handle(self, source: str, message: Any) -> None:
         """Pass a message on; the first `Registered` opens the way to the shards."""
         if type(message) is Registered:
             if message.incarnation != self.inner.incarnation:
-                return  # it is for this node's former life, and was held back until now
+                return  # It is for the node's former incarnation, and was held back until now.
             self._router.open_shards()
         self.inner.handle(source, message)
 
@@ -167,7 +166,7 @@ _ROWS: dict[type, tuple[str, ...]] = {
     ClaimTasks: ("tasks",),
     OwnersFound: ("owned", "others", "unowned", "gone", "kept"),
 }
-"""Of messages that are split: the fields whose rows go to their arrays' shards."""
+"""For messages that are split: the fields whose rows go to their arrays' shards."""
 _KEYS: dict[type, str] = {
     CancelTask: "array",
     FindTask: "array",
@@ -176,7 +175,7 @@ _KEYS: dict[type, str] = {
     KvPut: "key",
     KvGet: "key",
 }
-"""Of messages that go to one shard: the field that says which."""
+"""For messages that go to one shard: the field whose key names the shard."""
 
 
 def _split(message: Any, shards: int) -> Parts | None:
@@ -199,7 +198,7 @@ def _split(message: Any, shards: int) -> Parts | None:
 
 
 def _hints(message: TaskUpdates, shards: int) -> Parts:
-    """Name inputs to the shards that have them, ahead of their release."""
+    """Return hints about inputs for the shards that have them, before their release."""
     hints: dict[int, list[tuple[int, bytes, tuple[bytes, ...]]]] = {}
     for spec in message.added:
         if spec.deps or spec.extra is not None:
@@ -209,7 +208,7 @@ def _hints(message: TaskUpdates, shards: int) -> Parts:
 
 
 def _split_placed(message: TasksPlaced, shards: int) -> Parts:
-    """A placed range goes by way of the shards that have its inputs."""
+    """Return a placed range's message, which visits the shards of its inputs first."""
     found: dict[tuple[int, ...], list[TaskSpec]] = {}
     for spec in message.tasks:
         way = (*input_shards(spec, shards), shard_of(spec.array, shards))

@@ -2,16 +2,17 @@
 
 `Shard` has the tables whose rows are spread; `ShardedGcs` announces nodes, jobs and actors to it,
 and its own tables of tasks, objects, functions and keys stay empty. `router` says which shard has
-a key, `lineage` how inputs in other shards are kept. The order between parts that share no
-channel:
+a key, `lineage` how inputs in other shards are kept. Messages on different channels may overtake
+one another. Where their order matters:
 
-* **Nodes.** A change of a node goes to the shards first. Nodes hear of it when all shards have
-  confirmed it (`_Gate`), so the messages that a node sends because of it find the shards
-  informed. The global scheduler hears of it at once: its messages to shards follow the change.
-* **Placements.** A range that was placed is logged by the shard that has its row, and that shard
-  assigns it: no report about the range can be there before the range.
-* **Actors.** A lost value of an actor's call is made again by the actor if that is being rebuilt:
-  ``gcs`` announces that to the shards with the death of the actor's node.
+* **Nodes.** ``gcs`` sends a change of a node to the shards first. Nodes get it when all shards have
+  confirmed it (`_Gate`), so the messages that a node sends because of it reach the shards after the
+  change. The global scheduler gets it at once: its messages to shards follow the change.
+* **Placements.** The shard with the row of a placed range logs the range and then assigns it: no
+  report about the range can arrive before the range.
+* **Actors.** An actor that is being rebuilt replays its calls, and so makes their lost values
+  again.
+  When a node dies, ``gcs`` tells the shards in the same turn which of its actors are being rebuilt.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 class RebuiltActors:
     """The actors that ``gcs`` has announced as being rebuilt.
 
-    A shard does not know their logs: it waits for an actor that may replay a call.
+    A shard does not have their logs: it waits for every actor that may replay a call.
     """
 
     def __init__(self) -> None:
@@ -149,7 +150,7 @@ class Shard:
 
     def end_turn(self) -> None:
         """Look for lost values, and send the other shards the changes of lineage."""
-        # Not before: that the dead nodes' actors are being rebuilt comes in the same turn.
+        # Not before: the list of actors that are being rebuilt arrives in the same turn.
         died, self._died = self._died, []
         for info in died:
             self.table.on_node_died(info.node, info.reason)
@@ -293,5 +294,5 @@ class ShardedScheduler(GlobalScheduler):
         super().__init__(Router(ctx, config.gcs_shards), config)
 
     def assign(self, node: int, incarnation: int, part: TaskSpec, left: int = -1) -> None:
-        """Have the shard log the range that is to have its row, and assign it."""
+        """Have the shard with the range's row log it, and assign it."""
         self.ctx.send("gcs", TasksPlaced(node, incarnation, [part], left=left))
