@@ -1,7 +1,7 @@
-"""What the actors of a node use of the node's other parts.
+"""The node's other parts, as its actors use them.
 
-The node manager implements `NodeServices` and sees the actors; the actors see this protocol
-alone.
+The node manager implements `NodeServices` and imports the actors; the actors import only this
+protocol.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Workers(Protocol):
 
     @property
     def workers(self) -> Mapping[str, Worker]:
-        """The workers that live, by address."""
+        """The living workers, by address."""
 
     def teach(self, worker: Worker, function: bytes) -> None:
         """Send a worker a function or class, unless it has it."""
@@ -63,7 +63,7 @@ class NodeServices(Protocol):
 
     @property
     def leases(self) -> Workers:
-        """The workers that live."""
+        """The living workers."""
 
     def end_worker(self, worker: Worker, reason: str) -> None:
         """Kill a worker at once, whatever it runs."""

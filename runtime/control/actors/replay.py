@@ -1,17 +1,17 @@
-"""How a new incarnation of an actor gets its state: a checkpoint, then the calls since.
+"""Reconstruction of an actor: its new incarnation restores a checkpoint and replays calls.
 
     ActorLineage ──checkpoint──> RestoreActor ─┐
         │                                      ├──> the worker ──> each call is replayed
         └──calls since──> one after another ───┘                        │ all have ended
                                                                         └──> ALIVE
 
-A replayed call changes the state alone: its callers have the reply, or ask for it again. Its
-large values may be lost, so the node keeps those that it does not have.
+A replayed call changes the state only: its callers have the reply, or ask for it again. Its large
+values may be lost, so the node keeps those that it does not have.
 
-During reconstruction the node replies to calls of earlier incarnations. For a replayed call
-may need a lost value whose task runs again and repeats its calls of this actor: the task would
-wait for the actor, and the actor for the task. So the GCS tells all watchers which node has
-the lineage, and the nodes of callers ask that node::
+During reconstruction the node replies to calls of earlier incarnations. A replayed call may need a
+lost value; the task of that value runs again, and repeats its calls of this actor. Without a reply
+the task would wait for the actor, and the actor for the task. So the GCS tells all watchers which
+node has the lineage, and the nodes of callers ask that node::
 
     GCS ──ActorChanged, STARTING──> caller's node ──ActorCalls.early──> the actor's node
                                         ↑                                │ before the checkpoint,
@@ -42,7 +42,7 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 
 REPLAY_PATIENCE_S = 1.0
-"""How long a replayed call of a concurrent actor may hold up the next one."""
+"""How long a replayed call of a concurrent actor may delay the next one."""
 
 
 class ActorReconstruction:

@@ -3,12 +3,12 @@
 ::
 
     PrepareBundle: its resources are taken ──CommitBundle──> the node has resources
-    named after the group instead ──ReturnBundle──> those who use them are ended, then the
-    names vanish and the bundle's resources are free again
+    named after the group instead ──ReturnBundle──> the workers that use them are ended, then
+    the named resources are removed and the bundle's resources are free again
 
-Who asks is the global scheduler; the life of a group is in `placement_groups`. All that is
-said to a node is for one of its incarnations. What is on its way when that ends the next one
-does not take: it was not asked, and nobody would ever give back what it took.
+The global scheduler sends these messages; `placement_groups` has the life of a group. Each message
+is for one incarnation of a node. A later incarnation ignores it: no message would ever return the
+resources that it took.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Bundle:
         """The resources that the node has once the bundle is committed."""
         self.committed = False
         self.removed = False
-        """A client of this node has removed its group; `ReturnBundle` has not come yet."""
+        """Whether a client of this node has removed the group; `ReturnBundle` has not come yet."""
 
 
 class Bundles:
@@ -71,7 +71,7 @@ class Bundles:
         self._actors = actors
         self._bundles: dict[tuple[str, int], _Bundle] = {}
         self.returning: dict[tuple[str, int], _Bundle] = {}
-        """Those that wait for the end of the workers that use them."""
+        """Bundles that wait for the end of the workers that use them."""
 
     def handlers(self) -> Handlers:
         return {
@@ -81,16 +81,16 @@ class Bundles:
         }
 
     def all(self) -> Iterable[_Bundle]:
-        """Return those that are here, prepared or committed."""
+        """Return the node's bundles, prepared or committed."""
         return self._bundles.values()
 
     def on_remove(self, group: str) -> None:
-        """A client of this node removes a group: what it submits from now on is not kept."""
+        """A client of this node removes a group: the node spills the group's later tasks."""
         for bundle in self._of(group):
             bundle.removed = True
 
     def is_removed(self, group: str) -> bool:
-        """Whether a client of this node has removed a group of which a bundle is here."""
+        """Whether a client of this node has removed a group with a bundle here."""
         return any(bundle.removed for bundle in self._of(group))
 
     def _of(self, group: str) -> list[_Bundle]:
@@ -99,7 +99,7 @@ class Bundles:
     def on_prepare(self, source: str, message: PrepareBundle) -> None:
         """Take the bundle's resources if they are free."""
         if message.incarnation != self._incarnation:
-            return  # who sent it is about to hear that the one that was meant is dead
+            return  # The sender is about to learn that the other incarnation is dead.
         key = (message.group, message.index)
         demand = format_demand(message.resources)
         ok = key not in self._bundles and self._pool.fits(demand)
@@ -111,8 +111,8 @@ class Bundles:
         self._ctx.send("global", answer)
 
     def on_commit(self, source: str, message: CommitBundle) -> None:
-        """Let tasks use it. What this node could run until now, and cannot while the bundle is
-        here, moves to one that can (`starvation`); if there is none, it waits."""
+        """Let tasks use the bundle. Tasks that the node cannot run while the bundle has the
+        resources move to another node (`starvation`); if none can run them, they wait."""
         if message.incarnation != self._incarnation:
             return
         bundle = self._bundles[(message.group, message.index)]
@@ -121,8 +121,8 @@ class Bundles:
         self._pool.add(bundle.resources)
 
     def _end_waiting(self, group: str) -> None:
-        """Only what is removed is returned once it is committed: what waits in it ends here,
-        where it is logged, and not at the global scheduler."""
+        """Return a bundle. If it was committed, its group was removed: the tasks that wait in it
+        end on this node, which has logged them, and not at the global scheduler."""
         for spec in self._ready.take_out(lambda s: s if group_of(s) == group else None):
             self.end(spec)
 
@@ -133,7 +133,7 @@ class Bundles:
         self._inputs.fail(spec, error)
 
     def on_return(self, source: str, message: ReturnBundle) -> None:
-        """Give it back, at once or when those who use it are gone."""
+        """Return a bundle, at once or when the workers that use it have ended."""
         if message.incarnation != self._incarnation:
             return
         key = (message.group, message.index)
@@ -157,7 +157,8 @@ class Bundles:
         return any(name in bundle.resources for name, _ in parse_demand(demand))
 
     def end_turn(self) -> None:
-        """End what waits in the bundles being returned; free those that nothing uses."""
+        """End the tasks that wait in bundles being returned; free the bundles that no worker
+        uses."""
         for key, bundle in list(self.returning.items()):
             self._end_waiting(key[0])
             waiting = self._actors.withdraw(

@@ -43,7 +43,7 @@ class Waiting:
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
         self.cancelled = False
-        self.missing = 1  # held until every input was asked for
+        self.missing = 1  # One more, until every input was asked for.
         self.failed: tuple[int, ObjectValue] | None = None
         """The first input, in the order of the arguments, that is an error."""
 
@@ -58,7 +58,7 @@ class TaskInputs:
         timeline: RangeLog,
         ready: Callable[[TaskSpec], None],
     ) -> None:
-        """`ready` takes a range that lacks nothing."""
+        """`ready` is called with a range whose function and inputs are here."""
         self._ctx = ctx
         self._objects = objects
         self._timeline = timeline
@@ -68,8 +68,8 @@ class TaskInputs:
         self.waiting = 0
         """Elements that wait for an input or a function."""
         self.failed: deque[tuple[TaskSpec, ObjectValue]] = deque()
-        """Ranges that end with an input's error, at the end of the turn: each may
-        be the input of others, and a long chain of them is no deep recursion."""
+        """Ranges that end with an input's error, at the end of the turn: each may be an input of
+        others, and so a long chain of them causes no deep recursion."""
         self._for_function: dict[bytes, list[TaskSpec]] = {}
         self._claims: dict[tuple[bytes, int], list[int]] = {}
         """The ranks of ranges whose inputs are claimed, by their first element: one
@@ -140,7 +140,7 @@ class TaskInputs:
         arrived(-1, ObjectValue(b"", OK, b""))
 
     def claimed(self, array: bytes) -> None:
-        """Await an array's lost inputs anew: its parent runs again and may have made them."""
+        """Wait again for an array's lost inputs: its parent runs again and may have made them."""
         for waiting in [w for w in self.awaiting if w.spec.array == array]:
             if waiting.failed is not None and is_lost(waiting.failed[1]):
                 self._forget(waiting)
@@ -218,13 +218,13 @@ class TaskInputs:
         return found
 
     def _forget(self, waiting: Waiting) -> None:
-        """Ignore what arrives for a range from now on."""
+        """Ignore inputs that arrive for a range from now on."""
         self.awaiting.discard(waiting)
         self.waiting -= waiting.spec.count
         waiting.cancelled = True
 
     def end_job(self, job: bytes) -> None:
-        """Take out all that waits here of a job."""
+        """Remove all waiting ranges of a job."""
         for spec in self.take_out(lambda spec: spec if job_of_task(spec) == job else None):
             self.unclaim(spec)
         self.failed = deque(
@@ -232,6 +232,6 @@ class TaskInputs:
         )
 
     def forget_functions(self, jobs: Collection[bytes], used: Collection[bytes]) -> None:
-        """Drop the functions of jobs that have ended, but for those in use."""
+        """Drop the functions of jobs that have ended, except those in use."""
         for function in [f for f in self.functions if job_of(f) in jobs and f not in used]:
             del self.functions[function]

@@ -1,4 +1,4 @@
-"""The dispatcher hears from a node's workers, from READY to done, and retries a dead one's tasks.
+"""The dispatcher handles the reports of a node's workers, and retries the tasks of dead ones.
 
 The life of a worker::
 
@@ -59,7 +59,7 @@ from raytwin.runtime.control.ownership.contained_references import ContainedRefe
 
 
 class Dispatcher:
-    """Hears from the workers of one node, and queues again what they do not finish."""
+    """Handles the reports of one node's workers, and queues unfinished ranges again."""
 
     def __init__(
         self,

@@ -38,17 +38,17 @@ class ReadyQueue:
         self._queue(spec).appendleft((self._returns, spec))
 
     def lanes(self) -> list[Lane]:
-        """Return the lanes that wait, the one that waits longest first."""
+        """Return the lanes with ranges, the one that waits longest first."""
         if len(self._queues) == 1:
             return list(self._queues)
         return sorted(self._queues, key=lambda lane: self._queues[lane][0][0])
 
     def has(self, lane: Lane) -> bool:
-        """Whether anything of this lane waits."""
+        """Whether this lane has ranges."""
         return lane in self._queues
 
     def count(self, lane: Lane) -> int:
-        """Return how many elements of this lane wait."""
+        """Return the number of elements in this lane."""
         return self._counts.get(lane, 0)
 
     def peek(self, lane: Lane) -> TaskSpec | None:
@@ -57,7 +57,7 @@ class ReadyQueue:
         return queue[0][1] if queue else None
 
     def head(self, lane: Lane) -> tuple[int, int]:
-        """Return what names the first element of a lane."""
+        """Return an identifier of the first element of a lane."""
         age, spec = self._queues[lane][0]
         return age, spec.start
 

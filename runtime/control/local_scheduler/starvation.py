@@ -9,13 +9,14 @@
 
 A lane starves if none of its ranges has started for `STARVING_S` and for `STARVING_TASKS` mean
 task times, or at once if the node's actors and placement groups leave no room for its demand.
-A range stays whose strategy names this node, or which has begun here on a worker that died,
-since its children are here. If a placement group has taken what it needs it moves all the same,
-and claims its children at the GCS as if the GCS had placed it again. One message
-(`TaskUpdates.left`) changes in the GCS which node has a range, so the death of either node has
-it placed again exactly once.
+A range does not move if its strategy names this node. Nor does it move if it has begun here on a
+worker that died, since its children are here; but if a placement group has taken the resources it
+needs, it moves all the same, and asks the GCS for its children as if the GCS had placed it again.
+One
+message (`TaskUpdates.left`) changes the node of a range in the GCS, so that the GCS has the range
+placed again exactly once if either node dies.
 
-Cost: a look at each lane with every heartbeat, nothing per task.
+Cost: a check of each lane with every heartbeat, nothing per task.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.scheduling.strategies import SPREAD, is_hard, strategy_of
 
 STARVING_S = 1.0
-"""A lane starves after so long without a start, and"""
+"""A lane starves only after so many seconds without a start."""
 STARVING_TASKS = 2.0
-"""after so many mean task times."""
+"""A lane starves only after so many mean task times without a start."""
 LOOK_MAX = 256
 """Ranges of a lane, and actors, that one look considers."""
 
 
 class Starvation:
-    """Finds the ranges and actors that starve on one node, and gives them up."""
+    """Finds the ranges and actors that starve on one node, and hands them over."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Starvation:
         self._objects = objects
         self._log = log
         self._since_s: dict[Hashable, float] = {}
-        """Since when each queued actor waits, and the first entry of each lane is first."""
+        """Since when each queued actor waits, and each lane has its present first range."""
 
     def handlers(self) -> Handlers:
         return {MoveTasks: self.on_move}
@@ -96,7 +97,7 @@ class Starvation:
         return {demand: count for demand, count in found.items() if count}
 
     def on_move(self, source: str, message: MoveTasks) -> None:
-        """Give up at most so many elements: another node has room for them."""
+        """Hand over at most so many elements: other nodes have room for them."""
         if self._pool.fits(message.demand):
             return  # this node has room itself by now
         moved = self._actors.withdraw(

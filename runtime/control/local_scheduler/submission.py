@@ -75,7 +75,7 @@ _NONE = (b"", "")
 
 
 class Submission:
-    """Takes what clients of one node submit and the global scheduler assigns; see the picture."""
+    """Accepts the submissions of one node's clients, and assignments; see the picture above."""
 
     def __init__(
         self,
@@ -114,10 +114,10 @@ class Submission:
         self.assigned = 0
         """Elements that the global scheduler has given to this node so far."""
         self._view_of = _NONE
-        """Function and demand of the task before in this message."""
+        """Function and demand of the previous task in this message."""
         self._view = LocalView(alone=True, feasible=False, queue=0, slots=0, mean_task_s=0.0)
         self._created_again: set[bytes] = set()
-        """Actors that are there, maybe, and whose creator runs again."""
+        """Actors that may exist already, because the task that creates them runs again."""
         submitter.on_alive = self._on_actor_alive
 
     def handlers(self) -> Handlers:
@@ -130,7 +130,7 @@ class Submission:
 
     def on_submit(self, source: str, message: SubmitTasks) -> None:
         """Take each range on its way."""
-        # Children of a task that was placed again, or passed on, may be there already.
+        # Children of a task that was placed again, or moved, may exist already.
         worker = self._workers.get(source)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
         again = running is not None and self._has_begun(running)
@@ -208,7 +208,7 @@ class Submission:
         self._ctx.send("global", PlaceTasks([rest]))
 
     def _tell_made(self, spec: TaskSpec, owner: str) -> None:
-        """Tell the new owner what its parent's earlier run has led to so far."""
+        """Send the new owner the results that its parent's earlier run has led to so far."""
         end = spec.start + spec.count
         made = [
             result
@@ -222,8 +222,8 @@ class Submission:
     # -- actors ------------------------------------------------------------------
 
     def _is_actors(self, spec: TaskSpec, again: bool = False) -> bool:
-        """Take the creation of an actor or a call, maybe of a task that runs `again`; return
-        whether it was one."""
+        """Handle a spec that creates an actor or is a call; `again`: its parent may run again.
+        Return whether it was such a spec."""
         extra = spec.extra
         assert extra is not None
         if extra.call:
@@ -259,7 +259,7 @@ class Submission:
             self._results.finish(RangeResult(actor, 0, 1, OK, b"", self._node), owner)
 
     def on_find_actor(self, source: str, message: FindActor) -> None:
-        """A client looks for an actor by its name, or makes it if there is none."""
+        """A client looks for an actor by its name, or creates it if there is none."""
         message.job = self._access.of(source)
         if message.create is not None:
             self._objects.owners.own(message.create.array, source)
@@ -301,7 +301,7 @@ class Submission:
     def on_assign(self, source: str, message: AssignTasks) -> None:
         """The global scheduler has chosen this node."""
         if message.incarnation not in (0, self.incarnation):
-            return  # they were its former life's, and are placed again
+            return  # They are for a former incarnation, and the GCS places them again.
         for spec in message.tasks:
             self.assigned += spec.count
             if self._access.is_late(spec):
@@ -314,7 +314,7 @@ class Submission:
             self._inputs.accept(spec)
 
     def _look_at_owner(self, spec: TaskSpec) -> None:
-        """Keep a range's result for other owners, if its own is gone."""
+        """Keep a range's result for other owners, if its own owner has died."""
         gone = node_of(spec.owner) == self._node and spec.array not in self._objects.owners
         # The owner lived here before: its task runs again somewhere, and asks for the result.
         bereft = gone and incarnation_of(spec.owner) != self.incarnation

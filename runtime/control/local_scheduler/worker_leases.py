@@ -187,7 +187,7 @@ class WorkerLeases:
             self._ctx.send(worker.address, FunctionBlob(function, self._inputs.functions[function]))
 
     def take_off(self, worker: Worker, start: int, count: int, elapsed_s: float) -> str:
-        """Take ended elements off the worker, into the averages; return their owner."""
+        """Remove ended elements from the worker, add them to the averages; return their owner."""
         spec = worker.assigned[0]
         assert spec.start == start, "out of order"
         if count == spec.count:

@@ -11,24 +11,24 @@
     FreeObjects from the GCS: releases values that were kept for other nodes, unless a client
     of this node owns the array
 
-Most arrays have an owner and a small result, nothing else: releasing many at once costs a few
-dictionary operations each.
+Most arrays have one owner and a small result: releasing many of them at once costs a few dictionary
+operations each.
 
-Objects share the fate of their owner. When the worker that owns objects dies, its node notifies the
+An object is lost with its owner. When the worker that owns objects dies, its node notifies the
 GCS that they are lost, all nodes free their values, and `get` of one raises OwnerDiedError. If the
-worker's task or actor runs again, it submits the same arrays, and the node keeps them until that
-run claims them, or for `ORPHANED_S`::
+worker's task or actor runs again, it submits the same arrays: the node keeps them until that run
+takes them over, or for `ORPHANED_S`::
 
     the owner dies ──its task or actor does not run again───────────> LOST
           │
-          └─it runs again─> KEPT ──not claimed in time──────────────> LOST
+          └─it runs again─> KEPT ──not taken over in time───────────> LOST
                               │
                               └─submitted or put by the new run─────> owned by it
 
 The new run becomes the owner, but it knows only its own references. Once it releases the
 array, borrowers that had it from the dead worker learn that their owner died.
 
-A run on another node claims an array through the GCS and gets the small values. When the node
+A run on another node takes an array over through the GCS and gets the small values. When the node
 loses the array, the GCS has the new owner's missing values reconstructed. Actors end with their
 owner, as other objects do.
 """
@@ -61,7 +61,7 @@ class ReleaseManager:
         log: GcsWriteLog,
         contained_references: ContainedReferences,
     ) -> None:
-        """`forget_calls` takes those of some arrays that are actor calls off those under way."""
+        """`forget_calls` forgets the actor calls among some arrays that are under way."""
         self._ctx = ctx
         self._objects = objects
         self._results = results

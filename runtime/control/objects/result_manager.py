@@ -9,19 +9,19 @@ When a range of tasks has ended here the node does one of these::
 
 The result of an actor's call goes to the owner's node with its small values; only large values
 stay with the actor. The reply cache and the actor's log have the result with the places of its
-large values. A place may have another object once the value's owner has released it. So a call
-that comes again gets::
+large values. A place may have another object once the value's owner has released it. So the owner
+of a repeated call gets::
 
     small values ────────────────────────────────> the same
-    large ones, in memory here ──────────────────> the same, with their places of now
+    large ones, in memory here ──────────────────> the same, with their present places
     large ones that were made here, gone ────────> ObjectLostError
     large ones that were made elsewhere ─────────> the same: a fetch finds out
     the items of a stream, cached ───────────────> each of them as above
     the items of a stream, not known here ───────> ObjectLostError
-    a reply that made room in the cache ─────────> ObjectLostError
+    a reply that the cache has dropped ──────────> ObjectLostError
 
-The call does not run again: its actor has gone on since. The replay of an actor that is being
-reconstructed makes large values again whose owner lives (`ResultManager.replayed`).
+The call does not run again: the state of its actor has changed since. When an actor is
+reconstructed, the replay makes the large values again whose owner lives (`ResultManager.replayed`).
 
 Consecutive results that a worker reports as one batch are kept and delivered in one step if
 each is new here and has no client but its owner waiting for it. Else each is taken by itself.

@@ -1,4 +1,4 @@
-"""The results that a node knows, by array and element.
+"""The results that a node has made or received, by array and element.
 
 An object is one value of one element of a `RangeResult`. The result's payload holds small
 values; of a large value the result holds the size, the node and the place in its arena.
@@ -115,7 +115,7 @@ class ResultTable:
                 if result.node == node and any(result.sizes):
                     results[at] = replace(result, node=NOWHERE)
 
-    # -- questions ---------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------
 
     def find(self, array: bytes, index: int) -> RangeResult | None:
         """Return the newest result of an element."""

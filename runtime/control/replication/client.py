@@ -42,7 +42,7 @@ ASK_S = 0.02
 """How soon the master is asked again after a connection broke."""
 
 REQUEST_BYTES = 64 << 20
-"""A turn that is longer than this is several requests."""
+"""A turn with more bytes than this is sent as several requests."""
 
 
 def _requests(frames: list[Frame]) -> list[bytes]:
@@ -63,7 +63,7 @@ def _requests(frames: list[Frame]) -> list[bytes]:
 
 
 class _InnerContext(WrappedContext):
-    """The wrapped component's context: the world's, but for the chain."""
+    """The wrapped component's context, which sends messages for the chain as requests."""
 
     def __init__(self, chained: ChainClient) -> None:
         super().__init__(chained.ctx)
@@ -80,8 +80,8 @@ class _InnerContext(WrappedContext):
 class ChainClient:
     """Runs a component as a client of a chain; is a component itself.
 
-    A client of several chains is one in another: each takes its own chain's outputs.
-    A component with a method `take` gets those as whole frames.
+    For several chains the clients are nested: each takes its own chain's outputs. A component
+    with a method `take` gets the outputs as whole frames.
     """
 
     def __init__(
@@ -92,18 +92,19 @@ class ChainClient:
         chain: int = 0,
         born: float | None = None,
     ) -> None:
-        """`born` tells this life of the client from others; the time by default."""
+        """`born` distinguishes this client from earlier ones of its address; by default the
+        time."""
         self.ctx = ctx
         self.address = address
         self.master = master_of(chain)
         self.machine = chain_addresses(chain)
-        """The addresses that the chain's machine has."""
+        """The addresses of the components that the chain replicates."""
         self.born = ctx.now() if born is None else born
         self.epoch = 0
         self.members: dict[str, ReplicaInfo] = {}
         """By name, the head first."""
         self.received = 0
-        """The last output."""
+        """The number of the last output."""
         self.unconfirmed: deque[tuple[int, bytes]] = deque()
         self._sequence = 0
         self._acknowledged = 0
@@ -119,12 +120,12 @@ class ChainClient:
         self.ctx.send(self.master, ChainHello(self.address, self.born))
 
     def greet(self) -> None:
-        """Make an empty request: the machine knows this client when it is confirmed."""
+        """Send an empty request: when it is confirmed, the chain knows this client."""
         self._sequence += 1
         self.unconfirmed.append((self._sequence, encode_frames([])))
 
     def handle(self, source: str, message: Any) -> None:
-        """Take a message of the chain, or hand it on."""
+        """Take a message of the chain, or pass it to the component."""
         kind = type(message)
         if kind is ChainOutput and chain_of(source) == self._chain:
             self._on_output(message)
@@ -142,7 +143,7 @@ class ChainClient:
             self.inner.handle(source, message)
 
     def end_turn(self) -> None:
-        """End the component's turn; send what it had for the chain."""
+        """End the component's turn; send its messages for the chain as a request."""
         self.inner.end_turn()
         if self._frames or self.received - self._acknowledged >= UNACKNOWLEDGED_MAX:
             frames, self._frames = self._frames, []
@@ -161,7 +162,7 @@ class ChainClient:
             self._frames.append(Frame(source, to, [message]))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return what this client knows of the chain, and of those within."""
+        """Return a row about each chain: that of this client, and of nested ones."""
         row = {
             "chain": self._chain,
             "epoch": self.epoch,
@@ -185,7 +186,7 @@ class ChainClient:
             return  # for a former process of this address
         while self.unconfirmed and self.unconfirmed[0][0] <= message.applied:
             self.unconfirmed.popleft()
-        # What is not the next one came over two ways: from a former tail and again.
+        # Another number has come twice: from a former tail and from the present one.
         if message.body and message.sequence == self.received + 1:
             self.received += 1
             for frame in decode_frames(message.body):

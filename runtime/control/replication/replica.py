@@ -51,7 +51,7 @@ LOG_BYTES = 4 << 20
 """A durable replica logs at least so much before it logs a snapshot again, and at
 least four times what the last one took: snapshots stay a small part of the work."""
 COMMAND_BYTES = 60
-"""Of a command in the log, besides its body."""
+"""The bytes of a command in the log, besides its body."""
 
 
 class State(Enum):
@@ -67,8 +67,8 @@ class Replies:
     """The outputs that the tail owes its clients.
 
     The machine's sessions keep outputs until the client has confirmed them, so another tail can
-    send them again. `Replies` knows only which life of a client is attached, and the last output
-    sent to it.
+    send them again. `Replies` has only the clients that are attached, and the last output sent to
+    each.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -76,7 +76,7 @@ class Replies:
         self._owed: dict[str, None] = {}
         """The clients that may lack an output."""
         self._attached: dict[str, tuple[float, int]] = {}
-        """Attached client -> its life, and the last output sent to it."""
+        """Attached client -> its `born`, and the number of the last output sent to it."""
 
     def attach(self, message: ChainAttach) -> None:
         """Note a client that has attached, and owe it a reply."""
@@ -102,7 +102,7 @@ class Replies:
             session = machine.sessions.get(client)
             born, sent = self._attached.get(client, (0.0, 0))
             if session is None or client not in self._attached or session.born != born:
-                continue  # it will attach, or its first request is on its way
+                continue  # It will attach, or its first request is on its way.
             applied = session.applied if session.applied_index <= limit else 0
             sent_any = False
             skip = len(session.outbox) - (session.sent - sent)
@@ -130,10 +130,10 @@ class Replica:
         make: Callable[[], Machine],
         storage: str = "",
     ) -> None:
-        """`make` returns the machine that a replica starts out with.
+        """`make` returns a replica's machine in its first state.
 
-        `storage` is the address of a durable replica's log, which has what that machine has
-        applied; empty for none. A chain has one durable replica and no others.
+        `storage` is the address of a durable replica's log, which has the commands that the
+        machine has applied; empty for none. A chain with a durable replica has no others.
         """
         self.ctx = ctx
         self.info = info
@@ -146,7 +146,7 @@ class Replica:
         self.joining = ""
         """The replica that joins behind the tail; empty if none does."""
         self.infos: dict[str, ReplicaInfo] = {}
-        """Where every replica of the chain listens, by name."""
+        """The address of every replica of the chain, by name."""
         self.kept: deque[Command] = deque()
         """Commands applied here that the successor may lack, oldest first."""
         self._make = make
@@ -158,10 +158,10 @@ class Replica:
         self._restored = False
         """Whether a joining replica has the snapshot."""
         self._joining_has = -1
-        """Of a tail: the last command that the joining replica has applied; -1: it has no
+        """In the tail: the last command that the joining replica has applied; -1: it has no
         snapshot yet."""
         self._joined_at = -1
-        """Of a tail: the command that the joining replica must apply to have joined."""
+        """In the tail: the command that the joining replica must apply to become a member."""
         self._storage = storage
         self._logged = self.machine.index
         self._log_bytes = 0
@@ -224,7 +224,7 @@ class Replica:
 
     @property
     def is_tail(self) -> bool:
-        """Whether this replica lets outputs out."""
+        """Whether this replica sends outputs."""
         return self.state is State.SERVING and self.members[-1] == self.info.name
 
     @property
@@ -309,7 +309,7 @@ class Replica:
         """As the head, apply the next command; `due_s`: when the timer was due that it is for."""
         if not self.is_head:
             return
-        # A timer's clock may be a hair behind what it was to wait for.
+        # When the timer runs, the clock may be slightly behind the time that it was set for.
         now_s = max(due_s, self.ctx.now() + self._shift_s)
         self._apply(Command(self.machine.index + 1, now_s, client, born, sequence, acked, body))
 
@@ -363,7 +363,7 @@ class Replica:
             self.ctx.send(self._predecessor, message)
 
     def _on_snapshot(self, source: str, message: Snapshot) -> None:
-        """Rule 3: become what the tail was when it took the snapshot."""
+        """Rule 3: take the state of the tail from its snapshot."""
         if self.state is State.JOINING:
             self.machine = self._make()
             self.machine.restore(message.data)
@@ -386,7 +386,7 @@ class Replica:
     # -- the log of a durable replica --------------------------------------------
 
     def _log(self, commands: list[Command]) -> None:
-        """Rule 4: write commands, and a snapshot in their place where they are many."""
+        """Rule 4: log commands, and replace them by a snapshot if they are many."""
         self.ctx.send(self._storage, LogCommands(commands))
         self._log_bytes += sum(COMMAND_BYTES + len(command.body) for command in commands)
         if self._log_bytes >= self._snapshot_bytes:

@@ -1,8 +1,8 @@
 """A state machine's whole state as bytes, and back: for snapshots.
 
 `dump` walks an object graph of the control plane and writes it as msgpack; `load` makes
-it anew. No field is listed anywhere, so a field that is added later is never forgotten:
-`dump` raises TypeError for a value that is no state.
+the graph again. There is no list of fields, so none can be missing from it: `dump` raises
+TypeError for a value that cannot be state.
 
 Rules
 -----
@@ -15,8 +15,8 @@ Rules
   breaking stored snapshots. A class that is not registered raises TypeError.
 * The snapshot has an object's attributes, never its code; `load` makes instances
   without calling their constructors, except that structs are plain data.
-* A container or an instance that is reachable twice is one afterwards too; what cannot
-  change (a tuple, a frozen struct) may become two. A bound method is written as its
+* A container or an instance that is reachable twice is one object afterwards, too; an
+  immutable value (a tuple, a frozen struct) may become two. A bound method is written as its
   instance and its name.
 * *Anchors* are objects that exist on both sides already (a context, the
   configuration): the snapshot has their names only.
@@ -89,7 +89,7 @@ class StateTypes:
 
 
 def dump(root: Any, anchors: Mapping[str, Any], types: StateTypes) -> bytes:
-    """Return the state of `root`; raises TypeError for what is not state."""
+    """Return the state of `root`; raises TypeError for a value that cannot be state."""
     return _encode(_Writer(anchors, types).write(root))
 
 
@@ -99,7 +99,7 @@ def load(
     types: StateTypes,
     known: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return what was dumped; raises TypeError for a class that is not in `types`.
+    """Return the dumped object; raises TypeError for a class that is not in `types`.
 
     `known` maps names of anchors to objects of this side whose attributes are
     to be set from the dump: see `adopt`.
@@ -186,7 +186,7 @@ class _Writer:
         return flat
 
     def _write_fixed(self, value: Any, kind: type) -> list[Any] | None:
-        """Write what cannot change, and so is the same wherever it is; None: it is not that."""
+        """Write an immutable value, which needs no identity; return None for any other."""
         if _is_enum(kind):
             return [_MEMBER, self._name_of(kind), value.value]
         if _is_frozen(kind):

@@ -1,32 +1,32 @@
-"""A deterministic state machine out of control-plane components.
+"""A deterministic state machine made of control-plane components.
 
 The components (the GCS and the global scheduler, or one shard) do not know that
 they are replicated. They run under a `MachineContext`, in which everything is a
 function of the commands applied so far:
 
 * ``now()`` is the command's time;
-* ``after()`` notes the timer as data: when, whose method, with what arguments. A
-  closure is none and raises TypeError: it could be neither copied to another
-  replica nor found again after a restart. Due timers run before the command
-  whose time has passed them;
+* ``after()`` notes the timer as data: its time, a method of a component, and the
+  arguments. A closure raises TypeError: it could be neither copied to another
+  replica nor restored after a restart. Due timers run before a command with a
+  later time;
 * ``rng`` is seeded by the component's address and is part of the state;
 * ``send()`` to a component of the machine is delivered within the command, and
   to anybody else becomes an *output*.
 
-So machines that were given the same commands are equal, and a snapshot of one
-(see `state`) continues like it.
+So machines that have applied the same commands are equal, and a machine that is restored
+from a snapshot of one (see `snapshot`) continues as that one does.
 
 Sessions
 --------
 A client's requests are numbered from 1 and so are the outputs addressed to it.
 The machine keeps per client the number of the last request it has applied, so
 that a request that is sent twice takes effect once, and the outputs that the
-client has not acknowledged, so that whichever replica is the tail by then can
-send them again. ``born`` tells a client from its former process of the same address.
+client has not acknowledged, so that any later tail can send them again. ``born``
+distinguishes a client from an earlier process of the same address.
 A message to an address without a session is dropped, as it is when a connection is gone.
 
-Addresses that begin with ``storage:`` are the replica's own: what is sent there
-is no output; the replica takes it, see `Machine.take_local`.
+Addresses that begin with ``storage:`` belong to the replica itself: it takes the messages
+to them (`Machine.take_local`), and they are no outputs.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ encode_frames: Callable[[list[Frame]], bytes] = msgspec.msgpack.Encoder().encode
 decode_frames = msgspec.msgpack.Decoder(list[Frame]).decode
 
 RELAY_BORN = 0.0
-"""The relay's life, which a machine knows before the relay's first request."""
+"""``born`` of the relay, which a machine knows before the relay's first request."""
 ROUNDS_MAX = 10_000
-"""Of messages between the components of one machine, within a command."""
+"""The most rounds of messages between the components of one machine within a command."""
 
 
 class MachineTimer:
@@ -79,7 +79,7 @@ class MachineTimer:
 
 
 class Output:
-    """What command `index` led to for one client: a msgpack list of frames."""
+    """The output of command `index` to one client: a msgpack list of frames."""
 
     __slots__ = ("body", "index", "sequence")
 
@@ -90,7 +90,7 @@ class Output:
 
 
 class Session:
-    """What the machine knows of one client."""
+    """The machine's session with one client."""
 
     __slots__ = ("applied", "applied_index", "born", "outbox", "sent")
 
@@ -101,7 +101,7 @@ class Session:
         self.applied_index = 0
         self.sent = 0
         self.outbox: deque[Output] = deque()
-        """Those that the client has not acknowledged, numbered without a gap."""
+        """Outputs that the client has not acknowledged, numbered without a gap."""
 
     def acknowledge(self, sequence: int) -> None:
         """The client has all outputs up to this one."""
@@ -162,7 +162,7 @@ class Machine:
         self.time_s = 0.0
         self.sessions: dict[str, Session] = {}
         self.touched: dict[str, None] = {}
-        """Clients that a request or an output was of since `take_touched`."""
+        """Clients with a request or an output since `take_touched`."""
         self._local: list[tuple[str, Any]] = []
         self._started = False
         self._timers: list[tuple[float, int, MachineTimer]] = []
@@ -291,10 +291,10 @@ class Machine:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
-    # -- what comes out --------------------------------------------------------
+    # -- outputs ---------------------------------------------------------------
 
     def take_touched(self) -> list[str]:
-        """Return the clients that there is something new for."""
+        """Return the clients with new outputs or confirmations."""
         touched, self.touched = self.touched, {}
         return list(touched)
 
@@ -304,10 +304,10 @@ class Machine:
         return local
 
     def unanswered(self) -> list[tuple[str, Any]]:
-        """Return (address, message) of what a storage is to answer.
+        """Return (address, message) of the requests that a storage has not answered.
 
-        A replica asks its own again when its answers begin to count: those of the
-        replica that was the chain's head may be lost.
+        A replica that becomes the head sends them to its own storage: the answers to the
+        former head may be lost.
         """
         histories = [getattr(component, "history", None) for component in self.components.values()]
         return [
@@ -320,7 +320,7 @@ class Machine:
     # -- state -----------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """Return all there is to know; see `restore`."""
+        """Return the whole state; see `restore`."""
         rngs = {
             name: ctx.rng.getstate() for name, ctx in self._contexts.items() if "rng" in vars(ctx)
         }
@@ -332,7 +332,7 @@ class Machine:
         return snapshot.dump(root, self._anchors(), self._types)
 
     def restore(self, data: bytes) -> None:
-        """Become what `snapshot` was taken of; for a machine that has applied nothing."""
+        """Take the state of a `snapshot`; for a machine that has applied nothing."""
         assert not self.index, "a machine is restored once, before all else"
         root = snapshot.load(data, self._anchors(), self._types, self.components)
         self.index, self.time_s, self._started, self._timer_count, rngs = root[:5]

@@ -1,4 +1,4 @@
-"""The worker's queue: what to run next, what to report, what to give back.
+"""The worker's queue: the next task to run, reports of results, tasks given back.
 
 The world runs user code; this machine decides the rest::
 
@@ -6,20 +6,21 @@ The world runs user code; this machine decides the rest::
                    │                   │ an element at a time
                    └────TakenBack──────┘ its unstarted tail only
 
-Results wait up to ``linger_s`` for more to travel with, unless the queue is empty. When the
-running element waits in `get`, everything unstarted goes back to the node: it might be what
-the element waits for.
+Results wait up to ``linger_s`` to leave in one message with later ones, unless the queue is empty.
+When the running element waits in `get`, the worker gives all unstarted elements back to the node:
+the running element might wait for one of them.
 
-A worker that is an **actor** gives nothing back: its calls are its own. With a `concurrent`
-one several run at a time, and each is reported when it is done. A cancellation asks a running
-call to end::
+The worker of an **actor** gives nothing back, since no other worker can run its calls. A
+`concurrent`
+actor runs several calls at a time, and reports each when it has ended. When a running call is
+cancelled::
 
-    plain, or in a thread   goes on; it can ask (`is_canceled`), and its value is not wanted
-    a generator of these    ends where it would yield its next item
-    a coroutine             is cancelled where it waits (`on_cancel_call`)
+    plain, or in a thread   it goes on and can ask (`is_canceled`); its value is dropped
+    a generator of these    it ends where it would yield its next item
+    a coroutine             it is cancelled where it waits (`on_cancel_call`)
 
-Each of them took effect: it is counted and logged. Its result says that it was cancelled and
-after how many items, and a replay is cancelled after as many.
+Each of these calls took effect: it is counted and logged. Its result has the number of items after
+which it was cancelled, and a replay is cancelled after as many.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import ActorDeath
 
 OVERDUE_LINGERS = 5
-"""How many times ``linger_s`` results wait at most for a timer that nobody calls back."""
+"""Results wait so many ``linger_s`` at most, if the world is late to run the timer."""
 
 
 class Executor:
-    """What one worker has been given and owes."""
+    """The assigned ranges of one worker, and the results that it has not sent."""
 
     def __init__(self, ctx: Context, node: int, config: Config) -> None:
         self.ctx = ctx
@@ -71,21 +72,21 @@ class Executor:
         self.queue: deque[Assignment] = deque()
         self.functions: dict[bytes, bytes] = {}
         self.exiting = False
-        """Nothing more begins."""
+        """Whether no further task or call begins."""
         self.leaving: ActorDeath | None = None
-        """Why the actor ends itself, once the calls that run have ended."""
+        """Why the actor ends itself, once its running calls have ended."""
         self.crashed = False
-        """Its process is about to end, whatever runs."""
+        """Whether its process is about to end, even if calls run."""
         self.actor = False
-        """This worker is an actor."""
+        """Whether the worker runs an actor."""
         self.concurrent = False
-        """Several calls may run at a time."""
+        """Whether several calls may run at a time."""
         self.restore: RestoreActor | None = None
-        """What the actor's state is to become before its next call."""
+        """The state that the actor takes before its next call."""
         self.suspended = False
-        """The running element waits, or the node does not know yet that it goes on."""
+        """Whether the running element waits, or goes on without an answer of the node yet."""
         self.resumes = 0
-        """How often it got the CPU back."""
+        """How often the node has answered with `Resume`."""
         self.alerts: list[str] = []
         """Not empty: the running range should look up between elements."""
         self.values: list[Any] = []
@@ -96,38 +97,38 @@ class Executor:
         self.limit = 0
         """The element at which the running range ends; shrinks, never grows."""
         self.before_results: Callable[[], None] = lambda: None
-        """Sends what the results may refer to: what their tasks put and submitted."""
+        """Sends the puts and submissions of the tasks, to which their results may refer."""
         self.report_early: Callable[[], None] = _nothing
-        """Reports the values of the running range, as far as that can be done now."""
+        """Reports the values of the running range so far."""
         self.cancelled = -1
         """The element of the running range that is to be interrupted, -1 for none."""
         self.interrupt = False
-        """It has not been interrupted yet; the world does that and resets it."""
+        """Whether the world is still to interrupt it; the world resets this."""
         self._requests: set[tuple[int, str]] = set()
-        """Elements of an array and what they were interrupted for."""
+        """(element, request) of interruptions of the running range."""
         self._requests_of = b""
         self.on_cancel: Callable[[CancelTask], None] | None = None
         """Called when the running element is cancelled."""
         self.on_cancel_call: Callable[[bytes], None] | None = None
-        """In an actor of coroutines: called when one of the calls that run is cancelled."""
+        """In an actor of coroutines: called when a running call is cancelled."""
         self.cancelled_calls: dict[bytes, int] = {}
-        """Of an actor: running calls that were cancelled, and after how many items. A replayed call
-        is cancelled as soon as it has yielded as many."""
+        """Running calls of an actor that were cancelled, each with its number of items then. A
+        replayed call is cancelled as soon as it has yielded as many."""
         self._yielded: dict[bytes, int] = {}
-        """How many items calls of an actor have yielded."""
+        """The number of items that each call of an actor has yielded."""
         self._beside: set[bytes] = set()
-        """Calls that run beside one another."""
+        """Calls that run concurrently."""
         self.pack: Callable[[list[Any]], bytes] = _never_packed
         """Serializes the list of values of calls that have ended one after another."""
         self._batch_arrays: list[bytes] = []
-        """Calls that ended with plain values, behind all of the results."""
+        """Calls that ended with plain values, after all other results."""
         self._batch_values: list[Any] = []
         self._batch_bytes = 0
         self._batch_name = ""
         self._batch_started_s = 0.0
         self._batch_ended_s = 0.0
         self._batch_timings: list[Timing] = []
-        """Of tasks, one each; of an actor's calls only their whole time is known."""
+        """Of tasks, one each; for an actor's calls only the total time is known."""
         self._results: list[RangeResult] = []
         self._timings: list[Timing] = []
         self._timer: Timer | None = None
@@ -191,7 +192,7 @@ class Executor:
         return assignment
 
     def run_beside(self, spec: TaskSpec) -> None:
-        """The call that was taken last runs beside those that are taken from now on."""
+        """Let the call that was taken last run concurrently with later ones."""
         self.concurrent = True
         self.running = None
         self._beside.add(spec.array)
@@ -203,7 +204,7 @@ class Executor:
     def report(self, result: RangeResult, timing: Timing) -> None:
         """Elements from `base` on are done; more of the range may follow."""
         self.base = result.start + result.count
-        # What ran and is not reported yet still counts as started.
+        # Elements that ran and are not reported yet still count as started.
         del self.values[: result.count]
         if self.base >= self.limit:
             self.running = None
@@ -221,7 +222,7 @@ class Executor:
         items = self._yielded.pop(result.array, 0)
         cancelled = -1 if self.cancelled_calls.pop(result.array, None) is None else items
         if result.status != OK:
-            # A value that was on its way here when it was cancelled is one as any other.
+            # If the call was cancelled after it had ended, its value is a value as any other.
             result.cancelled = cancelled
 
     def report_plain(
@@ -260,7 +261,7 @@ class Executor:
             self._flush_soon()
 
     def _end_batch(self) -> None:
-        """What is reported from here on comes behind the run."""
+        """Close the batch: later results follow it."""
         arrays = self._batch_arrays
         if arrays:
             payload = self.pack(self._batch_values)
@@ -303,7 +304,7 @@ class Executor:
     # -- cancelling ------------------------------------------------------------
 
     def _cancel(self, message: CancelTask) -> None:
-        """Interrupt the running element; what was not started is taken back instead."""
+        """Interrupt the running element; the node takes unstarted elements back instead."""
         if self.actor:
             self._cancel_call(message)
             return
@@ -331,7 +332,7 @@ class Executor:
         return False
 
     def _cancel_call(self, message: CancelTask) -> None:
-        """End a call that has not begun; one that runs is asked to end."""
+        """End a call that has not begun; ask a running one to end."""
         for assignment in self.queue:
             spec = assignment.spec
             if spec.array == message.array:
@@ -346,13 +347,13 @@ class Executor:
             self.on_cancel_call(message.array)
 
     def _give_up(self, spec: TaskSpec) -> None:
-        """A call that has not begun will not."""
+        """End a call that has not begun."""
         node = int(self.node.partition(":")[2])
         result = RangeResult(spec.array, 0, 1, NOT_BEGUN, b"", node, spec.returns)
         self._owe(result, Timing(spec.name, self.ctx.now(), 0.0, 1))
 
     def is_cancelled(self, task: bytes) -> bool:
-        """Whether a task or call that runs here was cancelled, and is to know it."""
+        """Whether a running task or call was cancelled, and may learn so."""
         if self.actor:
             after = self.cancelled_calls.get(task[:ARRAY_BYTES])
             return after is not None and after <= self._yielded.get(task[:ARRAY_BYTES], 0)
@@ -364,14 +365,14 @@ class Executor:
         )
 
     def end_interrupt(self) -> None:
-        """The element is over, however it took the interruption."""
+        """The element has ended, whether the interruption ended it or not."""
         self.cancelled = -1
         self.interrupt = False
 
     # -- reporting -------------------------------------------------------------
 
     def flush(self) -> None:
-        """Send all results that were held back."""
+        """Send all results that are held back."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -388,7 +389,7 @@ class Executor:
         self.ctx.send(self.node, SaveActor(b"", 0, upto, state))
 
     def leave(self, why: ActorDeath) -> None:
-        """The actor ends itself: no call begins any more, those that run go on."""
+        """The actor ends itself: running calls go on, and no further call begins."""
         self.exiting = True
         if not self.leaving:
             self.leaving = why
@@ -397,7 +398,7 @@ class Executor:
             self.ctx.send(self.node, ExitActor(why))
 
     def crash(self, why: ActorDeath) -> None:
-        """The actor's process ends, whatever runs, and the actor may start again."""
+        """The actor's process ends at once, and the actor may restart."""
         self.exiting = self.crashed = True
         if not self.leaving:
             self.flush()
@@ -410,7 +411,7 @@ class Executor:
     # -- giving back -----------------------------------------------------------
 
     def block(self) -> None:
-        """The running element begins to wait: give back its CPU and the rest."""
+        """The running element begins to wait: give back its CPU, and all unstarted elements."""
         self.suspended = True
         self.report_early()
         self.flush()
@@ -418,7 +419,7 @@ class Executor:
         self.ctx.send(self.node, Blocked())
 
     def unblock(self) -> None:
-        """It need not wait any more; `suspended` is false once it may go on."""
+        """The running element need not wait any more; it may go on once `suspended` is false."""
         self.ctx.send(self.node, Unblocked())
 
     def _give_back(self, answers: int = 0) -> None:
