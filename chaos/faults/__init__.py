@@ -1,3 +1,3 @@
-"""Fault plans: what happens to a cluster and when, and who carries it out."""
+"""Fault plans: the faults of a cluster and their times, and the injectors that cause them."""
 
 from __future__ import annotations

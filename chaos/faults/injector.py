@@ -1,7 +1,7 @@
 """Carrying a plan out on a running cluster, in virtual and in real time.
 
-A step that cannot be done when its time comes (its node was removed) is noted with the error, and
-the plan goes on: a random plan need not know what its earlier steps lead to.
+If a step cannot be carried out when it is due (its node was removed), the injector notes the error
+and goes on with the plan: so a random plan need not know the effects of its earlier steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raytwin.runtime.api.backend import on_connect
 from raytwin.runtime.api.exceptions import RaySystemError
 
 LOOK_S = 0.02
-"""How often the node table is looked at in real time while a step waits for a node."""
+"""Pause in real time between two looks at the node table, while a step waits for a node."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class Injection:
     """A step that was carried out, or could not be."""
 
     at_s: float
-    """Since the plan was applied."""
+    """Seconds since the plan was applied."""
     clock_s: float
-    """On the cluster's clock."""
+    """The same moment on the cluster's clock."""
     step: Step
     error: str = ""
 
 
 class Injector:
-    """Which steps are due, and what has become of the others.
+    """The schedule of a plan: the steps that are due, and the outcomes of earlier ones.
 
     A world calls `due` when a step may be due, and `see` when a node has joined or died.
     """
@@ -89,7 +89,7 @@ class SimInjector(Injector):
         self._schedule()
 
     def stop(self) -> None:
-        """Carry nothing out any more."""
+        """Stop: carry out no further step."""
         if not self._stopped:
             self._stopped = True
             self.cluster.working -= self._scheduled
@@ -100,7 +100,7 @@ class SimInjector(Injector):
         self._schedule()
 
     def _schedule(self) -> None:
-        """Make an event for the next step; a cluster to which more will happen is not stuck."""
+        """Make an event for the next step; a cluster with steps to come is not stuck."""
         due_s = self.next_due_s()
         if due_s is None or self._stopped:
             return
@@ -133,7 +133,7 @@ class LocalInjector(Injector):
         self._thread.start()
 
     def stop(self) -> None:
-        """Carry nothing out any more; return when nothing is under way."""
+        """Stop: carry out no further step; return when no step is under way."""
         self._stopped.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -150,7 +150,7 @@ class LocalInjector(Injector):
             self._stopped.wait(min(LOOK_S, left_s) if self._waiting else left_s)
 
     def _look(self) -> bool:
-        """See which nodes joined or died since the last look; False: the cluster is gone."""
+        """Note the nodes that joined or died since the last look; False: the cluster has ended."""
         now_s = time.monotonic()
         try:
             rows = self._nodes()
@@ -198,7 +198,7 @@ def every_cluster(plan: Plan) -> Iterator[list[list[Injection]]]:
 
 
 def timeline(injections: list[Injection]) -> list[dict[str, Any]]:
-    """Return injections as events of Chrome's trace format, beside those of tasks."""
+    """Return injections as events of Chrome's trace format, to add to those of tasks."""
     return [
         {
             "name": str(each.step) + (f" (failed: {each.error})" if each.error else ""),

@@ -1,4 +1,4 @@
-"""A fault plan: what happens to a cluster, and when. Plans are data.
+"""A fault plan: the faults of a cluster and their times, as data.
 
 A plan is a list of steps, in Python or in a JSON file::
 
@@ -34,12 +34,12 @@ _KEYS = ("at_s", "after", "delay_s", "action", "target", "parameters")
 
 
 class PlanError(ValueError):
-    """A plan makes no sense; one line says what is wrong and what would be right."""
+    """A plan is invalid; the message says in one line what is wrong and what is valid."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that happens. Raises PlanError if it cannot."""
+    """One action at one time. Raises PlanError if the action is impossible."""
 
     action: str
     target: Any
@@ -79,7 +79,7 @@ class Step:
         return f"{self.action} {self.target}{given}"
 
     def to_data(self) -> dict[str, Any]:
-        """Return the step as it stands in a file."""
+        """Return the step in the form of a file."""
         data: dict[str, Any] = {"at_s": self.at_s} if self.at_s is not None else {}
         if self.after:
             data |= {"after": self.after}
@@ -107,7 +107,7 @@ class Plan:
         return f"Plan({self.to_json()})"
 
     def check_backend(self, backend: str) -> None:
-        """Raise PlanError if a step is nothing that the backend can do."""
+        """Raise PlanError if the backend cannot carry out a step."""
         for step in self.steps:
             if backend not in step.target.backends:
                 raise PlanError(
@@ -137,7 +137,7 @@ def parse_target(text: str) -> Any:
 
 
 def from_data(data: Any) -> Plan:
-    """Return the plan that data of JSON stands for. Raises PlanError."""
+    """Return the plan from JSON data. Raises PlanError."""
     if not isinstance(data, dict) or set(data) != {"steps"} or not isinstance(data["steps"], list):
         raise PlanError('a plan is an object with one list: {"steps": [...]}')
     return Plan(_step(number, step) for number, step in enumerate(data["steps"], 1))
@@ -164,7 +164,7 @@ def _step(number: int, data: Any) -> Step:
 
 
 def parse(text: str | bytes) -> Plan:
-    """Return the plan that stands in the text of a file. Raises PlanError."""
+    """Return the plan in the text of a file. Raises PlanError."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,10 +1,11 @@
-"""What a fault plan names: targets, and the actions that apply to them.
+"""The targets of fault plans, and the actions that apply to each.
 
 A target is a frozen dataclass of numbers. A method named like an action carries the action out
 on a cluster; an action without such a method does not apply to the target. The operations of a
 cluster have the same names on `sim` and `local` (`simulator/cluster/simulated_cluster.py`,
 `runtime/processes/spawn/local_cluster.py`). None of them waits until the cluster has noticed. They
-raise ValueError for what is not there, was removed, or would take the driver's node along.
+raise ValueError for a target that does not exist or was removed, or that would end the driver's
+node.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Target:
 
     kind: ClassVar[str]
     form: ClassVar[str]
-    """How one is written, for messages."""
+    """The form of a target in a plan, for error messages."""
     separator: ClassVar[str] = "."
     backends: ClassVar[tuple[str, ...]] = ("sim", "local")
 

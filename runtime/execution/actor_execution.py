@@ -1,7 +1,7 @@
 """Running an actor in its worker: make it, restore it, call it, save it.
 
 By default calls run one after another in the worker's own loop. With ``max_concurrency`` above
-one each runs beside the others, in a thread (or what stands for one in virtual time). If the
+one they run concurrently, each in a thread (or a greenlet in virtual time). If the
 class has async methods each call is a coroutine in one event loop, also one after another.
 Calls that ran beside one another are logged in the order in which they ended, and replayed in
 it one after another: a state that depends on how calls took turns may come out different.
@@ -143,7 +143,7 @@ class ActorRunner:
         self._actor.took_effect(spec)
 
     def _run_beside(self, assignment: Assignment) -> None:
-        """Run a call in a thread, beside others."""
+        """Run a call in a thread, concurrently with others."""
         context = self._actor.call_context(assignment.spec)
         current_call.set(context)
         try:
@@ -170,7 +170,7 @@ class ActorRunner:
 
 
 class CallCoroutines:
-    """Runs calls beside one another in one event loop."""
+    """Runs calls concurrently in one event loop."""
 
     def __init__(
         self, actor: ActorInstance, calls: CallRunner, loop: asyncio.AbstractEventLoop
@@ -181,7 +181,7 @@ class CallCoroutines:
         self._world = calls.world
         self._loop = loop
         self._running: dict[bytes, asyncio.Task[None]] = {}
-        """The calls that run, by array."""
+        """The running calls, by array."""
 
     def begin_soon(self, assignment: Assignment) -> None:
         """Begin a call in the loop; called by another thread."""
@@ -291,7 +291,7 @@ class CallCoroutines:
         return count
 
     def cancel_soon(self, call: bytes) -> None:
-        """Cancel a call that runs; called within a turn, by any thread."""
+        """Cancel a running call; called within a turn, by any thread."""
         self._loop.call_soon_threadsafe(self._cancel, call)
 
     def _cancel(self, call: bytes) -> None:

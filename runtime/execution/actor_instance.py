@@ -43,7 +43,7 @@ class EventLoop:
         self.loop = world.start_event_loop(self._ended)
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """Call something in the loop, as an asyncio task; return or raise what it does.
+        """Call a function in the loop, as an asyncio task; return or raise what it does.
 
         A coroutine is awaited. Must not be called on the loop's own thread.
         """

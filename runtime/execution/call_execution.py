@@ -286,7 +286,7 @@ def _first(spec: TaskSpec, items: Iterator[Any]) -> Any:
 
 
 class Reporter:
-    """Reports what a worker has run."""
+    """Reports the results of a worker's tasks and calls."""
 
     def __init__(self, world: World, session: Session, executor: Executor, node: int) -> None:
         self.world = world
@@ -457,7 +457,8 @@ class Reporter:
         return self._failure(spec, started_s, status, payload)
 
     def _end_try(self, error: Exception) -> None:
-        """What a failed try has made ends before the next one begins: a named actor, say."""
+        """End the children of a failed try before the next one begins, for instance a named
+        actor."""
         traceback.clear_frames(error.__traceback__)
         with self.world:
             self.session.references.collect()
@@ -472,7 +473,7 @@ class Reporter:
         """Whether an error counts as one of the system, and tries are left.
 
         A call of an actor is tried again where it is, in its turn: see `actor_execution`.
-        What was cancelled is not wanted any more, whatever it makes of that.
+        A cancelled task or call is not tried again, whatever it raises.
         """
         called = spec.extra is not None and spec.extra.call
         cancelled = self.executor.cancelled >= 0

@@ -26,7 +26,7 @@ from raytwin.runtime.session.world import World
 
 
 class TaskRunner:
-    """Runs what an `Executor` hands out."""
+    """Runs the assignments of an `Executor`."""
 
     def __init__(self, world: World, session: Session, executor: Executor, node: int) -> None:
         self.world = world
@@ -40,9 +40,9 @@ class TaskRunner:
         executor.report_early = self.report_meanwhile
         self.actor: ActorRunner | None = None
         self._looping = False
-        """User code runs in the loop over a range: the values made so far are stable."""
+        """Whether user code runs in the loop over a range, so that the values so far are stable."""
         self._since_s = 0.0
-        """Until when the time of that range is reported."""
+        """The time up to which the running time of that range is reported."""
 
     def run(self, assignment: Assignment) -> None:
         """Run one range and report all of it that the node has not taken back."""
@@ -101,11 +101,11 @@ class TaskRunner:
         return self.actor is None or self.actor.has_room()
 
     def has_work(self) -> bool:
-        """Whether one is here and may begin."""
+        """Whether an assignment is here and may begin."""
         return bool(self.executor.queue) and self.has_room() and not self.executor.exiting
 
     def may_leave(self) -> bool:
-        """Whether nothing more is to be run, and nothing runs beside the program."""
+        """Whether there is nothing left to run, and no call runs in another thread."""
         executor = self.executor
         if not executor.exiting:
             return False  # as most often, and it is asked several times a call
@@ -182,7 +182,7 @@ class TaskRunner:
                 self._since_s = self.reports.cancelled(one_of(spec, done), self._since_s)
 
     def report_meanwhile(self) -> None:
-        """Report what a range has made so far, while an element of it runs.
+        """Report the values of a range so far, while an element of it runs.
 
         Called within a turn, by another thread or by an element that waits.
         The loop reports the values that cannot be reported so.

@@ -1,4 +1,4 @@
-"""What user code raised: an error of its own, or the end of its process.
+"""Errors of user code: which are the call's own, and which end the process.
 
 An `Exception` is the call's error. So is asyncio's CancelledError, which is none: it
 is what a coroutine ends with that awaits something cancelled, and its process is

@@ -29,7 +29,7 @@ _RANGES = {
     "gcs_shards": (1, 16, ""),  # each is `gcs_replicas` processes
     "gcs_memory_max": (0, INTEGER_MAX, " (no limit)"),
 }
-"""Of settings that are whole numbers: the least, the greatest, and what the least means."""
+"""For integer settings: the least value, the greatest, and the meaning of the least."""
 
 
 def cluster_config(
@@ -49,11 +49,11 @@ def cluster_config(
     actor_log_bytes_max: int = Config().actor_log_bytes_max,
     actor_end_s: float = Config().actor_end_s,
 ) -> Config:
-    """Return the settings that `init` was given, with those of `base` that it has no word for.
+    """Return the settings from the options of `init`, and from `base` for the others.
 
-    Each is exactly of its type then. Raises TypeError for one that is not a number or string
-    where it should be, ValueError for one that makes no sense or does not fit another: a
-    wrong one fails here, and not in every process.
+    Each is exactly of its type then. Raises TypeError for a setting of a wrong type, ValueError for
+    one that is out of range or contradicts another: a wrong setting fails here, and not in every
+    process.
     """
     config = msgspec.structs.replace(
         Config() if base is None else base,

@@ -63,10 +63,10 @@ def check_node(
 
 
 NO_ACTOR = "no actor is alive"
-"""Why nothing can be done to one."""
+"""Why a fault cannot hit an actor's process."""
 
 NO_HEAD_AGAIN = "without gcs_storage the head does not start again, and the cluster ends with it"
-"""Why it is not killed."""
+"""Why the head cannot be killed."""
 
 
 def no_worker(node: int) -> str:

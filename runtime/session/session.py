@@ -32,7 +32,7 @@ class Session:
     """
 
     cluster_address = ""
-    """Where other drivers may join; empty: they cannot."""
+    """The address at which other drivers may join; empty: they cannot."""
 
     def __init__(self, world: World, end_cluster: Callable[[], None] | None = None) -> None:
         """Open the session of a world's client; `end_cluster` is called by `shutdown`."""
@@ -42,7 +42,7 @@ class Session:
         self.address = world.client.address
         self.node = node_of(world.client.address)
         self.namespace = ""
-        """The driver's, where it has chosen one."""
+        """The driver's namespace, if it has chosen one."""
         self.before_shutdown: list[Callable[[], None]] = []
         """Called when the session begins to end, while all still works."""
         self._end_cluster = end_cluster
@@ -89,7 +89,7 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """Whether the cluster is gone, or the session has ended."""
+        """Whether the cluster or the session has ended."""
         return self.references.closed
 
     @property
@@ -97,11 +97,11 @@ class Session:
         """The ID and description of the actor that the calling code is part of."""
         return self.context.actor
 
-    # -- what `init` returns -----------------------------------------------------
+    # -- the result of `init` ----------------------------------------------------
 
     @property
     def address_info(self) -> dict[str, Any]:
-        """Where the driver's node is, and by which address others may join."""
+        """The address of the driver's node, and the one at which others may join."""
         row = nodes()[self.node]
         return {
             "node_id": row["NodeID"],
@@ -163,7 +163,7 @@ class Session:
             )
 
     def job_namespace(self) -> str:
-        """Return the namespace of names that the calling code's job gives and looks up."""
+        """Return the namespace in which the calling code's job gives and looks up names."""
         if not self.namespace:
             for number, _, _, namespace, *_ in self.query("jobs"):
                 if number == self.job_number:

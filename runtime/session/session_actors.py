@@ -1,4 +1,4 @@
-"""Actors: created, looked up, called and ended; and the actor that this worker is."""
+"""Actors: created, looked up, called and ended; and the actor that this worker runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SessionActors:
         self.loaded: Callable[[bytes], Any] = self._never_loaded
         """Return the function or class of an ID, in a worker."""
         self.actor_function = b""
-        """The ID of the class of the actor that this worker is."""
+        """The ID of the class of the actor that this worker runs."""
         self.actor_owner = ""
 
     def create_actor(

@@ -1,4 +1,4 @@
-"""The references of one process: when they are counted, and in what they arrive.
+"""The references of one process: when they are counted, and which value or task brought them.
 
 The garbage collector drops references at any moment and on any thread. A dropped reference
 is queued; the next call of the API counts it (`collect`), and `on_drop` is called for a
@@ -34,13 +34,13 @@ class SessionReferences:
         self.client = world.client
         self.client.references.collect = self.collect
         self.closed = False
-        """The cluster is gone, and with it every value."""
+        """Whether the cluster has ended, and every value with it."""
         self.dropped: deque[bytes] = deque()
         """References that the collector has dropped and no call has counted yet."""
         self.unviewed: deque[bytes] = deque()
-        """Large values of which the last view is gone; their pins are to be released."""
+        """Large values without a view any more; their pins are to be released."""
         self.inputs_done: deque[bytes] = deque()
-        """Large inputs of tasks of which the last view is gone."""
+        """Large inputs of tasks without a view any more."""
         self.received: deque[tuple[int, bytes]] = deque()
         """Threads, and arrays of references that they have unpickled just now."""
         self.on_drop: Callable[[], None] | None = None
@@ -136,7 +136,7 @@ class SessionReferences:
         return serialized.to_bytes()
 
     def collect(self) -> None:
-        """Count what the garbage collector has dropped; in a turn."""
+        """Count the references that the garbage collector has dropped; in a turn."""
         if self.wait_group is not None and self.wait_group.abandoned():
             self.keep_group(None)
         dropped, unviewed = self.dropped, self.unviewed
@@ -152,7 +152,7 @@ class SessionReferences:
         return bool(self.dropped or self.unviewed) or self.wait_group is not None
 
     def tidy(self) -> None:
-        """Count what was dropped, while the program makes no calls; in a turn.
+        """Count dropped references while the program makes no calls; in a turn.
 
         The wait group is dissolved: keeping it pays only within a loop of `wait`.
         """

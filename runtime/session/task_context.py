@@ -34,7 +34,7 @@ class CallContext:
         self.children = 0
         self.puts = 0
         self.over = False
-        """The call has ended: a coroutine that it left running is outside of all calls."""
+        """Whether the call has ended: a coroutine that it left running is outside of all calls."""
 
 
 current_call: ContextVar[CallContext | None] = ContextVar("current_call", default=None)

@@ -50,7 +50,7 @@ class WaitGroup:
         self._order = list(range(len(refs)))
         """A number for each of them, ascending."""
         self._index = {ref.binary(): number for number, ref in enumerate(refs)}
-        """Those numbers by ID."""
+        """The numbers by ID."""
         self._returned: list[ObjectRef] | None = None
         self.waiter = Waiter(fetch)
         self.waiter.arrived = []
@@ -94,7 +94,7 @@ class WaitGroup:
         return returned is None or sys.getrefcount(returned) <= _OURS_ALONE + 1
 
     def dissolve(self) -> None:
-        """Stop watching what is not ready."""
+        """Stop watching the references that are not ready."""
         self.ready()
         numbers = set(self._ready)
         left = [oid for oid, number in self._index.items() if number not in numbers]

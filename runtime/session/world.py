@@ -27,7 +27,7 @@ class Environment:
         self.apply()
 
     def leave(self) -> None:
-        """Put back what was there."""
+        """Restore the former variables."""
         self.withdraw()
         self.variables = ()
 
@@ -62,7 +62,7 @@ class World(Protocol):
     """Time, memory and waiting, for one driver or worker.
 
     Entering a world (``with world:``) begins a turn of the client and leaving
-    it ends the turn, so that what was sent within goes out.
+    it ends the turn, so that its messages are sent.
     """
 
     name: str
@@ -84,14 +84,14 @@ class World(Protocol):
         """
 
     def spawn(self, run: Callable[[], None], most: int) -> None:
-        """Run something beside the program that calls: in a thread, or in a greenlet.
+        """Run a function concurrently with the calling program: in a thread, or in a greenlet.
 
         Threads are kept and used again, so there are never more than `most`, as long as no
         more than that is under way.
         """
 
     unwinding: tuple[type[BaseException], ...]
-    """The exceptions by which the world ends user code whose process is gone."""
+    """The exceptions by which the world ends user code whose process has ended."""
 
     def is_for_driver(self, error: BaseException) -> bool:
         """Whether a handler of a signal has raised it, and the driver is in this process."""
@@ -106,9 +106,9 @@ class World(Protocol):
         """
 
     def run_exit_handlers(self) -> None:
-        """Call what the process's program has registered with `atexit`, the last first.
+        """Call the functions that the program has registered with `atexit`, the last first.
 
-        What they raise is printed.
+        Their exceptions are printed.
         """
 
     def nudge(self) -> None:
@@ -137,12 +137,11 @@ class World(Protocol):
     def dumps_function(self, function: Callable[..., Any]) -> bytes: ...
     @property
     def functions(self) -> object:
-        """Whose IDs of functions these are: those of one simulated cluster mean nothing to
-        another."""
+        """The scope of function IDs: those of one simulated cluster mean nothing to another."""
 
     def identity_of(self, blob: bytes) -> bytes:
-        """Return of what a function's ID is the digest: its serialized form, or what stands
-        for it."""
+        """Return the bytes whose digest is a function's ID: its serialized form, or a
+        substitute."""
 
     def loads_function(self, blob: bytes) -> Callable[..., Any]: ...
 

@@ -1,4 +1,4 @@
-"""A simulated cluster: processes at their addresses, on hosts, and what happens to them.
+"""A simulated cluster: processes at their addresses, on hosts, and the faults of these.
 
 The scheduler, the GCS, lineage, references and failure handling are the control plane's own
 code: this package makes its components, runs each in a process of `machine`, and stands in

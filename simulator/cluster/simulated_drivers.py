@@ -1,4 +1,4 @@
-"""Drivers in virtual time: the calling program, and further ones beside it.
+"""Drivers in virtual time: the calling program, and further drivers.
 
 The program that started the cluster is its first driver. A further driver is a program in a
 greenlet, with a process and a job of its own; node 0 admits it, as it admits a

@@ -184,7 +184,7 @@ class SimReplicas:
         return min(in_turn, key=lambda host: living[host])
 
     def _start_within(self, name: str) -> None:
-        """Start the one replica of a durable GCS in the head, beside its storage."""
+        """Start the one replica of a durable GCS, and its storage, in the head."""
         cluster, head = self.cluster, self.cluster.head
         head.add(STORAGE, SimStorage(head.context(STORAGE), self._file))
         info = ReplicaInfo(name, "host-0", 0)

@@ -1,4 +1,4 @@
-"""What a seed of the fuzz stands for: a cluster, a program and a plan, drawn."""
+"""Draws the case of a seed of the fuzz: a cluster, a program and a plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raytwin.chaos.fuzz.programs.program import Body
 HEARTBEAT_TIMEOUT_S = 0.5
 STORE_BYTES = 64 << 30
 STORES_BYTES = (STORE_BYTES, STORE_BYTES, 2_000_000, 1_000_000)
-"""Drawn from these; the largest values of programs have 300 kB."""
+"""Capacities of stores to draw from; the largest values of programs have 300 kB."""
 FEATURES = {
     "streams": 0.5,
     "actors": 0.6,
@@ -29,7 +29,7 @@ FEATURES = {
     "ends": 0.15,
     "holders": 0.2,
 }
-"""How many of the programs have each; streams and several returns are drawn wherever tasks are."""
+"""The share of programs with each feature; streams and several returns are drawn with all tasks."""
 ROUNDS = {
     "actors": 1.0,
     "callers": 0.5,
@@ -39,7 +39,7 @@ ROUNDS = {
     "ends": 0.3,
     "holders": 0.2,
 }
-"""How often a feature's round comes after an operation of the driver's."""
+"""How often a round of each feature follows an operation of the driver."""
 HORIZON_S = 0.5
 """Faults begin within this time of a run, in virtual seconds."""
 STORED: dict[str, Any] = {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}
@@ -47,7 +47,7 @@ STORED: dict[str, Any] = {"gcs_storage": "any", "task_history": True, "gcs_memor
 
 @dataclass(frozen=True)
 class Case:
-    """What a seed stands for."""
+    """The case of a seed: a cluster, a program and a plan."""
 
     seed: int
     nodes: int
@@ -58,9 +58,9 @@ class Case:
     store_bytes: int = STORE_BYTES
     """Per node; with less than the usual, objects go to disk and come back."""
     gcs: dict[str, Any] = field(default_factory=dict)
-    """What the session is told of the GCS: replicas, shards, storage."""
+    """The session's options for the GCS: replicas, shards, storage."""
     slots: float = 0.0
-    """What each node has for placement groups."""
+    """The resources of each node for placement groups."""
 
 
 def draw_case(seed: int, lossless: bool = False) -> Case:
@@ -178,7 +178,7 @@ def _draw_kills_of_actors(rng: random.Random, nodes: int, lossless: bool) -> lis
         for _ in range(rng.randint(0, 4))
     ]
     if not lossless and rng.random() < 0.4:
-        # A node dies whose answers are slow: calls have taken effect that nobody knows of.
+        # A node with a slow link dies: calls have taken effect whose replies nobody has received.
         number, at_s = rng.randrange(1, nodes), rng.random() * HORIZON_S / 2
         slow = {"latency_ms": 100.0}
         steps.append(Step("latency", Link(number, 0), at_s, parameters=slow))

@@ -1,3 +1,3 @@
-"""What must hold: the sequential run, outcomes that faults explain, invariants."""
+"""The oracle: the sequential run, errors that faults explain, and invariants."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a random program has done so far that may explain its errors."""
+"""The acts of a random program so far that may explain its errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class History:
     placed: dict[str, str] = field(default_factory=dict)
     """The placement group of a task or actor, by its name."""
     ends: list[tuple[End, str]] = field(default_factory=list)
-    """What the program has ended, in order."""
+    """The actors and groups that the program has ended, in order."""
 
     def own(self, array: str, owner: str) -> None:
         """Note that a process has submitted or put an array."""
@@ -48,12 +48,12 @@ class History:
         error.__dict__.setdefault("ends_before", len(self.ends))
 
     def ends_before(self, error: BaseException) -> list[tuple[End, str]]:
-        """Return what the program had ended when it saw an error."""
+        """Return the actors and groups that the program had ended when it saw an error."""
         return self.ends[: error.__dict__.get("ends_before", len(self.ends))]
 
 
 history = History()
-"""Of the program of this process, which in a simulation is the whole program."""
+"""The history of this process's program; in a simulation that is the whole program."""
 
 
 def forget() -> None:

@@ -1,4 +1,4 @@
-"""What must hold: at every turn of a simulated node, and at the end of every run.
+"""Invariants: checked at every turn of a simulated node, and at the end of every run.
 
 ==================== ========= ==================================================
 ``oversubscription`` each turn what runs on a node needs no more than it has, but for the
@@ -16,12 +16,12 @@
 ==================== ========= ==================================================
 
 A check returns the violations that it found, one line each; none is an empty
-list. "The end" is when the program has let go of all its references and what
-was under way has come to rest. Not counted is what is rightly there: see `_kept`.
+list. "The end" is when the program has dropped all its references and all work
+has ended. Arrays that may rightly be left do not count: see `_kept`.
 
-On `sim` the parts of the cluster are looked at directly, and what runs is what
-the workers run, not what the scheduler believes. On `local` the cluster is
-asked, with the same queries that programs may use.
+On `sim` the checks read the parts of the cluster directly, and take from the workers,
+not from the scheduler, which tasks run. On `local` they use the same queries as
+programs.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from raytwin.runtime.control.ownership.owner_table import NOBODY
 from raytwin.runtime.control.ownership.reference_counter import PINNED
 
 SETTLE_S = 2.0 + Config().store_wait_s
-"""Longer than the timers that move something on, on every backend."""
+"""Longer than every timer that continues some work, on every backend."""
 
 
 class Violation(AssertionError):
-    """Something that must hold does not."""
+    """An invariant is violated."""
 
 
 # -- at every turn -----------------------------------------------------------------
@@ -102,7 +102,7 @@ def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> lis
 
 
 def at_end(session: Any) -> list[str]:
-    """Return what is left of a program that has let go of everything and has settled.
+    """Return the remains of a program that has dropped everything and has settled.
 
     Takes the driver's session, of `sim` or `local`.
     """
@@ -171,12 +171,12 @@ def _references(clients: Iterable[Any], kept: set[bytes]) -> list[str]:
 
 
 def _kept(session: Any) -> set[bytes]:
-    """Return the arrays that are rightly there.
+    """Return the arrays that may rightly be left.
 
-    Those of which a reference was pickled by the program itself live as long as their
-    owner, those whose owner or its node has died wait to be claimed, and the
-    specs of released ones are kept while others may need them. So is what is inside
-    of them.
+    An array lives as long as its owner if the program has pickled a reference to it itself.
+    If its owner or the owner's node has died it waits to be taken over. The specs of a
+    released array are kept while others may need them. The same holds for arrays with
+    references inside of these.
     """
     cluster = session.cluster
     clients = [session.client, *(worker.client for worker in cluster.workers.values())]
@@ -251,7 +251,7 @@ def _disk(scheduler: Any, used: int, kept: set[bytes]) -> list[str]:
 
 
 def settled(check: Callable[[], list[str]], pause: Callable[[float], None]) -> list[str]:
-    """Return what the check finds once it finds the same for `SETTLE_S`, or nothing.
+    """Return the findings of the check once they are the same for `SETTLE_S`, or none.
 
     `pause` lets time pass.
     """

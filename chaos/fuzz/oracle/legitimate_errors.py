@@ -1,4 +1,4 @@
-"""Which errors of a random program are legitimate after the faults of a run.
+"""Decides which errors of a random program are legitimate after the faults of a run.
 
 A value of a random program is that of a sequential run, or an error that `excuse` accepts.
 An error carries its failure as a struct, and `Oracle` judges the struct by its type and its
@@ -59,20 +59,20 @@ from raytwin.runtime.control.messages.errors import (
 
 @dataclass
 class Oracle:
-    """What has happened in a run, and so which errors may come."""
+    """The faults and acts of a run, and the errors that these explain."""
 
     history: History
     kills: int = 0
-    """Of nodes and workers, by the plan."""
+    """The number of kills of nodes and workers by the plan."""
     deaths: int = 0
-    """Of nodes."""
+    """The number of deaths of nodes."""
     small_stores: bool = False
     died: Container[str] = frozenset()
     """Names of the actors that have died."""
     dead_workers: Container[str] = frozenset()
 
     def excuse(self, error: BaseException) -> str:
-        """Return why an error may not come, "" if it may."""
+        """Return why an error is not legitimate, "" if it is."""
         ends = self.history.ends_before(error)
         while isinstance(error, RayTaskError) and error.cause is not None:
             error = error.cause
@@ -82,7 +82,7 @@ class Oracle:
         return f"{text} ({wrong})" if wrong else ""
 
     def _judge(self, failure: Failure, ends: list[tuple[End, str]]) -> str:
-        """Return why a failure may not come, "" if it may."""
+        """Return why a failure is not legitimate, "" if it is."""
         match failure:
             case StoreFull():
                 full = self.small_stores and failure.cause is FullCause.IN_USE
@@ -169,6 +169,7 @@ class Oracle:
 
 
 def _too_few(kills: int, name: str) -> str:
-    """Return why so many kills do not explain a failure of what may begin again so often."""
+    """Return why so many kills do not explain the failure of a task or actor with so many
+    retries."""
     most = int(name.rpartition("r")[2])
     return "" if 0 <= most < kills else f"there were {kills} kills"

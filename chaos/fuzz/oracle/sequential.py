@@ -15,7 +15,7 @@ class Sequential:
     """Runs every task where it is called."""
 
     def sleep(self, seconds: float) -> None:
-        """Time means nothing here."""
+        """Do nothing: the sequential run has no time."""
 
     def call(self, op: Op, ins: list[Any], group: Any = None) -> Any:
         return _boom(ins) or self._run(op, ins[: op.hands], [], ins[op.hands :])
@@ -77,7 +77,7 @@ class Sequential:
     wait = cancel = kill = remove = _nothing
 
     def leave(self) -> None:
-        """What comes after it is ``gone``."""
+        """End an actor or group: later uses of it are ``gone``."""
 
     def put(self, value: Any) -> Any:
         return list(value) if isinstance(value, list) else value

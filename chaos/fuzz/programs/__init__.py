@@ -1,4 +1,4 @@
-"""A random program as data, and what it means.
+"""Random programs: their operations as data, and their interpreter.
 
 A program is a `Body`: operations on numbered variables, in order. An operation submits a task
 or a call of an actor (`Call`, which may have a body of its own), puts a value, gets or waits,

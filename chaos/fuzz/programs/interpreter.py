@@ -1,4 +1,4 @@
-"""What a random program means: the interpreter of its tasks, bodies and actors' calls.
+"""The interpreter of random programs: of their tasks, bodies and actors' calls.
 
 It works over an *engine* with a method for each operation: `run.api_engine` submits through the
 public API, as a driver or within a task, and `oracle.sequential` runs each task in place. What
@@ -19,7 +19,7 @@ from raytwin.chaos.fuzz.programs.program import HANDED, Body, Call, Op, Teller
 def run_task(
     engine: Any, call: Call, actors: Sequence[Any], lent: Sequence[Any], inputs: Sequence[Any]
 ) -> Any:
-    """What every task does."""
+    """Run a task; every task of a random program is this function."""
     engine.sleep(call.seconds)
     digests = [digest(engine.follow(value)) for value in inputs]
     digests += [digest(engine.get(ref)) for ref in lent]
@@ -75,12 +75,12 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
 
 
 def sum_of(gathered: Mapping[int, int]) -> int:
-    """Return what tells all that a shared actor was told."""
+    """Return a number that all calls of a shared actor decide."""
     return mix(*(part for each in sorted(gathered.items()) for part in each))
 
 
 class Told:
-    """What a `Teller` starts: its state is the fold of all that it was told.
+    """The actor of a `Teller`: its state is the fold of its calls.
 
     A call that takes effect twice raises, and so does one out of turn unless the actor is shared:
     the calls of one caller have rising keys.
@@ -91,7 +91,7 @@ class Told:
         self.state = teller.key
         self.last = 0
         self.gathered: dict[int, int] = {}
-        """What a shared actor was told, by the call's key."""
+        """The calls of a shared actor, by key."""
         self.ended: set[int] = set()
         """Keys of the calls of this process that have taken effect."""
 
@@ -105,7 +105,7 @@ class Told:
         return self.end(call, digests)
 
     def begin(self, engine: Any, call: Call) -> None:
-        """Hold a call that is about to take effect against those before."""
+        """Check a call that is about to take effect against the earlier ones."""
         if call.leaves:
             engine.leave()
         if self.teller.shared:

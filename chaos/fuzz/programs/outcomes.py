@@ -1,4 +1,4 @@
-"""The values of random programs, and what is seen of them.
+"""The values of random programs, and their digests.
 
 Every value is an integer or bytes that only the task's key and inputs decide. An
 error that a task raises on purpose (`Boom`) is a value too: `get` of it, or of a
@@ -18,11 +18,11 @@ from typing import Any
 from raytwin.chaos.fuzz.programs.program import Call
 
 TALLIED = 1
-"""What a tally gives that is right."""
+"""The value of a correct tally."""
 
 
 class Boom(Exception):
-    """What tasks raise on purpose."""
+    """The exception that tasks raise on purpose."""
 
     def __init__(self, key: int) -> None:
         super().__init__(key)
@@ -77,7 +77,7 @@ def is_strange(outcome: Any) -> bool:
 
 @dataclass(frozen=True)
 class Items:
-    """What a stream came to: a digest of each item, or the exception instead of it."""
+    """The outcome of a stream: a digest of each item, or the exception in its place."""
 
     parts: tuple[Any, ...]
 

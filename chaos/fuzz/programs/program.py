@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from raytwin.runtime.control.core.config import Config
 
 LARGE_BYTES = Config().inline_bytes_max + 100
-"""Just too large to ride in a message."""
+"""Just too large for a message."""
 DEPTH_MAX = 2
 RETRIES = (0, 1, 3, 3, 3, -1)
 SLOT = "slot"
-"""The resource of which the bundles of placement groups consist, besides CPUs."""
+"""The resource of the bundles of placement groups, besides CPUs."""
 
 
 @dataclass(frozen=True)

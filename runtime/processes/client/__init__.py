@@ -1,7 +1,7 @@
 """Drivers and workers: the real world under a session, its threads and its interrupts.
 
-A driver or worker runs the user's code, and beside it a `Client` of `runtime.control` (and a
-worker an `Executor`), in one process. `local_world` lets both share it: one lock serializes the
+A driver or worker runs the user's code and a `Client` of `runtime.control` (a worker also an
+`Executor`) in one process. `local_world` lets both share it: one lock serializes the
 turns of the client, and the thread that waits polls the socket itself, so a round trip costs no
 thread switch.
 

@@ -9,7 +9,7 @@ way, by source node; the workers that live, by descriptor; drivers that wait for
 
 In, from the node manager: `Allocate`, `Free`, `Fetch`, `Spill`, `DropSpilled` to the store;
 `StartWorker`, `StopWorker`, `KillWorker` to the pool; `NodeChanged` to the links; `JobRegistered`
-to the door. Out: `Allocated`, `NoRoom`, `Fetched`, `Spilled`, `WorkerDied`, `RegisterJob`,
+to the admission. Out: `Allocated`, `NoRoom`, `Fetched`, `Spilled`, `WorkerDied`, `RegisterJob`,
 `JobEnded`.
 
 Promises:
