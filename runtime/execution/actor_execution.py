@@ -102,13 +102,13 @@ class ActorRunner:
         with self._world:
             if self._actor.info.max_concurrency > 1:
                 # From the second assignment on: the creation has been reported the plain way.
-                self._executor.run_beside(assignment.spec)
+                self._executor.run_concurrently(assignment.spec)
             self._actor.running += 1
         if self._coroutines is not None:
             self._coroutines.begin_soon(assignment)
         else:
             self._world.spawn(
-                lambda: self._run_beside(assignment), self._actor.info.max_concurrency
+                lambda: self._run_concurrently(assignment), self._actor.info.max_concurrency
             )
 
     def _simple(self, assignment: Assignment) -> Callable[[], Any] | None:
@@ -142,7 +142,7 @@ class ActorRunner:
             self._calls.tidy()
         self._actor.took_effect(spec)
 
-    def _run_beside(self, assignment: Assignment) -> None:
+    def _run_concurrently(self, assignment: Assignment) -> None:
         """Run a call in a thread, concurrently with others."""
         context = self._actor.call_context(assignment.spec)
         current_call.set(context)

@@ -1,7 +1,7 @@
 """Submitting tasks: from a call's arguments to task specs.
 
 References among the arguments become dependencies, and so do arguments that are too large to
-ride in messages; an `Input` takes the place of each. A sequence that is mapped travels in
+be sent in messages; an `Input` takes the place of each. A sequence that is mapped is sent in
 chunks, each small enough for a message.
 """
 

@@ -1,6 +1,6 @@
 """`put`, `get` and `wait`: values into the object store and out of it, and errors of failed tasks.
 
-A small value rides in messages, in the serialized list of its range's results. A large one is
+A small value is sent in messages, in the serialized list of its range's results. A large one is
 written into the node's store in three steps: allocate, write, seal (`Client.put`). A reader
 sees a large value where it is, and unpins it when no view of it is left.
 
@@ -85,7 +85,7 @@ class Waits:
             ready = ready_now()
             waiter = None
             if len(ready) < num_returns:
-                # Without time to wait, too: what is not here is fetched for the next call.
+                # Even without time to wait: missing values are fetched for the next call.
                 oids = [ref.binary() for ref in refs]
                 waiter = client.waits.watch(oids, fetch_local)
                 awaited = client.pins.begin_get(oids)
@@ -329,7 +329,7 @@ class Values:
     def _allocate(self, oid: bytes, nbytes: int) -> int:
         with self.world:
             self._references.collect()
-            # What is dropped here makes room first.
+            # Releases that are held back here may make room.
             self.client.buffer.flush()
             waiter = self.client.requests.allocate(oid, nbytes)
         self._waits.block(waiter, None)
@@ -484,7 +484,7 @@ class Values:
         values: list[Any] = []
         for result in results:
             assert result is not None
-            # Ranges that ran twice may overlap what is there already.
+            # Ranges that ran twice may overlap the values so far.
             skip = len(values) - result.start
             if skip >= result.count:
                 continue

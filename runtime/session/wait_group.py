@@ -1,4 +1,4 @@
-"""The list that a program waits for again and again, one ready reference after the other.
+"""Makes a loop of `wait` fast that takes one ready reference after the other from a list.
 
     left = [f.remote(x) for x in many]
     while left:

@@ -8,9 +8,9 @@ State: per host, the processes that compute and those that wait for a core; per 
 nodes, a link with its frames in flight; per process, its inbox and its timers.
 
 A process has *turns*. It takes all that has arrived, gives each component that was addressed
-its turn, and occupies a core for what the messages cost; its frames leave when the turn is
-over. What arrives meanwhile waits for the next turn, which is how batches form on a real
-socket too.
+its turn, and occupies a core for the cost of the messages; its frames leave when the turn is
+over. Frames that arrive meanwhile wait for the next turn; on a real socket batches form in the
+same way.
 
 Promises:
 

@@ -15,7 +15,7 @@ A turn of a process costs::
 Its frames leave `after_s` before it is over: a process that has written to its
 socket still cleans up and goes to sleep, while the reader wakes up already.
 
-A request to a chain of the GCS costs what the messages in it cost, at every replica
+A request to a chain of the GCS costs as much as the messages in it, at every replica
 that applies it.
 
 Each role has its own figures (``head``, ``node``, ``worker``, ``driver``), and

@@ -40,7 +40,7 @@ def begin(executor: Executor, concurrent: bool) -> None:
     assignment = executor.next()
     assert assignment is not None
     if concurrent:
-        executor.run_beside(assignment.spec)
+        executor.run_concurrently(assignment.spec)
 
 
 def cancel(executor: Executor, call: bytes) -> None:

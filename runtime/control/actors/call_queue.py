@@ -307,7 +307,7 @@ class CallQueue:
             self.advance(actor, caller)
 
     def unclaim(self, actor: ActorRecord) -> None:
-        """An actor has ended: give up the inputs of its calls."""
+        """An actor has ended: end the claims on the inputs of its calls."""
         for calls in actor.callers.values():
             for call in calls:
                 self._services.inputs.unclaim(call.spec)

@@ -113,7 +113,7 @@ class ActorReconstruction:
 
         The state is the same if calls that overlapped did not depend on their interleaving,
         which is not recorded. A call that does not end in time may wait for a later one: then
-        the next one runs beside it.
+        the next one runs concurrently with it.
         """
         if actor.patience is not None:
             actor.patience.cancel()

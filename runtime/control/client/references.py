@@ -69,7 +69,7 @@ class Pins:
         self._views[oid] = self._views.get(oid, 0) + 1
 
     def drop_view(self, oid: bytes) -> None:
-        """Such a value is gone."""
+        """A value that shared the object's memory was dropped."""
         self._views[oid] -= 1
         if not self._views[oid]:
             del self._views[oid]
@@ -145,7 +145,7 @@ class References:
                 self.release_if_free(entry)
 
     def drop_ref(self, oid: bytes) -> None:
-        """An `ObjectRef` to the object is gone."""
+        """The program has dropped an `ObjectRef` to the object."""
         entry = self._entries.get(oid[:ARRAY_BYTES])
         if entry is not None:
             entry.refs -= 1
@@ -207,7 +207,7 @@ class References:
         """Hold an input as long as the actor, which may be rebuilt with it."""
         actor = self._entries.get(keeper)
         if actor is None:
-            # Another client owns the actor, and this one does not hear when it ends.
+            # Another client owns the actor, and this one does not learn when it ends.
             self.counter.pin(oid[:ARRAY_BYTES])
             self.end_hold(oid)
             return

@@ -55,7 +55,7 @@ class SendBuffer:
         if self._submitted or self._batch_arrays:
             self.flush()
 
-    # -- what is held back -------------------------------------------------------
+    # -- adding to the batches ---------------------------------------------------
 
     def submit(self, specs: list[TaskSpec]) -> None:
         """Send ranges of tasks behind the calls submitted before them."""

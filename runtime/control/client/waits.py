@@ -304,7 +304,7 @@ class Waits:
             entry.all_waiters = [w for w in entry.all_waiters if w is not waiter]
 
     def watch_array(self, entry: Entry) -> Waiter:
-        """Return a waiter for every result of an array (large values stay put)."""
+        """Return a waiter for every result of an array (large values are not fetched)."""
         waiter = Waiter()
         if entry.missing:
             waiter.missing = 1

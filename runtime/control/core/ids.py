@@ -64,7 +64,7 @@ OBJECT_BYTES = 18
 
 ELEMENTS_MAX = 2**31 - 1
 STREAM_BASE = 2**31
-"""Item i of what a task yields is element ``STREAM_BASE + i`` of its array."""
+"""Item i of a stream is element ``STREAM_BASE + i`` of its array."""
 RETURNS_MAX = 2**16 - 1
 
 _HASH_BYTES = ARRAY_BYTES - JOB_BYTES
@@ -126,7 +126,7 @@ def put_id(parent: bytes, counter: int) -> bytes:
 
 
 def root_task_id(nonce: str, job: bytes = job_id(1)) -> bytes:
-    """Return the task ID that stands for a driver of `job`, or for a worker outside its tasks."""
+    """Return the ID that a driver of `job`, or a worker outside its tasks, uses as a task's ID."""
     digest = blake2b(nonce.encode(), digest_size=TASK_BYTES - JOB_BYTES, person=b"driver")
     return job + digest.digest()
 

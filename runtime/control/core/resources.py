@@ -87,7 +87,8 @@ class ResourcePool:
         return all(free.get(name, 0) >= units for name, units in parse_demand(demand))
 
     def usable(self, demand: str) -> bool:
-        """Whether the node could meet the demand, without what is reserved, once tasks end."""
+        """Whether the node could meet the demand once tasks end, not counting reserved
+        resources."""
         total, reserved = self.total, self.reserved
         return all(
             total.get(name, 0) - reserved.get(name, 0) >= units
@@ -95,7 +96,8 @@ class ResourcePool:
         )
 
     def slots(self, demand: str) -> int:
-        """Return how many such demands the node could meet at once, without what is reserved.
+        """Return how many such demands the node could meet at once, not counting reserved
+        resources.
 
         A demand of nothing counts as one that needs a CPU, for estimates.
         """
@@ -182,7 +184,8 @@ class ResourcePool:
         )
 
     def retake(self, demand: str) -> None:
-        """Take again, for a task that goes on, what it gave back while it was blocked.
+        """Take again, for a task that goes on, the resources that it gave back while it was
+        blocked.
 
         Another task may use it by now: then the free amount is negative until one of them ends.
         """
@@ -194,14 +197,14 @@ class ResourcePool:
         return any(self.free.get(name, 0) < 0 for name, _ in parse_demand(demand))
 
     def give(self, demand: str) -> None:
-        """Give back what was taken."""
+        """Return the resources of a demand, as free."""
         for name, units in parse_demand(demand):
             back = self.free[name] + units
             assert back <= self.total[name], f"more {name} given back than taken"
             self.free[name] = back
 
     def available(self) -> dict[str, float]:
-        """Return what is free, in units."""
+        """Return the free amounts."""
         return {name: max(0, units) / UNIT for name, units in self.free.items()}
 
 

@@ -112,7 +112,7 @@ class ActorRow(Struct):
 
 
 class DeadActor(Struct):
-    """What the GCS remembers of an actor that died."""
+    """The GCS's record of a dead actor."""
 
     reason: Failure
     again: int = 0
@@ -124,7 +124,7 @@ class ReplyHistory:
     """Calls that the checkpoints of actors contain, with their replies, by actor.
 
     A call that a checkpoint contains is not replayed when its actor is rebuilt, and the replies
-    that its node remembered are gone with the incarnation. So the GCS gives the next incarnation
+    that its node remembered are lost with the incarnation. So the GCS gives the next incarnation
     these records, without arguments (`ActorLineage.kept`). The GCS cannot know whether a call
     will be repeated, so all records together have `HISTORY_BYTES_MAX`, and it drops the oldest.
     """

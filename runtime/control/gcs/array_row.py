@@ -107,7 +107,8 @@ class ArrayRow:
         self.inner: tuple[bytes, ...] = ()
         """If values contain references: the arrays with references inside the arguments."""
         self.unreconstructable: Failure | None = None
-        """The error of an input without which it cannot be made again; None: none is lost."""
+        """The error of a lost input, without which it cannot be reconstructed; None: no input is
+        lost."""
         self.copies: dict[bytes, dict[int, int]] = {}
         """Object -> {node: size} of copies beyond the first."""
 
@@ -226,7 +227,7 @@ class ArrayRow:
         return gone > 0
 
     def uncopied(self, oid: bytes, node: int) -> None:
-        """A further copy is gone."""
+        """Note that a node has dropped its copy of an object."""
         nodes = self.copies.get(oid, {})
         nodes.pop(node, None)
         if not nodes:
@@ -299,7 +300,7 @@ class ArrayRow:
         return found
 
     def unrepeated(self, index: int) -> bool:
-        """Whether a stream's task has ended where it has not yielded this item of it."""
+        """Whether a stream's task has ended on its node without yielding this item."""
         if index < STREAM_BASE:
             return False
         ended = {done.node for done in self.ended(task_of(index)) if not done.lost}
@@ -313,7 +314,7 @@ class ArrayRow:
         return all(d.lost is not None and d.lost.cause is LossCause.FREED for d in ended)
 
     def is_unreported(self, oid: bytes, alive: set[int]) -> bool:
-        """Whether a call has ended, and no node has reported this item of it.
+        """Whether a call has ended, and no node has reported this item.
 
         The owner's node reports the end; the node that has a large item reports that, and may
         have died before it did.

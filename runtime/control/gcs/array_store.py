@@ -57,7 +57,7 @@ class ReleasedArrays:
         return array in self._dropped or array in self._early
 
     def drop(self, array: bytes, owner: str, node: int, why: Loss) -> None:
-        """Note that the array's row is gone."""
+        """Note that the array's row was dropped."""
         self._dropped.pop(array, None)
         self._dropped[array] = _dropped(owner, node, why)
 

@@ -63,7 +63,7 @@ class Lineage:
         """The GCS adds no row for a range, as no owner waits for it."""
 
     def unuse(self, array: bytes, dep: bytes) -> bool:
-        """A row that had the array as an input is gone; return whether it was the last."""
+        """A row with the array as an input was dropped; return whether it was the last one."""
         self.uses[dep] -= 1
         if self.uses[dep]:
             return False
@@ -100,7 +100,7 @@ class Lineage:
                 yield array
 
     def need(self, array: bytes, row: ArrayRow) -> None:
-        """An array is being made again: its inputs must be there until it is."""
+        """An array is being reconstructed: its inputs are needed until then."""
         for dep in row.deps:
             self.needed.setdefault(dep, set()).add(array)
 

@@ -495,7 +495,7 @@ class TaskObjectTable:
                 self._release_last(array, row, -1)
 
     def _release_last(self, array: bytes, row: ArrayRow, node: int) -> None:
-        """The last owner is gone: free the values, keep the specs if lineage may need them."""
+        """The last owner has released the array or died: free the values, keep needed specs."""
         row.owners = {}
         if self._history is not None and (row.accepted or row.lineage):
             self._history.add(array, row)

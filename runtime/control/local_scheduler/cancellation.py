@@ -105,10 +105,10 @@ class Canceller:
             inputs.fail(spec, failed_value(Cancellation(spec.name)))
 
     def on_back(self, worker: Worker) -> None:
-        """Something that a worker had waits again, asked for or not, or it has answered.
+        """A worker has given ranges back, asked or not, or has answered a `TakeBack`.
 
-        What is to be cancelled ends before it is given to another worker. What has not come
-        back with the answer runs, or is done and reported.
+        Cancelled elements end before they are given to another worker. Elements that the worker
+        has not given back with its answer run, or are done and reported.
         """
         asked, worker.cancels = worker.cancels, []
         for number, message in asked:
@@ -129,11 +129,12 @@ class Canceller:
         there = self._pool.workers.get(worker.address) is worker
         silent = (number, message) in worker.cancels and worker.assigned
         if there and silent and not worker.is_killed and cut(worker.assigned[0], message)[1]:
-            # Another element may be running, whose next run claims what it has submitted.
+            # Another element may be running, whose next run takes over its children.
             self._kill(worker, replace(message, recursive=False))
 
     def cancel_owned(self, worker: Worker, cause: CancelTask, owned: list[bytes]) -> None:
-        """Cancel what a worker owned that was killed for `cause`: no one can read it any more."""
+        """Cancel the tasks of a worker that was killed for `cause`: no client can read their
+        results."""
         if cause.recursive and worker.assigned and cut(worker.assigned[0], cause)[1] is not None:
             for array in owned:
                 children = CancelTask(

@@ -256,7 +256,7 @@ class Dispatcher:
         return workers
 
     def died(self, worker: Worker, reason: str) -> None:
-        """Take the lease of a worker away that is no longer listed; run again what it had."""
+        """End the lease of a worker that was removed, and run its ranges again."""
         if worker.state is State.IDLE:
             self._pool.idle.remove(worker)
         elif worker.state is not State.STARTING:

@@ -1,13 +1,13 @@
 """Worker leases: which of a node's workers runs which of its ready ranges.
 
-A leased worker holds the resources of one demand, and ranges of that demand worth
-``ahead_s``; it gets more when half of that is done. Where tasks of several jobs wait, the next
-lease goes to the job that holds the fewest here. Workers beyond those that a node starts with
-come when a demand fits and none is idle (`WorkerPool`).
+A leased worker holds the resources of one demand, and has ranges of that demand for ``ahead_s``
+seconds; it gets more when half of these are done. If tasks of several jobs wait, the next lease
+goes to the job with the fewest leases on the node. The node starts further workers when a demand
+fits and no worker is idle (`WorkerPool`).
 
-A range behind a task that takes far longer than its function's mean is taken back, for another
-worker or another node, and a worker with such a task gets nothing more. A watch looks twice
-before it takes ranges back.
+If a task runs far longer than the mean of its function, the node takes back the ranges behind it,
+for another worker or another node, and assigns the worker no more. A timer checks this twice before
+the node takes ranges back.
 """
 
 from __future__ import annotations

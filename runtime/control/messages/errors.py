@@ -54,7 +54,7 @@ class Unmade(IntEnum):
     ACTOR_WENT_ON = 2
     """A call of an actor made it, and the actor's state has changed since."""
     NO_RECORD = 3
-    """The record of its task is gone."""
+    """The GCS has dropped the record of its task."""
     NO_RETRIES = 4
     """Its task has no retries left."""
     INPUT_LOST = 5

@@ -55,7 +55,7 @@ class Resume(Struct, array_like=True, tag=24):
 
 
 class TasksDone(Struct, array_like=True, tag=15):
-    """The results of what a worker has run since its last report, in order."""
+    """The results of a worker since its last report, in order."""
 
     results: list[RangeResult]
     timings: list[Timing]

@@ -334,7 +334,7 @@ class LocalObjects:
     # -- freeing -----------------------------------------------------------------
 
     def free(self, array: bytes) -> None:
-        """Free every object of an array, pinned ones when their pins are gone."""
+        """Free every object of an array, pinned ones when their pins end."""
         for oid in self._stored_of.pop(array, ()):
             self._lost.discard(oid)
             self._claims.pop(oid, None)

@@ -156,7 +156,7 @@ class ObjectDirectory:
     # -- release -----------------------------------------------------------------
 
     def release(self, arrays: Sequence[bytes]) -> None:
-        """Free every object of the arrays, pinned ones when their pins are gone."""
+        """Free every object of the arrays, pinned ones when their pins end."""
         self.owners.forget(arrays)
         self.results.forget(arrays)
         if self.pulls.wanted_of:

@@ -87,7 +87,7 @@ class ResultManager:
         self._for_others: set[bytes] = set()
         """Arrays that their owner here has released, and that other nodes still need."""
         self._claims: dict[bytes, dict[str, None]] = {}
-        """By array: clients that claimed it, besides the owner that its task specs name."""
+        """By array: clients that have taken it over, besides the owner in its task specs."""
         self._gathered: list[RangeResult] | None = None
         """Results of the worker's report that the node reads; None: it reads none."""
 

@@ -136,7 +136,7 @@ def _wait(node: NodeView) -> tuple[float, int]:
 
 
 class BottomUp(Policy):
-    """Bottom-up scheduling, as published."""
+    """The paper's bottom-up scheduling."""
 
     name = "bottom-up"
 
@@ -158,7 +158,7 @@ class BottomUp(Policy):
 
 
 class LocalityBlind(Policy):
-    """Bottom-up without a look at where the inputs are."""
+    """Bottom-up scheduling that ignores the locations of inputs."""
 
     name = "locality-blind"
     uses_locations = False

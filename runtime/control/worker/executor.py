@@ -116,7 +116,7 @@ class Executor:
         replayed call is cancelled as soon as it has yielded as many."""
         self._yielded: dict[bytes, int] = {}
         """The number of items that each call of an actor has yielded."""
-        self._beside: set[bytes] = set()
+        self._concurrent: set[bytes] = set()
         """Calls that run concurrently."""
         self.pack: Callable[[list[Any]], bytes] = _never_packed
         """Serializes the list of values of calls that have ended one after another."""
@@ -181,7 +181,7 @@ class Executor:
         if assignment.cancelled >= 0:
             self.cancelled_calls[spec.array] = assignment.cancelled
         if self.concurrent:
-            self._beside.add(spec.array)
+            self._concurrent.add(spec.array)
             return assignment
         self.running = spec
         self.base = spec.start
@@ -191,11 +191,11 @@ class Executor:
         self.end_interrupt()
         return assignment
 
-    def run_beside(self, spec: TaskSpec) -> None:
+    def run_concurrently(self, spec: TaskSpec) -> None:
         """Let the call that was taken last run concurrently with later ones."""
         self.concurrent = True
         self.running = None
-        self._beside.add(spec.array)
+        self._concurrent.add(spec.array)
 
     def current(self) -> int:
         """Return the element that runs now."""
@@ -218,7 +218,7 @@ class Executor:
         self._owe(result, timing)
 
     def _end_call(self, result: RangeResult) -> None:
-        self._beside.discard(result.array)
+        self._concurrent.discard(result.array)
         items = self._yielded.pop(result.array, 0)
         cancelled = -1 if self.cancelled_calls.pop(result.array, None) is None else items
         if result.status != OK:
@@ -285,7 +285,8 @@ class Executor:
             self._flush_soon()
 
     def _is_overdue(self, now_s: float) -> bool:
-        """Whoever would call the timer back may not come to it before the queue is empty."""
+        """Whether results are overdue: the world may not run the timer before the queue is
+        empty."""
         return now_s - self._flushed_s >= OVERDUE_LINGERS * self.config.linger_s
 
     def _flush_soon(self) -> None:
@@ -340,7 +341,7 @@ class Executor:
                 self._give_up(spec)
                 return
         running = self.running is not None and self.running.array == message.array
-        if not (running or message.array in self._beside):
+        if not (running or message.array in self._concurrent):
             return
         self.cancelled_calls.setdefault(message.array, 0)
         if self.on_cancel_call is not None:
@@ -441,7 +442,7 @@ class Executor:
 
 
 def _nothing() -> None:
-    """Stand in for what a world does where there is nothing to do."""
+    """Do nothing: the default of the world's callbacks."""
 
 
 def _never_packed(values: list[Any]) -> bytes:

@@ -343,7 +343,7 @@ class LocalWorld:
     # -- several at a time -----------------------------------------------------
 
     def spawn(self, run: Callable[[], None], most: int) -> None:
-        """Run a function in a thread beside the caller's, of at most `most` threads."""
+        """Run a function in another thread, of at most `most` threads."""
         if self._call_threads is None:
             self._call_threads = ThreadPoolExecutor(most, "raytwin-call")
         self._call_threads.submit(run)

@@ -63,7 +63,7 @@ class ReplicaProcess:
         self.replica.start()
 
     def run(self) -> None:
-        """Run until the head is gone or the chain goes on without this replica."""
+        """Run until the head has ended or the chain goes on without this replica."""
         process = self.process
         process.run_turns()
         while not process.stopped:
@@ -121,7 +121,7 @@ class ReplicaProcess:
 
 
 def main(payload: bytes, fds: list[int]) -> None:
-    """Run a replica until it is fenced or the head is gone for good."""
+    """Run a replica until it is fenced or the head has ended and does not return."""
     settings = msgspec.msgpack.decode(payload, type=ReplicaSettings)
     set_up_logging(settings.name)
     ReplicaProcess(settings).run()

@@ -9,7 +9,7 @@ bytes not sent yet, the incomplete frame received, and the incarnation of the no
 
 A TCP connection opens by a mutual proof of the cluster's token (`auth`); Unix socket pairs are
 passed as descriptors and are open at once. The first frame on a connection names its peer;
-`links` refuses peers whose incarnation is over. Whoever knows the token is trusted.
+`links` refuses peers whose incarnation is dead. A peer that knows the token is trusted.
 
 Promises:
 
@@ -27,7 +27,7 @@ Modules, the lower first:
 - `packets`: requests to the zygote, with descriptors.
 - `component_process`: components, turns, routes, the journal.
 - `links`: connections of nodes by incarnation.
-- `process_settings`: what a process receives when it starts.
+- `process_settings`: the settings that a process receives when it starts.
 - `head_link`: a node's or replica's connection with the head, dialed again when that returns.
 - `heap_trim`: gives free heap pages back to the system.
 """

@@ -111,7 +111,7 @@ class ShardLineage(Lineage):
     def placed(self, spec: TaskSpec) -> None:
         """A placed range has come to its own shard, after the shards of its inputs."""
         if attempt_of(spec) and spec.array not in self._again:
-            # What it was to make has been made meanwhile.
+            # Its results have been made meanwhile.
             deps = dict.fromkeys(oid[: len(spec.array)] for oid in needs_of(spec))
             self._report(UNNEEDED, spec.array, deps)
 

@@ -1,4 +1,4 @@
-"""One shard of the GCS's tables, and the rest of the GCS beside the shards.
+"""One shard of the GCS's tables, and the GCS without the tables that are in shards.
 
 `Shard` has the tables whose rows are spread; `ShardedGcs` announces nodes, jobs and actors to it,
 and its own tables of tasks, objects, functions and keys stay empty. `router` says which shard has
@@ -200,7 +200,7 @@ class Shard:
                     self.ctx.send(f"node:{node}", cancel)
 
     def _on_cancel(self, source: str, message: CancelTask) -> None:
-        """Cancel what was assigned; the message follows the assignment."""
+        """Cancel assigned elements; the message follows the assignment."""
         row = self.arrays.get(message.array)
         if row is None:
             if message.array not in self._cancels:
