@@ -70,7 +70,7 @@ class CallRoute:
         self.cancelled: list[bytes] = []
         """Calls to cancel as soon as it takes calls: they may have begun before."""
         self.asked: set[bytes] = set()
-        """Calls that the actor was asked to cancel: no later incarnation is to run them."""
+        """Calls that the actor was asked to cancel: a later incarnation is asked again."""
         self.starting: tuple[int, int] | None = None
         """Node and incarnation of an actor that is being reconstructed, once it may be asked."""
         self.early: list[TaskSpec] = []
@@ -402,9 +402,9 @@ class CallSubmitter:
                 self._send(route, spec)
                 continue
             if spec.array in route.asked:
-                self.forget(spec.array)
-                self._fail(cancelled_result(spec, self._node), spec.owner)
-            elif spec.retries == 0:
+                # It may have taken effect: the actor replies to it, or cancels it.
+                route.cancelled.append(spec.array)
+            if spec.retries == 0:
                 self.forget(spec.array)
                 self._end(spec, ActorUnavailable(spec.name, route.actor))
             else:
