@@ -9,8 +9,9 @@ and `raytwin bench` takes one short round.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-import raytwin.scenarios.bench
+from raytwin.scenarios.bench import run
 from raytwin.scenarios.cli.main import main
 from raytwin.scenarios.measure import registry
 
@@ -23,9 +24,7 @@ def shorten(arguments: list[str]) -> None:
         found = registry.scenarios()[FIGURE]
         registry.scenarios = lambda: {FIGURE: replace(found, backends=("sim",))}  # type: ignore[assignment]
     if arguments[:1] == ["bench"]:
-        raytwin.scenarios.bench.FULL = replace(
-            raytwin.scenarios.bench.FULL, rounds=1, round_s=0.1, warm_up_rounds=0, large_rounds=1
-        )
+        run.Effort = partial(run.Effort, rounds=1, round_s=0.1, warm_up_rounds=0, fresh_rounds=1)  # type: ignore[misc,assignment]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.control.local_scheduler.starvation import STARVING_S
 from raytwin.util.placement_group import placement_group
 from raytwin.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -128,8 +127,8 @@ def test_no_task_waits_for_a_long_one_while_a_node_idles(
     began_s = ray.now()
     get(here.options(name="first").remote())
     if world == "sim":
-        # It may be kept behind the long one: then it starves there, and moves.
-        assert ray.now() - began_s < STARVING_S + 5 * PROMPT_S
+        # It may be given to the worker that is busy: then it is taken back and moves.
+        assert ray.now() - began_s < (PROMPT_S if head_start_s > PROMPT_S else 5 * PROMPT_S)
     ray.sleep(0.2)  # a heartbeat tells what a task takes
     assert ran_on(here, world) == {"1"}
     ray.cancel(long)
@@ -140,5 +139,5 @@ def test_many_that_were_kept_behind_a_long_task_move_together(world: str) -> Non
     long = here.remote(LONG_S)
     began_s = ray.now()
     assert set(get([here.remote() for _ in range(100)])) == {"1"}
-    assert world != "sim" or ray.now() - began_s < STARVING_S + 5 * PROMPT_S
+    assert world != "sim" or ray.now() - began_s < 5 * PROMPT_S
     ray.cancel(long)

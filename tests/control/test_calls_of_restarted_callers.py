@@ -76,6 +76,7 @@ def test_a_later_incarnation_replies_to_a_cancelled_call_or_cancels_it() -> None
     """It may have taken effect, or have been cancelled with the report on its way."""
     node = calling(call(2, W1, retries=-1), call(3, W1, retries=-1))
     node.turn(W1, CancelTask(array(2), 0, 1, False, True))
+    assert len(node.ctx.take(CancelCall)) == 1
     node.turn("gcs", changed(ALIVE, 1))
     assert [each for each, *_ in sent(node)] == [array(2), array(3)]
     assert [message.call for message in node.ctx.take(CancelCall)] == [array(2)]

@@ -345,7 +345,7 @@ class CallSubmitter:
 
     def _cancel_late(self, route: CallRoute) -> None:
         cancelled, route.cancelled = route.cancelled, []
-        for call in cancelled:
+        for call in dict.fromkeys(cancelled):
             self.cancel(call)
 
     def on_drained(self, actor: bytes) -> None:

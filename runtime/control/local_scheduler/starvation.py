@@ -8,13 +8,15 @@
          └───────────TasksMoved────────────────────────> places them again
 
 A lane starves if none of its ranges has started for `STARVING_S` and for `STARVING_TASKS` mean
-task times, or at once if the node's actors and placement groups leave no room for its demand.
+task times, or at once if the node's actors and placement groups leave no room for its demand. If
+the tasks that run here are expected to take longer than the policy's ``spill_wait_s``, that is the
+limit instead.
+
 A range does not move if its strategy names this node. Nor does it move if it has begun here on a
 worker that died, since its children are here; but if a placement group has taken the resources it
 needs, it moves all the same, and asks the GCS for its children as if the GCS had placed it again.
-One
-message (`TaskUpdates.left`) changes the node of a range in the GCS, so that the GCS has the range
-placed again exactly once if either node dies.
+One message (`TaskUpdates.left`) changes the node of a range in the GCS, so that the GCS has the
+range placed again exactly once if either node dies.
 
 Cost: a check of each lane with every heartbeat, nothing per task.
 """
@@ -24,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.task_ranges import part_of
@@ -51,6 +54,7 @@ class Starvation:
         ctx: Context,
         node: int,
         incarnation: int,
+        config: Config,
         pool: ResourcePool,
         ready: ReadyQueue,
         leases: WorkerLeases,
@@ -62,6 +66,7 @@ class Starvation:
         self._ctx = ctx
         self._node = node
         self._incarnation = incarnation
+        self._spill_wait_s = config.spill_wait_s
         self._pool = pool
         self._ready = ready
         self._leases = leases
@@ -88,6 +93,8 @@ class Starvation:
             waiting.append((actor.id, actor.spec.demand, False, [actor.spec]))
         self._since_s = {key: self._since_s.get(key, now) for key, *_ in waiting}
         patience_s = max(STARVING_S, STARVING_TASKS * self._leases.mean_task_s)
+        if self._leases.busy_s >= self._spill_wait_s:
+            patience_s = min(patience_s, self._spill_wait_s)
         found: dict[str, int] = {}
         for key, demand, in_vain, specs in waiting:
             starves = in_vain or now - self._since_s[key] >= patience_s

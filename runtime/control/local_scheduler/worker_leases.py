@@ -13,6 +13,7 @@ the node takes ranges back.
 from __future__ import annotations
 
 from collections import Counter, deque
+from math import inf
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.actors.actor_record import ActorRecord
@@ -61,6 +62,33 @@ class WorkerLeases:
         """Mean seconds of a task, by its function."""
         self.mean_task_s = 0.0
         self._watch: Timer | None = None
+        self._beat_s = -inf
+        """When the last heartbeat in time was sent."""
+        self._listened_s = -inf
+        """When the one before was sent. By the last one, workers had received every assignment
+        made before this time, and their reports from before it had arrived."""
+
+    @property
+    def busy_s(self) -> float:
+        """Estimated seconds until one of the running tasks ends; 0 if none runs.
+
+        A task that has run for longer than its function's mean is expected to run as long again,
+        if its worker was silent between two heartbeats in time: a late heartbeat means that this
+        scheduler was busy, and the worker's report may be waiting.
+        """
+        lefts_s = []
+        now = self._ctx.now()
+        for worker in self.workers.values():
+            if worker.state is State.LEASED and worker.assigned:
+                ran_s = now - worker.news_s
+                mean_s = self.means.get(worker.assigned[0].function, 0.0)
+                overdue_s = ran_s if worker.news_s < self._listened_s else 0.0
+                lefts_s.append(mean_s - ran_s if ran_s < mean_s else overdue_s)
+        return min(lefts_s, default=0.0)
+
+    def on_beat_in_time(self) -> None:
+        """A heartbeat is not late: this scheduler was free when it was due."""
+        self._listened_s, self._beat_s = self._beat_s, self._ctx.now()
 
     def dispatch(self) -> None:
         """Give ready ranges to workers; call it at the end of each turn."""

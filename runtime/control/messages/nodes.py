@@ -68,6 +68,8 @@ class Load(Struct, array_like=True, gc=False):
     """By demand: elements that have waited for long; see `starvation`."""
     reserved: dict[str, int] = {}
     """Resources that actors have or wait for, in 1/10,000; see `ResourcePool.reserved`."""
+    busy_s: float = 0.0
+    """Estimated seconds until one of the tasks that run there ends."""
 
 
 class Heartbeat(Struct, array_like=True, tag=33):

@@ -28,6 +28,7 @@ Cost per task of a range of n: (2 messages + 2 dictionary entries) / n here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
@@ -90,6 +91,8 @@ from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.scheduling.policies import make_policy
 
+LATE = 1.5
+"""After so many times its period a heartbeat is late: its node was busy when it was due."""
 MISSING_MAX = 4096
 """Ranges in one message about results that have not come."""
 
@@ -146,8 +149,8 @@ class NodeManager:
             ctx, config, self.pool, self.ready, self.workers, self.inputs, self.actors
         )
         self.starvation = Starvation(
-            ctx, node, incarnation, self.pool, self.ready, self.leases, self.actors, self.inputs,
-            self.objects, self.log,
+            ctx, node, incarnation, config, self.pool, self.ready, self.leases, self.actors,
+            self.inputs, self.objects, self.log,
         )  # fmt: skip
         self.bundles = Bundles(
             ctx, node, incarnation, self.pool, self.ready, self.workers.workers, self.inputs,
@@ -173,6 +176,8 @@ class NodeManager:
         self.object_manager = ObjectManager(
             ctx, node, self.objects, self.log, self.contained_references, self._lives
         )  # fmt: skip
+        self._beat_s = -inf
+        """When the last heartbeat was sent."""
         self.queries = Queries(
             ctx, node, self.members, {
                 "actors": self.actors.rows,
@@ -321,6 +326,10 @@ class NodeManager:
 
     def _beat(self) -> None:
         """Report the load to the GCS, which takes it as a sign of life, every ``heartbeat_s``."""
+        now = self.ctx.now()
+        if now - self._beat_s < LATE * self.config.heartbeat_s:
+            self.leases.on_beat_in_time()
+        self._beat_s = now
         load = Load(
             queue=self.dispatcher.queue,
             mean_task_s=self.dispatcher.leases.mean_task_s,
@@ -329,6 +338,7 @@ class NodeManager:
             available=self.pool.available(),
             starving={} if self.members.alone else self.starvation.look(),
             reserved=dict(self.pool.reserved),
+            busy_s=self.leases.busy_s,
         )
         self.ctx.send("gcs", Heartbeat(self.node, self.incarnation, load))
         self.ctx.after(self.config.heartbeat_s, self._beat)

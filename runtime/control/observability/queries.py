@@ -53,8 +53,9 @@ from raytwin.runtime.control.messages import NodeInfo, Query, QueryReply
 
 _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "timeline": lambda row: (row[3], row[1], row[2]),
-    "actors": lambda row: row[:2],
-    "transfers": lambda row: row[:2],
+    # This node's rows are tuples, those of others lists.
+    "actors": lambda row: tuple(row[:2]),
+    "transfers": lambda row: tuple(row[:2]),
 }
 """How the rows of several nodes are sorted, if not by node."""
 _ASKED = {

@@ -63,6 +63,12 @@ class Node:
         self._coming.append((self.sent, demand))
         self.pool.reserve(demand)
 
+    def busy_s(self, demand: str) -> float:
+        """Return the estimated seconds until a task ends there; 0 if there is room now."""
+        if not self.load.busy_s or ResourcePool(self.load.available).fits(demand):
+            return 0.0
+        return self.load.busy_s
+
     def rank(self, demand: str) -> tuple[bool, bool, int]:
         """Return the node's sort key for the placement of an actor; the smallest is the best."""
         free = ResourcePool(self.load.available or self.own)
@@ -104,6 +110,7 @@ def views_of(
                 load.mean_task_s or mean_s,
                 remote,
                 load.bandwidth,
+                node.busy_s(demand),
             )
         )
     return views

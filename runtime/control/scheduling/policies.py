@@ -28,7 +28,7 @@ UNTIMED_BANDWIDTH = 1e9
 class LocalView:
     """A local scheduler's view of its node when it decides."""
 
-    __slots__ = ("alone", "feasible", "mean_task_s", "queue", "slots")
+    __slots__ = ("alone", "busy_s", "feasible", "mean_task_s", "queue", "slots")
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class LocalView:
         queue: int,
         slots: int,
         mean_task_s: float,
+        busy_s: float = 0.0,
     ) -> None:
         self.alone = alone
         """Whether no other node is alive."""
@@ -49,12 +50,14 @@ class LocalView:
         as long as these actors live."""
         self.mean_task_s = mean_task_s
         """The mean time of this function's tasks; 0 while none has ended."""
+        self.busy_s = busy_s
+        """The estimated seconds until a task that runs here ends; 0: there is room."""
 
 
 class NodeView:
     """The global scheduler's view of one node that could run the task."""
 
-    __slots__ = ("bandwidth", "mean_task_s", "node", "queue", "remote_bytes", "slots")
+    __slots__ = ("bandwidth", "busy_s", "mean_task_s", "node", "queue", "remote_bytes", "slots")
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class NodeView:
         mean_task_s: float,
         remote_bytes: int,
         bandwidth: float,
+        busy_s: float = 0.0,
     ) -> None:
         self.node = node
         self.queue = queue
@@ -73,11 +77,18 @@ class NodeView:
         self.remote_bytes = remote_bytes
         """Bytes of the task's inputs that are not there."""
         self.bandwidth = bandwidth
+        self.busy_s = busy_s
+        """The estimated seconds until a task that runs there ends; 0: there is room."""
 
     @property
     def queue_s(self) -> float:
-        """Estimated wait in its queue: length x average task time, over slots."""
-        return self.queue * (self.mean_task_s or UNTIMED_TASK_S) / max(1, self.slots)
+        """Estimated wait in its queue: length x average task time, over slots.
+
+        It is not less than the time that what runs there is expected to take, unless no task was
+        timed: then tasks had better be spread evenly.
+        """
+        queue_s = self.queue * (self.mean_task_s or UNTIMED_TASK_S) / max(1, self.slots)
+        return max(queue_s, self.busy_s) if self.mean_task_s else queue_s
 
     @property
     def transfer_s(self) -> float:
@@ -104,6 +115,8 @@ class Policy:
             return 0
         if view.alone:
             return count
+        if view.busy_s >= self.config.spill_wait_s:
+            return 0
         if view.mean_task_s > 0:
             room = int(self.config.spill_wait_s * view.slots / view.mean_task_s)
         else:
