@@ -34,10 +34,10 @@ class RefHolder(Protocol):
     def ref_dropped(self, oid: bytes) -> None: ...
 
     def ref_sent(self, ref: ObjectRef) -> str:
-        """The reference is pickled; return its owner's address."""
+        """Note that a reference is pickled; return its owner's address."""
 
     def ref_received(self, oid: bytes, owner: str) -> None:
-        """It is unpickled, and counted next."""
+        """Note that a reference is unpickled; `ObjectRef` counts it next."""
 
 
 class _Kind(type):

@@ -46,9 +46,9 @@ class RemoteFunction:
         self.function_name = name_of(function)
         self._parameters = Parameters(function)
         self.stream = STREAM if inspect.isgeneratorfunction(function) else 0
-        """What its calls return where ``num_returns`` does not say."""
+        """Whether calls without ``num_returns`` return a stream: `STREAM`, or 0."""
         self._streams_nothing = options.stream > 0 and not _generates(function)
-        """Its calls ask for a stream, and it makes none."""
+        """Whether the options ask for a stream and the function makes none."""
         self.exported: tuple[bytes, object, bytes, bytes] | None = None
         """(job, whose functions, ID, serialized form), made by the first session that needs it."""
         functools.update_wrapper(self, function)

@@ -54,7 +54,7 @@ class Scope:
     of_call: bool = False
     """The body is an actor's call, which is replayed without what it has dropped."""
     actors: dict[int, Teller] = field(default_factory=dict)
-    """Those that it calls."""
+    """The actors that the body calls, by variable."""
     ops: list[Op] = field(default_factory=list)
     values: list[int] = field(default_factory=list)
     """Variables that hold one reference, and may be inputs."""

@@ -52,16 +52,17 @@ class Teller:
     interval: int = 0
     """Calls between checkpoints; 0: none are taken."""
     shared: bool = False
-    """It has several callers, concurrent calls or cancelled ones, so no order is defined: only a
-    call that sums up tells of other calls."""
+    """The actor has several callers, concurrent or cancelled calls, so their order is undefined: no
+    value depends on other calls but that of a call with `Call.sums_up`."""
     mortal: bool = False
-    """It ends at the first call that does not take effect, so values tell all calls before."""
+    """The actor ends at the first call that does not take effect, so each value depends on all
+    calls before it."""
     most: int = 1
     """How many calls run concurrently."""
     coroutines: bool = False
     """Concurrent calls are coroutines, and threads if not."""
     cpus: float = 0.0
-    """That the actor holds as long as it lives."""
+    """CPUs that the actor holds as long as it lives."""
 
     @property
     def exact(self) -> bool:

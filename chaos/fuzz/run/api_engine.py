@@ -45,7 +45,7 @@ from raytwin.runtime.control.core.ids import ARRAY_BYTES, item_id
 from raytwin.runtime.control.messages.errors import Cancellation
 
 GONE = (ActorDiedError, ActorPlacementGroupRemoved, TaskPlacementGroupRemoved)
-"""What calls of what the program has ended raise."""
+"""Errors of calls to actors and groups that the program itself has ended."""
 PAUSE_S = 0.002
 """Between two looks of a call that waits until another one has ended."""
 
@@ -136,7 +136,7 @@ def _actor_class(teller: Teller) -> Any:
 
 _started: dict[Any, Teller] = {}
 _groups: list[PlacementGroup] = []
-"""Those that the program has not removed yet."""
+"""Placement groups that the program has not removed yet."""
 
 
 def begin_program() -> None:
@@ -257,7 +257,7 @@ class Api:
         return [other for other in found if not isinstance(other, GONE)][:1] or [TALLIED]
 
     def tally(self, op: Op, ins: list[Any]) -> list[Any]:
-        """Compare what took effect with what was told and not cancelled before it had begun."""
+        """Compare the calls that took effect with those not cancelled before they began."""
         assert op.call is not None
         ended = {key: self._outcome(ref) for key, ref in zip(op.ins[1:], ins[1:], strict=True)}
         took = [key for key, outcome in ended.items() if not _never_began(outcome)]

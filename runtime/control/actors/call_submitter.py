@@ -402,7 +402,7 @@ class CallSubmitter:
                 self._send(route, spec)
                 continue
             if spec.array in route.asked:
-                # It may have taken effect: the actor replies to it, or cancels it.
+                # The call may have taken effect: the actor replies to the call, or cancels it.
                 route.cancelled.append(spec.array)
             if spec.retries == 0:
                 self.forget(spec.array)

@@ -42,7 +42,7 @@ class Pins:
         """The node has delivered an object, and pinned a large one."""
         oid = value.object
         if value.size and oid in self._unpin_later:
-            # It is still pinned from before; one pin is enough.
+            # The object is still pinned from before; one pin is enough.
             self._unpin_later.discard(oid)
             self._buffer.unpin(oid)
         self.objects[oid] = value

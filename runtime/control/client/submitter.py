@@ -209,7 +209,7 @@ class Submitter:
         """Cancel all children of a task of this worker that have not ended."""
         task = adopted(task, self.job) if self.job else task
         if task != self.parent:
-            return  # It has no children.
+            return  # the task has submitted nothing
         self._buffer.flush()
         for array in self._children:
             entry = self._entries.get(array)
