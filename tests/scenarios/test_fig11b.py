@@ -23,10 +23,10 @@ def test_actors_of_killed_nodes_move_and_lose_nothing(backend: str) -> None:
     checks = {check.name: check for check in outcome.checks}
     failed = [check for check in outcome.checks if not check.ok]
     few, many = (outcome.metrics[f"replays_{policy}_checkpoints"] for policy in ("with", "without"))
-    # Five calls leave one to replay with a checkpoint every two: no tenth of five.
+    # Each actor replays one call of five with a checkpoint every two, which is more than a tenth.
     assert [check.name.partition(",")[2] for check in failed] == [
         " checkpoints save at least nine of ten replays"
-    ] * (few > 0), checks
+    ] * (10 * few > many), checks
     if backend == "sim":
         assert (few, many) == (2, 10)
     else:
@@ -72,6 +72,17 @@ def test_an_actor_that_moved_without_need_is_seen() -> None:
         fig11b._judge(outcome, HOST, {WITH: run, WITHOUT: run}, SMALL, True)
         checks = [check.ok for check in outcome.checks if "moved" in check.name]
         assert checks == [ok, ok]
+
+
+def test_checkpoints_that_save_too_few_replays_are_seen() -> None:
+    for few, many, ok in ((1, 10, True), (2, 10, False), (2, 12, False), (0, 0, False)):
+        outcome = fig11b.Outcome(rows=[])
+        runs = {
+            policy: fig11b._Run(0.0, [[1.0]], 0, ran(80, replays), 2, 2, 1.0, [])
+            for policy, replays in ((WITH, few), (WITHOUT, many))
+        }
+        fig11b._judge(outcome, HOST, runs, SMALL, True)
+        assert [check.ok for check in outcome.checks if "save" in check.name] == [ok], (few, many)
 
 
 def test_a_fault_after_the_end_is_refused() -> None:
