@@ -21,13 +21,15 @@ is, and the calls that are queued, sent or to be sent again. The actor's side ha
 An actor that may restart is **logged**: a reply leaves its node only when the GCS has the call
 in the actor's lineage. After a failure the GCS places a new *incarnation*, whose node restores
 the last checkpoint and replays the calls since. Calls without a reply are sent again if
-`max_task_retries` allows it, else their callers get ActorUnavailableError.
+`max_task_retries` allows it, else their callers get ActorUnavailableError. The GCS decides whether
+a failed actor restarts or is dead (`gcs.actor_table`), the callers' nodes whether a call without a
+reply is sent again or fails (`call_submitter`).
 
 Promises (G3): the state of an actor is the fold of its logged calls, and each call takes effect
 once, however often its caller runs again; the calls of one caller start in the order in which it
 made them. A client never sees a reply whose call a reconstructed actor does not replay.
 
-- `actor_manager`: the life of a node's actors; the messages of the actor's side
+- `node_actors`: the life of a node's actors; the messages of the actor's side
 - `actor_record`: one incarnation of an actor, and the calls that it knows (`ReplyCache`)
 - `call_queue`: calls from their callers to the worker; replies to the log and the callers
 - `replay`: checkpoint and replay

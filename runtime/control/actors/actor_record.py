@@ -31,7 +31,7 @@ CALLS_MAX = 100_000
 
 
 class ActorState(Enum):
-    """Where an actor is in its life; `ActorManager` has the transitions."""
+    """Where an actor is in its life; `NodeActors` has the transitions."""
 
     WAITING = "waiting"
     QUEUED = "queued"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.actors.node_actors import NodeActors
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import failed_value
 from raytwin.runtime.control.core.group_resources import group_of, group_resources
@@ -59,7 +59,7 @@ class Bundles:
         ready: ReadyQueue,
         workers: Mapping[str, Worker],
         inputs: TaskInputs,
-        actors: ActorManager,
+        actors: NodeActors,
     ) -> None:
         self._ctx = ctx
         self._node = node

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.actors.node_actors import NodeActors
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.call_batches import results_of, split
 from raytwin.runtime.control.core.context import Context, Handlers
@@ -71,7 +71,7 @@ class Dispatcher:
         objects: ObjectDirectory,
         inputs: TaskInputs,
         results: ResultManager,
-        actors: ActorManager,
+        actors: NodeActors,
         canceller: Canceller,
         timeline: RangeLog,
         contained_references: ContainedReferences,

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.actors.node_actors import NodeActors
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.resources import ResourcePool
@@ -58,7 +58,7 @@ class Starvation:
         pool: ResourcePool,
         ready: ReadyQueue,
         leases: WorkerLeases,
-        actors: ActorManager,
+        actors: NodeActors,
         inputs: TaskInputs,
         objects: ObjectDirectory,
         log: GcsWriteLog,

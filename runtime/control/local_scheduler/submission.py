@@ -34,8 +34,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.actors.call_submitter import CallSubmitter
+from raytwin.runtime.control.actors.node_actors import NodeActors
 from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.call_batches import arrays_of, singles
@@ -91,7 +91,7 @@ class Submission:
         log: GcsWriteLog,
         inputs: TaskInputs,
         access: JobAccess,
-        actors: ActorManager,
+        actors: NodeActors,
         submitter: CallSubmitter,
         results: ResultManager,
     ) -> None:

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from math import inf
 
-from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.actors.actor_record import ActorRecord
+from raytwin.runtime.control.actors.node_actors import NodeActors
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Timer
 from raytwin.runtime.control.core.resources import ResourcePool, cpu_part
@@ -46,7 +46,7 @@ class WorkerLeases:
         ready: ReadyQueue,
         pool: WorkerPool,
         inputs: TaskInputs,
-        actors: ActorManager,
+        actors: NodeActors,
     ) -> None:
         self._ctx = ctx
         self._config = config

@@ -25,7 +25,7 @@ part                  handles
 `LocalObjects`        AllocateObject, Allocated, AbandonObject, Spilled
 `PullManager`         Fetched, NoRoom
 `CallSubmitter`       ActorChanged, CallsDrained
-`ActorManager`        ActorCalls, CancelCall, ActorLineage, CallsLogged, StopActor,
+`NodeActors`          ActorCalls, CancelCall, ActorLineage, CallsLogged, StopActor,
                       DrainCalls, SaveActor, ExitActor
 `Queries`             Query, QueryReply
 `NodeManager` itself  Registered, NodeChanged, WorkerDied, RegisterJob, JobRegistered,

@@ -31,8 +31,8 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.actors.call_submitter import CallSubmitter
+from raytwin.runtime.control.actors.node_actors import NodeActors
 from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Handlers, handlers_of
@@ -120,7 +120,7 @@ class NodeManager:
         self.access = JobAccess(self._worker_at)
         self._gone: set[str] = set()
         """Drivers whose job has ended: the node sends them nothing, and pins nothing for them."""
-        self.actors = ActorManager(ctx, node, self)
+        self.actors = NodeActors(ctx, node, self)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.inputs = TaskInputs(ctx, self.objects, self.timeline, self._push)
         self.contained_references = ContainedReferences(

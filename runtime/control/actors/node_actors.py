@@ -14,7 +14,7 @@ The life of an actor here, from `AssignTasks` with its creation::
        ├──────it exits itself────> ended for good, once its worker has ended
        └─no client has a handle──> ended; its worker ends after the calls that run
 
-The parts of the manager::
+The parts of `NodeActors`::
 
     ActorCalls ──> `CallQueue` ──> worker ──TasksDone──> `CallQueue` ──> log, callers
                       ↑                                       │
@@ -72,7 +72,7 @@ from raytwin.runtime.control.messages.errors import (
 from raytwin.runtime.control.observability.timeline import ACTOR, CALL, REPLAY
 
 
-class ActorManager:
+class NodeActors:
     """Runs the actors of one node, each on a worker of its own."""
 
     def __init__(self, ctx: Context, node: int, services: NodeServices) -> None:
