@@ -232,7 +232,7 @@ class Backend(Protocol):
         Raises RuntimeError in a driver, and in an actor of coroutines.
         """
 
-    def standing(self) -> tuple[str, TaskExtra | None] | None:
+    def options_in_force(self) -> tuple[str, TaskExtra | None] | None:
         """Return the demand and the extra that hold for the calling code; None in a driver.
 
         They are the task's, and in the methods of an actor those that it was made with.
@@ -315,7 +315,7 @@ class Backend(Protocol):
     def function_name(self, spec: TaskSpec) -> str:
         """Return the qualified name of a running task's function."""
 
-    def own_actor(self) -> tuple[ObjectRef, type]:
+    def this_actor(self) -> tuple[ObjectRef, type]:
         """Return the reference that keeps the calling actor alive, and its class."""
 
     def exit_actor(self) -> None:

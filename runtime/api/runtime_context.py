@@ -91,7 +91,7 @@ class RuntimeContext:
         actor = current().actor
         if actor is None:
             raise RuntimeError("current_actor is there in an actor only")
-        ref, cls = current().own_actor()
+        ref, cls = current().this_actor()
         restarts = actor[1].max_restarts if actor[1] is not None else 0
         description = ActorClass(cls, ActorOptions(max_restarts=restarts)).description()
         return ActorHandle(actor[0], ref, description, cls)
@@ -122,10 +122,10 @@ class RuntimeContext:
 
     def get_assigned_resources(self) -> dict[str, float]:
         """Return what the running task or actor holds. Raises RuntimeError in a driver."""
-        standing = current().standing()
-        if standing is None:
+        options = current().options_in_force()
+        if options is None:
             raise RuntimeError("resources are assigned to tasks, and this is a driver")
-        return {name: units / UNIT for name, units in parse_demand(standing[0])}
+        return {name: units / UNIT for name, units in parse_demand(options[0])}
 
     def get_placement_group_id(self) -> str | None:
         """Return the ID of the placement group that the running task or actor is in."""
@@ -144,8 +144,8 @@ class RuntimeContext:
         """Return the running task's or actor's ``runtime_env`` as JSON."""
         import json
 
-        standing = current().standing()
-        env = dict(standing[1].env) if standing is not None and standing[1] is not None else {}
+        options = current().options_in_force()
+        env = dict(options[1].env) if options is not None and options[1] is not None else {}
         return json.dumps({"env_vars": env} if env else {})
 
     @property
@@ -182,8 +182,8 @@ def get_gpu_ids() -> list[int]:
 
     Raises RaySystemError otherwise: GPUs are counted here, and have no numbers.
     """
-    standing = current().standing()
-    if standing is not None and any(name == "GPU" for name, _ in parse_demand(standing[0])):
+    options = current().options_in_force()
+    if options is not None and any(name == "GPU" for name, _ in parse_demand(options[0])):
         raise RaySystemError("raytwin counts GPUs, and does not say which one a task has")
     return []
 
@@ -193,8 +193,8 @@ def group_of_caller() -> str:
 
     It ends with "/capture" if what is submitted from here is to be in it too.
     """
-    standing = current().standing()
-    return "" if standing is None or standing[1] is None else standing[1].group
+    options = current().options_in_force()
+    return "" if options is None or options[1] is None else options[1].group
 
 
 def _running() -> TaskSpec | None:

@@ -1,3 +1,3 @@
-"""The shell around a worker's queue, shared by both worlds: decode, call, report."""
+"""Executes a worker's tasks and calls in both worlds: decodes, calls, reports."""
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Running an actor in its worker: make it, restore it, call it, save it.
+"""Runs an actor in its worker: constructs it, restores it, calls it, takes checkpoints.
 
 By default calls run one after another in the worker's own loop. With ``max_concurrency`` above
-one they run concurrently, each in a thread (or a greenlet in virtual time). If the
-class has async methods each call is a coroutine in one event loop, also one after another.
-Calls that ran beside one another are logged in the order in which they ended, and replayed in
-it one after another: a state that depends on how calls took turns may come out different.
+one they run concurrently, each in a thread (or a greenlet in virtual time). If the class has
+async methods, each call is a coroutine in one event loop, even if they run one after another.
+The log has concurrent calls in the order in which they ended, and reconstruction replays them in
+that order, one after another: a state that depends on how they interleaved may differ then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raytwin.runtime.execution.actor_instance import (
     has_async_methods,
 )
 from raytwin.runtime.execution.call_execution import CallRunner, close, returned
-from raytwin.runtime.execution.user_errors import ConstructorFailed, is_error, lines_of
+from raytwin.runtime.execution.user_errors import ConstructorFailed, is_error, traceback_text
 from raytwin.runtime.session.task_context import current_call
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ActorRunner:
-    """The one actor of a worker."""
+    """Runs the one actor of a worker."""
 
     def __init__(self, calls: CallRunner, creation: Assignment) -> None:
         """Run the constructor and report its end."""
@@ -44,7 +44,7 @@ class ActorRunner:
         self._actor = ActorInstance(calls, spec.extra.actor)
         self._coroutines: CallCoroutines | None = None
         if spec.extra.env:
-            # For as long as the actor lives.
+            # Until the actor ends.
             self._world.environment.enter(spec.extra.env)
         started_s = self._world.now()
         try:
@@ -62,18 +62,18 @@ class ActorRunner:
         except BaseException as error:
             if not is_error(error):
                 raise
-            # As text: the control plane, which does not deserialize, sends it to callers.
-            raise ConstructorFailed(lines_of(error)) from None
+            # As text, since the control plane, which does not unpickle, sends it to callers.
+            raise ConstructorFailed(traceback_text(error)) from None
 
     def _create_in_loop(self, creation: Assignment, cls: Any) -> None:
-        """Start the event loop and run the constructor there, which may be async."""
-        # Futures that the constructor or a call asks for may outlive it.
+        """Start the event loop, and run the constructor there, as it may be async."""
+        # A future may outlive the constructor or call that made it.
         self._calls.session.futures.lasting = True
         self._actor.loop = loop = EventLoop(self._world, self._actor.crashed)
         self._coroutines = CallCoroutines(self._actor, self._calls, loop.loop)
         self._executor.on_cancel_call = self._coroutines.cancel_soon
         is_async = inspect.iscoroutinefunction(cls.__init__)
-        maker = partial(_made_in_loop, cls) if is_async else cls
+        maker = partial(_make_async, cls) if is_async else cls
         context = self._actor.call_context(creation.spec)
 
         def make() -> Any:
@@ -88,7 +88,7 @@ class ActorRunner:
         return self._actor.running < self._actor.info.max_concurrency
 
     def call(self, assignment: Assignment) -> None:
-        """Run a call, or begin it in a thread or in the event loop."""
+        """Run a call, or start it in a thread or in the event loop."""
         restore, self._executor.restore = self._executor.restore, None
         if restore is not None and not self._actor.restored(restore):
             return
@@ -101,7 +101,7 @@ class ActorRunner:
             return
         with self._world:
             if self._actor.info.max_concurrency > 1:
-                # From the second assignment on: the creation has been reported the plain way.
+                # Not before the first call, as the creation is reported like a task.
                 self._executor.run_concurrently(assignment.spec)
             self._actor.running += 1
         if self._coroutines is not None:
@@ -112,7 +112,7 @@ class ActorRunner:
             )
 
     def _simple(self, assignment: Assignment) -> Callable[[], Any] | None:
-        """Return a call whose plain value may be reported with others; None if it is no such."""
+        """Return a call whose value may be reported with others'; None for any other call."""
         spec, extra = assignment.spec, assignment.spec.extra
         assert extra is not None
         special = extra.stream or extra.retry_on or extra.method in BUILT_IN
@@ -157,11 +157,11 @@ class ActorRunner:
         self._actor.ended()
 
     def exit(self, leaving: ActorExit) -> None:
-        """End the actor as its own code asks outside of a call."""
+        """End the actor because its own code asks for it outside of a call."""
         self._actor.exit(leaving)
 
     def end(self) -> None:
-        """Run the actor's last code before the process ends."""
+        """Run the actor's shutdown code before the process ends."""
         self._actor.end()
 
     def is_idle(self) -> bool:
@@ -184,7 +184,7 @@ class CallCoroutines:
         """The running calls, by array."""
 
     def begin_soon(self, assignment: Assignment) -> None:
-        """Begin a call in the loop; called by another thread."""
+        """Begin a call in the loop, from another thread."""
         self._loop.call_soon_threadsafe(self._begin, assignment)
 
     def _begin(self, assignment: Assignment) -> None:
@@ -193,14 +193,14 @@ class CallCoroutines:
         self._running[array] = task
         task.add_done_callback(partial(self._done, array))
         if self._executor.is_cancelled(array):
-            # It is replayed.
+            # A replayed call, which was cancelled when it first ran.
             self._cancel(array)
 
     def _done(self, array: bytes, task: asyncio.Task[None]) -> None:
         self._running.pop(array, None)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
-            self._actor.crashed(error)  # the runtime's; a BaseException ends the loop
+            self._actor.crashed(error)  # the runtime's error; a BaseException ends the loop
 
     async def _run(self, assignment: Assignment) -> None:
         import asyncio
@@ -231,7 +231,7 @@ class CallCoroutines:
         except ActorExit as leaving:
             self._actor.exit(leaving)
         except asyncio.CancelledError:
-            # By `cancel`, or by the program: it awaited something that was cancelled.
+            # Cancelled by `cancel`, or because the program awaited something cancelled.
             calls.reports.cancelled(spec, started_s)
         except Exception as error:
             if self._executor.is_cancelled(spec.array):
@@ -242,7 +242,7 @@ class CallCoroutines:
             raise
         except BaseException as error:
             if not self._loop.is_running():
-                raise  # the process has ended: no thread waits for its coroutines
+                raise  # the process has ended, and no thread waits for its coroutines
             self._actor.crashed(error)
         finally:
             context.over = True
@@ -250,7 +250,7 @@ class CallCoroutines:
         self._actor.ended()
 
     def _took_effect(self, spec: TaskSpec) -> None:
-        """Count a call. A checkpoint runs the program's code, which may end the actor."""
+        """Count a call. A checkpoint runs user code, which may end the actor."""
         if self._executor.exiting:
             return
         try:
@@ -259,9 +259,9 @@ class CallCoroutines:
             self._actor.exit(leaving)
 
     async def _stream(self, assignment: Assignment, items: Any) -> int:
-        """Report items as they are yielded; return how many. An error is the last item.
+        """Report items as they are yielded; return their number. An error is the last item.
 
-        A cancelled stream ends where it would yield the next item.
+        A cancelled stream ends before the next item.
         """
         spec, count = assignment.spec, 0
         calls = self._calls
@@ -274,7 +274,7 @@ class CallCoroutines:
                     calls.reports.item(spec, count, item)
                     count += 1
                     if count == assignment.cancelled:
-                        # It is replayed, and was cancelled where it waits next.
+                        # A replayed stream, whose first run was cancelled after this item.
                         self._cancel(spec.array)
             else:
                 for item in items:
@@ -291,7 +291,7 @@ class CallCoroutines:
         return count
 
     def cancel_soon(self, call: bytes) -> None:
-        """Cancel a running call; called within a turn, by any thread."""
+        """Cancel a running call; within a turn, from any thread."""
         self._loop.call_soon_threadsafe(self._cancel, call)
 
     def _cancel(self, call: bytes) -> None:
@@ -299,13 +299,13 @@ class CallCoroutines:
         if task is not None:
             coroutine: Any = task.get_coro()
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-                # A coroutine that is cancelled before it begins would not report its end.
+                # A coroutine that is cancelled before it begins could not report its end.
                 self._loop.call_soon(self._cancel, call)
                 return
             task.cancel()
 
 
-async def _made_in_loop(cls: type, *args: Any, **kwargs: Any) -> Any:
+async def _make_async(cls: type, *args: Any, **kwargs: Any) -> Any:
     """Make an instance of a class whose ``__init__`` is async."""
     instance = cls.__new__(cls, *args, **kwargs)
     await instance.__init__(*args, **kwargs)

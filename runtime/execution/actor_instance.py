@@ -13,7 +13,7 @@ from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.messages import ActorInfo, RestoreActor, TaskSpec
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 from raytwin.runtime.execution.call_execution import CallRunner
-from raytwin.runtime.execution.user_errors import is_error, last_words, lines_of
+from raytwin.runtime.execution.user_errors import crash_reason, is_error, traceback_text
 from raytwin.runtime.session.task_context import CallContext
 from raytwin.runtime.session.world import World
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("raytwin")
 
 BUILT_IN = (READY, TERMINATE, CALL)
-"""Names of calls that every actor answers."""
+"""The names of the methods that every actor has."""
 
 
 class EventLoop:
     """The event loop of an actor whose class has async methods.
 
-    It is one loop, on one thread, from before the constructor to the actor's end: tasks that the
-    constructor or a call has started go on when these have ended. All of the actor's own code
+    One loop runs on one thread from before the constructor to the actor's end: asyncio tasks
+    outlive the constructor or call that has started them. All of the actor's own code
     runs on that thread, so objects that belong to a thread or to a loop (a connection to sqlite,
     a future) work in the constructor and in every call.
     """
 
     def __init__(self, world: World, failed: Callable[[BaseException], None]) -> None:
-        """Start the loop; `failed` is called if something in it ends the process."""
+        """Start the loop, and call `failed` with an error in it that ends the process."""
         self._world = world
         self._failed = failed
         self._end: BaseException | None = None
         self.loop = world.start_event_loop(self._ended)
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """Call a function in the loop, as an asyncio task; return or raise what it does.
+        """Call a function in the loop, as an asyncio task; return its value or raise its error.
 
-        A coroutine is awaited. Must not be called on the loop's own thread.
+        Awaits the value if it is a coroutine. Not for the loop's own thread.
         """
         world = self._world
         values: list[Any] = []
@@ -59,16 +59,16 @@ class EventLoop:
             except world.unwinding:
                 raise
             except BaseException as error:
-                # All of them: the thread that waits raises it.
+                # Every error, as the waiting thread raises it.
                 errors.append(error)
-            world.nudge()
+            world.wake_blocked()
 
         # In the list, since a loop alone does not keep its tasks.
         self.loop.call_soon_threadsafe(lambda: tasks.append(self.loop.create_task(run())))
         world.block(lambda: bool(values or errors or self._end), None)
         if values:
             return values.pop()
-        # The list does not refer to it any more: its traceback refers to this frame.
+        # Popped, since the error's traceback refers to this frame, and so to the list.
         raise errors.pop() if errors else self._take_end()
 
     def _ended(self, error: BaseException) -> None:
@@ -81,7 +81,7 @@ class EventLoop:
 
 
 def has_async_methods(cls: type) -> bool:
-    """Whether a class is an async actor's: any of its methods is a coroutine's or yields so."""
+    """Whether a class is an async actor's: one of its methods is a coroutine or async generator."""
     return any(
         inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
         for _, member in inspect.getmembers(cls, inspect.isroutine)
@@ -89,7 +89,7 @@ def has_async_methods(cls: type) -> bool:
 
 
 class ActorInstance:
-    """The one actor of a worker, as the threads or coroutines that run its calls see it."""
+    """The one actor of a worker, which threads or coroutines share that run its calls."""
 
     def __init__(self, calls: CallRunner, info: ActorInfo) -> None:
         self._calls = calls
@@ -97,22 +97,22 @@ class ActorInstance:
         self._executor = calls.executor
         self.info = info
         self.plain = not (info.max_restarts or info.checkpoint_interval)
-        """Its results need no log: they may be reported together."""
+        """Whether its calls need no log, so that their results may be reported together."""
         self.instance: Any = None
         self.loop: EventLoop | None = None
-        """Where all of its code runs if the class has async methods; None: it has none."""
+        """The loop that runs all of its code; None if the class has no async methods."""
         self.running = 0
-        """Calls that run at the same time now."""
+        """The number of calls that run now, of concurrent calls."""
         self._effects = 0
-        """Calls that took effect, those before the restored checkpoint included."""
+        """The number of calls that took effect, also before the restored checkpoint."""
         self._save_failed = False
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """Run the class's own code: in the event loop if it has one."""
+        """Run the class's own code, in the event loop if there is one."""
         return call() if self.loop is None else self.loop.run(call)
 
     def restored(self, restore: RestoreActor) -> bool:
-        """Load a checkpoint into the new instance; False: that failed, and the actor ends."""
+        """Load a checkpoint into the new instance; return False if it raised, and end the actor."""
 
         def load() -> None:
             self.instance.__ray_restore__(self._world.deserialize(restore.state))
@@ -122,17 +122,17 @@ class ActorInstance:
         except BaseException as error:
             if not is_error(error):
                 raise
-            # The actor is not restarted, as after its constructor: it would raise again.
+            # As with the constructor no restart follows, since it would raise again.
             self.instance = None
             with self._world:
-                why = ActorDeath(DeathCause.RESTORE_RAISED, detail=lines_of(error))
+                why = ActorDeath(DeathCause.RESTORE_RAISED, detail=traceback_text(error))
                 self._executor.leave(why)
             return False
         self._effects = restore.calls
         return True
 
     def _save(self) -> None:
-        """Take a checkpoint; if that fails the one before is kept."""
+        """Take a checkpoint; if that fails, the actor keeps its last one."""
         try:
             state = self._calls.references.dumps_lasting(self.instance.__ray_save__())
             most = self._calls.session.client.config.checkpoint_bytes_max
@@ -142,7 +142,7 @@ class ActorInstance:
             if not is_error(error):
                 raise
             if not self._save_failed:
-                # Once: the next one may well fail for the same reason.
+                # Logged once, as the next checkpoint may well fail for the same reason.
                 self._save_failed = True
                 log.warning(
                     "%s took no checkpoint, the one before is kept: %s: %s",
@@ -173,13 +173,13 @@ class ActorInstance:
         if name == CALL:
             return lambda function, *args, **kwargs: function(self.instance, *args, **kwargs)
         method: Callable[..., Any] = getattr(self.instance, name)
-        return self._tried_again(spec, method) if spec.extra.retry_on else method
+        return self._with_retries(spec, method) if spec.extra.retry_on else method
 
-    def _tried_again(self, spec: TaskSpec, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method that is called again after the errors that it is retried for.
+    def _with_retries(self, spec: TaskSpec, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method that calls `method` again after the errors for which it is retried.
 
-        The tries are one call: no other call comes in between where calls run one at a time,
-        and an actor that is reconstructed repeats them.
+        All tries are one call: if calls run one at a time, no other call runs between them,
+        and a reconstructed actor repeats them.
         """
 
         def again(*args: Any, **kwargs: Any) -> Any:
@@ -213,15 +213,15 @@ class ActorInstance:
         raise ActorExit(ActorDeath(DeathCause.TERMINATED))
 
     def exit(self, leaving: ActorExit) -> None:
-        """End the actor as a call asks; calls that run at the same time go on to their ends."""
+        """End the actor because a call asks for it; concurrent calls run to their ends."""
         with self._world:
             self._executor.leave(leaving.why)
-        self._world.nudge()
+        self._world.wake_blocked()
 
     def end(self) -> None:
         """Run ``__ray_shutdown__`` and the exit handlers.
 
-        The node ends the process if that takes too long.
+        The node kills the process if they take too long.
         """
         if self._executor.crashed:
             return
@@ -234,32 +234,32 @@ class ActorInstance:
             except BaseException as error:
                 if self._world.is_for_driver(error):
                     raise
-                # As text: the error refers to the instance.
+                # As text, since the error refers to the instance, which is to be collected.
                 name = type(self.instance).__name__
-                log.error("%s.__ray_shutdown__ raised\n%s", name, lines_of(error))
+                log.error("%s.__ray_shutdown__ raised\n%s", name, traceback_text(error))
             del shutdown
         self.instance = None
         self._world.run_exit_handlers()
 
     def crashed(self, error: BaseException) -> None:
-        """End the actor as its process's crash: a call raised SystemExit, or the runtime failed."""
+        """End the actor by a crash: a call raised SystemExit, or the runtime failed."""
         if not self._executor.leaving or (self.loop and not self.loop.loop.is_running()):
             if isinstance(error, Exception):
                 log.error("the runtime failed around a call", exc_info=error)
             with self._world:
-                self._executor.crash(ActorDeath(DeathCause.WORKER_DIED, detail=last_words(error)))
-            self._world.nudge()
+                self._executor.crash(ActorDeath(DeathCause.WORKER_DIED, detail=crash_reason(error)))
+            self._world.wake_blocked()
         if self._world.is_for_driver(error):
             raise error
 
     def call_context(self, spec: TaskSpec) -> CallContext:
-        """Return what numbers the children of a call that runs at the same time as others."""
+        """Return the context of a concurrent call, which numbers its children."""
         return CallContext(task_id(spec.array, 0), self._calls.session.client.submitter.job)
 
     def ended(self) -> None:
-        """Count a call that has ended beside others."""
+        """Note the end of a concurrent call."""
         if self._calls.references.dropped:
             self._calls.tidy()
         with self._world:
             self.running -= 1
-        self._world.nudge()
+        self._world.wake_blocked()

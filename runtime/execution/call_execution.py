@@ -1,8 +1,8 @@
-"""Running one call, of a task or of an actor: load, decode, call, report.
+"""Runs one call, of a task or of an actor: loads, decodes, calls, reports.
 
-Values that fit go in the report; larger ones are written to the store first. A report is of
-consecutive elements of one range, and accounts for their time: the methods of `Reporter` return
-the time up to which that is so.
+A report contains the small values; the worker writes larger ones to the store first. A report is
+of consecutive elements of one range, and accounts for their time: the methods of `Reporter` return
+the time up to which reports account for the range.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, Cancellation, DeathCause, pack
 from raytwin.runtime.control.worker.executor import Executor
-from raytwin.runtime.execution.user_errors import ConstructorFailed, users_frames, was_cancelled
+from raytwin.runtime.execution.user_errors import ConstructorFailed, user_traceback, was_cancelled
 from raytwin.runtime.serialization.pickling import Input
 from raytwin.runtime.session import job_setup
 from raytwin.runtime.session.session import Session
@@ -44,13 +44,13 @@ log = logging.getLogger("raytwin")
 
 _END = object()
 _PLAIN_BYTES = 16
-"""The size of a number in a list's serialized form, at most."""
+"""The most bytes of a number in a list's serialized form."""
 _PLAIN_BYTES_MAX = 1024
-"""Longer values are reported at once."""
+"""The longest value that waits for later ones, to be reported with them."""
 
 
 class CallRunner:
-    """Runs the calls of one worker, and has the functions that it has loaded."""
+    """Runs the calls of one worker, and caches the functions that it has loaded."""
 
     def __init__(self, world: World, session: Session, executor: Executor, node: int) -> None:
         self.world = world
@@ -62,7 +62,7 @@ class CallRunner:
         session.actors.loaded = self.function
 
     def function(self, key: bytes) -> Callable[..., Any]:
-        """Return the function or class of an ID, loaded once per worker."""
+        """Return the function or class of an ID; load it once."""
         function = self._functions.get(key)
         if function is None:
             setup, blob = job_setup.unwrap(self.executor.functions[key])
@@ -94,8 +94,8 @@ class CallRunner:
             for value in unread:
                 self.session.values.skip_input(value)
         if self.references.received:
-            self.references.came_in_arguments(spec.array)
-            # The arguments go when the function ends: references that are left then were kept.
+            self.references.contained_in_arguments(spec.array)
+            # Drops the arguments with the call: references left after it were kept by user code.
             given = [(args, kwargs)]
 
             def once() -> Any:
@@ -108,10 +108,10 @@ class CallRunner:
     def run_simple(
         self, first: Assignment, simple: Callable[[Assignment], Callable[[], Any] | None]
     ) -> Assignment | None:
-        """Run calls one after another as long as they are simple; return the first that is not.
+        """Run calls one after another while they are simple; return the first that is not.
 
-        `simple` returns a simple call. Plain values are reported with those of the calls before,
-        and need no more than one turn a call.
+        `simple` returns the call of a simple assignment, else None. Plain values are reported with
+        those of the calls before, and need only one turn per call.
         """
         world, executor, references = self.world, self.executor, self.references
         futures, counter = self.session.futures, self.session.client.references.counter
@@ -124,7 +124,7 @@ class CallRunner:
                 call = simple(assignment)
                 if call is None:
                     return assignment
-                # The arguments go with the call: the references inside are counted below.
+                # Drops the arguments with the call: the references inside are counted below.
                 value = call()
                 del call
                 if futures.thread is not None:
@@ -132,7 +132,7 @@ class CallRunner:
             except BaseException as error:
                 call = None
                 caught = [error]
-                self.run_call(spec, lambda: again(caught), started_s)  # noqa: B023
+                self.run_call(spec, lambda: reraise(caught), started_s)  # noqa: B023
                 break
             nbytes = plain_bytes(value)
             if nbytes < 0 or counter.guarded or cancelled:
@@ -154,7 +154,7 @@ class CallRunner:
     def run_call(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
         """Run a call and report its value, its error or its cancellation.
 
-        Raises what ends the worker: ActorExit, SystemExit and the like.
+        Raises the errors that end the worker: ActorExit, SystemExit and the like.
         """
         try:
             try:
@@ -173,7 +173,7 @@ class CallRunner:
             return
         except BaseException as error:
             if not self.is_cancellation(error):
-                raise  # the task's own; ends the worker
+                raise  # the task's own error, which ends the worker
             self.reports.cancelled(spec, started_s)
             return
         self.reports.values(spec, started_s, values)
@@ -186,7 +186,7 @@ class CallRunner:
     # -- a stream --------------------------------------------------------------
 
     def run_stream(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
-        """Report items as they are yielded, then their number; see `ids`."""
+        """Run a stream: report items as they are yielded, then their number; see `ids`."""
         assert spec.extra is not None
         count = 0
         try:
@@ -230,7 +230,7 @@ class CallRunner:
         self.reports.values(spec, started_s, [DynamicObjectRefGenerator(refs)])
 
     def tidy(self) -> None:
-        """Count the references that the last task has dropped at its end."""
+        """Count the references that the last task has dropped when it ended."""
         with self.world:
             self.references.collect()
 
@@ -240,10 +240,10 @@ class Returns(tuple[Any, ...]):
 
 
 def returned(spec: TaskSpec, value: Any) -> Any:
-    """Return the value of a task with one reference, `Returns` for any other number.
+    """Return the value of a task with one return value, `Returns` for any other number.
 
-    Of a generator, which is run here, one reference has the first item. Raises
-    TypeError and ValueError if there are not as many values as references.
+    A generator runs here; as a single return value it gives its first item. Raises
+    TypeError and ValueError if the number of values is wrong.
     """
     if spec.returns == 1:
         return _first(spec, value) if isinstance(value, GeneratorType) else value
@@ -265,13 +265,13 @@ def returned(spec: TaskSpec, value: Any) -> Any:
 
 
 def close(items: Any) -> None:
-    """End a generator where it has yielded. Raises what it raises then."""
+    """End a generator at its last yield. Raises the generator's own error then."""
     if isinstance(items, GeneratorType):
         items.close()
 
 
 def _first(spec: TaskSpec, items: Iterator[Any]) -> Any:
-    """Return the first item; as in Ray the log alone has what comes after it."""
+    """Return the first item; as in Ray, further items and errors are only logged."""
     first = next(items, _END)
     if first is _END:
         raise ValueError(f"{spec.name}() has num_returns=1 and yielded nothing")
@@ -299,7 +299,7 @@ class Reporter:
     def values(self, spec: TaskSpec, started_s: float, values: list[Any]) -> float:
         """Report the values of elements from `Executor.base` on; return the time.
 
-        The list is the reporter's from here on: references in it are dropped first.
+        The reporter owns the list, and drops the references in it before it reports.
         """
         given = values
         start = self._base_of(spec)
@@ -313,7 +313,7 @@ class Reporter:
                 if len(values) == 1
                 else any(looks_large(value, most) for value in values)
             ):
-                # Each on its own at once, so that the large ones are serialized once.
+                # One by one at once, so that large values are serialized only once.
                 return self._large(spec, started_s, values)
             serialize = self.world.serialize if spec.returns == 1 else self.world.serialize_values
             payload = serialize(values)
@@ -324,7 +324,7 @@ class Reporter:
                 if payload.contained or self.session.client.references.counter.loans:
                     if payload.contained:
                         with self.world:
-                            result.refs = self.session.references.hand_over(
+                            result.refs = self.session.references.pin_contained(
                                 spec.array, payload.contained
                             )
                     del payload
@@ -333,10 +333,10 @@ class Reporter:
                 return self._report(spec, result, started_s)
         except Exception as error:
             if count == 1:
-                return self.error(one_of(spec, start), started_s, error)
+                return self.error(single_element(spec, start), started_s, error)
         if count == 1:
             return self._large(spec, started_s, values)
-        # Together too large, or one cannot be serialized: one by one.
+        # The values are together too large, or one cannot be serialized: one by one.
         for value in values:
             started_s = self.values(spec, started_s, [value])
         return started_s
@@ -367,7 +367,7 @@ class Reporter:
                 for ret, offset in enumerate(offsets):
                     if offset >= 0:
                         self.session.client.requests.abandon(object_id(spec.array, index, ret))
-            return self.error(one_of(spec, index), started_s, error)
+            return self.error(single_element(spec, index), started_s, error)
         if not any(sizes):
             sizes, offsets = [], []
         result = RangeResult(
@@ -376,7 +376,7 @@ class Reporter:
         )  # fmt: skip
         if contained:
             with self.world:
-                result.refs = self.session.references.hand_over(spec.array, contained)
+                result.refs = self.session.references.pin_contained(spec.array, contained)
         if contained or self.session.client.references.counter.loans:
             contained.clear()
             small.clear()
@@ -385,18 +385,18 @@ class Reporter:
         return self._report(spec, result, started_s)
 
     def early(self, spec: TaskSpec, started_s: float, values: list[Any]) -> float:
-        """Report values of a range that still runs, if it can be done at once.
+        """Report small values without references of a range that still runs.
 
-        Called within a turn. Return up to when the range's time is reported.
+        Called within a turn. Return the time up to which reports account for the range.
         """
         try:
             payload = self.world.serialize(values)
         except Exception:
-            # Nothing is lost: this report is only early. The range's own report
-            # serializes the values again, one by one, and says which one failed.
+            # The range's own report serializes the values again, one by one, and
+            # reports the error of the one that fails.
             return started_s
         if payload.contained:
-            return started_s  # the range's own loop sees to them
+            return started_s  # the range's own loop reports them
         if payload.nbytes > self.session.client.config.inline_bytes_max:
             return started_s
         result = RangeResult(
@@ -410,7 +410,7 @@ class Reporter:
     # -- items of a stream ------------------------------------------------------
 
     def last(self, spec: TaskSpec, index: int, error: Exception) -> None:
-        """The generator has raised: that is its last item."""
+        """Report the error that a generator has raised, as its last item."""
         self._send_item(spec, index, USER_ERROR, self._pack_error(spec.name, error))
 
     def item(self, spec: TaskSpec, index: int, value: Any) -> None:
@@ -434,14 +434,14 @@ class Reporter:
         with self.world:
             self.session.references.collect()
             if contained:
-                result.refs = self.session.references.hand_over(spec.array, contained)
+                result.refs = self.session.references.pin_contained(spec.array, contained)
             self.executor.items([result])
         self.session.waits.interrupt_here()
 
     # -- errors -----------------------------------------------------------------
 
     def error(self, spec: TaskSpec, started_s: float, error: Exception) -> float:
-        """Report elements that failed: all of `spec` that are still this worker's."""
+        """Report the failure of all elements of `spec` that this worker still has."""
         if self.wants_retry(spec, error):
             status, payload = RETRY, b""
             self._end_try(error)
@@ -457,30 +457,29 @@ class Reporter:
         return self._failure(spec, started_s, status, payload)
 
     def _end_try(self, error: Exception) -> None:
-        """End the children of a failed try before the next one begins, for instance a named
-        actor."""
+        """End the children of a failed try, such as a named actor, before the next try begins."""
         traceback.clear_frames(error.__traceback__)
         with self.world:
             self.session.references.collect()
             self.session.client.buffer.flush()
 
     def cancelled(self, spec: TaskSpec, started_s: float, interrupted: bool = True) -> float:
-        """Report an element that a cancellation has ended, or a call that has gone on."""
+        """Report a cancelled element: interrupted, or run to its end nevertheless."""
         midway = Cancellation(spec.name, begun=True, interrupted=interrupted)
         return self._failure(spec, started_s, SYSTEM_ERROR, pack(midway))
 
     def wants_retry(self, spec: TaskSpec, error: Exception) -> bool:
-        """Whether an error counts as one of the system, and tries are left.
+        """Whether the system retries a task after this error, and retries are left.
 
-        A call of an actor is tried again where it is, in its turn: see `actor_execution`.
-        A cancelled task or call is not tried again, whatever it raises.
+        A call of an actor is retried within the call: see `ActorInstance.method`.
+        A cancelled task or call is not retried, whatever it raises.
         """
         called = spec.extra is not None and spec.extra.call
         cancelled = self.executor.cancelled >= 0
         return bool(spec.retries) and not (called or cancelled) and self.is_retried(spec, error)
 
     def is_retried(self, spec: TaskSpec, error: Exception) -> bool:
-        """Whether the task is to be tried again after such an error."""
+        """Whether the task's options ask for a retry after such an error."""
         extra = spec.extra
         if extra is None or not extra.retry_on:
             return False
@@ -488,7 +487,7 @@ class Reporter:
 
     def _failure(self, spec: TaskSpec, started_s: float, status: int, payload: bytes) -> float:
         with self.world:
-            # In one turn: the limit may come down at any other time.
+            # In one turn, as the node may lower the limit between turns.
             start = self._base_of(spec)
             count = 1
             if not self.executor.concurrent:
@@ -497,10 +496,10 @@ class Reporter:
             return self._report(spec, result, started_s)
 
     def _pack_error(self, name: str, error: Exception) -> bytes:
-        lines = traceback.format_exception(type(error), error, users_frames(error))
+        lines = traceback.format_exception(type(error), error, user_traceback(error))
         try:
-            # Serialized on its own, so that a cause which cannot be loaded
-            # where it is raised again does not take the traceback along.
+            # Serialized on its own, so that the traceback arrives even if the
+            # exception cannot be loaded there.
             cause = self.session.references.dumps(error)
         except Exception as failed:
             cause = None
@@ -532,14 +531,14 @@ class Reporter:
         return now_s
 
     def _base_of(self, spec: TaskSpec) -> int:
-        """Return the first element of a range that is not reported."""
+        """Return the first unreported element of a range."""
         return spec.start if self.executor.concurrent else self.executor.base
 
 
 def plain_bytes(value: Any) -> int:
-    """Return about how long a value is in a list's serialized form; -1 if it is not plain.
+    """Return a value's approximate size in a list's serialized form; -1 if it is not plain.
 
-    A plain value is short and cannot change, so that it may be serialized later.
+    A plain value is short and immutable, so it may be serialized later.
     """
     kind = type(value)
     if kind is bytes or kind is str:
@@ -553,16 +552,16 @@ def plain_bytes(value: Any) -> int:
     return nbytes if nbytes <= _PLAIN_BYTES_MAX else -1
 
 
-def again(caught: list[BaseException]) -> Any:
-    """Raise a caught error where it can be reported.
+def reraise(caught: list[BaseException]) -> Any:
+    """Raise a caught error again, so that `run_call` reports it.
 
-    Not from a variable: its traceback would refer to it, and all that it keeps alive
-    would be so until the garbage collector finds the circle.
+    The error is popped, not in a variable: its traceback would refer to the frame that refers to
+    the error, and only the garbage collector would free that cycle.
     """
     raise caught.pop()
 
 
-def one_of(spec: TaskSpec, index: int) -> TaskSpec:
+def single_element(spec: TaskSpec, index: int) -> TaskSpec:
     """Return element `index` of a range as a range."""
     return TaskSpec(
         spec.array, index, 1, spec.function, b"", spec.owner, spec.demand, (), spec.returns,

@@ -1,10 +1,10 @@
-"""Running tasks in a worker.
+"""Runs tasks in a worker.
 
 A range of short tasks is one loop with one report; between elements the loop
-stops only when `World.due` says so. An element's error, or a value too
-large for a message, ends a report early: such an element is reported alone.
+stops only when `World.due` tells it. An element that raises, or whose value is too
+large for a message, ends the report before it and is reported alone.
 
-The loop cannot report while an element runs. A further thread of the process calls
+The loop cannot report while an element runs. A second thread of the process calls
 `TaskRunner.report_meanwhile`, and so does an element that waits: it may wait for tasks that
 need the values before it.
 """
@@ -20,7 +20,7 @@ from raytwin.runtime.control.core.task_ranges import job_of_task
 from raytwin.runtime.control.messages import Assignment, TaskSpec
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.actor_execution import ActorRunner
-from raytwin.runtime.execution.call_execution import CallRunner, one_of, returned
+from raytwin.runtime.execution.call_execution import CallRunner, returned, single_element
 from raytwin.runtime.session.session import Session
 from raytwin.runtime.session.world import World
 
@@ -40,12 +40,12 @@ class TaskRunner:
         executor.report_early = self.report_meanwhile
         self.actor: ActorRunner | None = None
         self._looping = False
-        """Whether user code runs in the loop over a range, so that the values so far are stable."""
+        """Whether the loop over a range runs user code, so that it does not change the values."""
         self._since_s = 0.0
-        """The time up to which the running time of that range is reported."""
+        """The time up to which reports account for that range."""
 
     def run(self, assignment: Assignment) -> None:
-        """Run one range and report all of it that the node has not taken back."""
+        """Run one range, and report the elements that the node has not taken back."""
         if not self.session.client.submitter.job:
             self.session.client.submitter.job = job_of_task(assignment.spec)
         rest = self.calls.run_simple(assignment, self._simple)
@@ -65,7 +65,7 @@ class TaskRunner:
                 function = self.calls.function(spec.function)
                 star, items = self.world.deserialize(spec.args)
                 if self.references.received:
-                    self.references.came_in_arguments(spec.array)
+                    self.references.contained_in_arguments(spec.array)
         except Exception as error:
             self.reports.error(spec, started_s, error)
             return
@@ -90,7 +90,7 @@ class TaskRunner:
             self.calls.tidy()
 
     def _simple(self, assignment: Assignment) -> Callable[[], Any] | None:
-        """Return a call whose plain value may be reported with others; None if it is no such."""
+        """Return a call whose value may be reported with others'; None for any other call."""
         spec = assignment.spec
         if spec.extra is not None or spec.first >= 0 or spec.start or spec.returns != 1:
             return None
@@ -108,11 +108,11 @@ class TaskRunner:
         """Whether there is nothing left to run, and no call runs in another thread."""
         executor = self.executor
         if not executor.exiting:
-            return False  # as most often, and it is asked several times a call
+            return False  # the common case, tested several times a call
         return self.actor is None or executor.crashed or self.actor.is_idle()
 
     def end(self) -> None:
-        """Do what there is to do before the process ends."""
+        """Run the actor's shutdown code, if there is an actor, before the process ends."""
         if self.actor is not None:
             self.actor.end()
 
@@ -122,7 +122,7 @@ class TaskRunner:
             assert extra is not None
             spec = assignment.spec
             self.session.context.actor = (spec.array, extra.actor)
-            self.session.context.actor_stands = (spec.demand, extra)
+            self.session.context.creation_options = (spec.demand, extra)
             actors = self.session.actors
             actors.actor_function, actors.actor_owner = spec.function, spec.owner
             self.actor = ActorRunner(self.calls, assignment)
@@ -130,7 +130,7 @@ class TaskRunner:
             try:
                 self.actor.call(assignment)
             except ActorExit as leaving:
-                # Not the method: its state's save or restore, or a value's serialization.
+                # Not the method has raised it, but a checkpoint or the pickling of a value.
                 self.actor.exit(leaving)
 
     # -- a range ---------------------------------------------------------------
@@ -151,7 +151,7 @@ class TaskRunner:
             try:
                 for item in items[at - spec.first : executor.limit - spec.first]:
                     value = function(item)
-                    # Here, as a call of `returned` would cost more than a short element.
+                    # Tested here, as a call of `returned` would cost more than a short element.
                     append(returned(spec, value) if type(value) is GeneratorType else value)
                     if due():
                         break
@@ -170,22 +170,22 @@ class TaskRunner:
                 executor.alerts.clear()
                 values = list(executor.values)
                 done = executor.current()
-                unwanted = executor.cancelled == done  # forgotten when values are reported
+                unwanted = executor.cancelled == done  # reporting the values resets `cancelled`
             if values:
                 self._since_s = self.reports.values(spec, self._since_s, values)
             if error is not None:
-                one = one_of(spec, done)
+                one = single_element(spec, done)
                 if unwanted:
                     one.retries = 0
                 self._since_s = self.reports.error(one, self._since_s, error)
             elif cancelled:
-                self._since_s = self.reports.cancelled(one_of(spec, done), self._since_s)
+                self._since_s = self.reports.cancelled(single_element(spec, done), self._since_s)
 
     def report_meanwhile(self) -> None:
-        """Report the values of a range so far, while an element of it runs.
+        """Report the values of a range so far, while one of its elements runs.
 
         Called within a turn, by another thread or by an element that waits.
-        The loop reports the values that cannot be reported so.
+        The loop itself reports values that are too large or contain references.
         """
         values = list(self.executor.values)
         spec = self.executor.running

@@ -1,3 +1,3 @@
-"""Values as bytes and back: all pickling, of both worlds."""
+"""Serializes and deserializes values: all pickling of both worlds."""
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What both worlds' pickles have in common: the pickler, and the classes that stand in for values.
+"""The pickler of both worlds, and the classes that stand in for values in a pickle.
 
 `Input` stands in serialized arguments for the value of a dependency. `Frames` are the values of a
 task with several return values, which travel in one message. Loading a pickle is all or nothing,
-and each value belongs to a reference of its own. So each is a **frame**, a pickle of its own, which
-is loaded when a program reads it and fails alone.
+and each value belongs to a reference of its own. So each value is a **frame**, a pickle of its own:
+a program loads it when it reads it, and an error concerns that value alone.
 
-The results of consecutive elements of an array are one pickle nevertheless: that makes short tasks
-cheap. Frames of objects whose class travels by value have the class in each, which takes 30 times
-as long. An element that cannot be loaded fails those that came in one message with it.
+The results of consecutive elements of an array are one pickle nevertheless, which makes short tasks
+cheap: if a class travels by value, each frame would contain the class, which takes 30 times as
+long. An element that cannot be loaded also fails the other elements of its message.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Any
 import cloudpickle
 
 SHARED_BYTES_MIN = 2048
-"""Arrays of so many bytes are read in the object store, where they are; smaller ones are copied
-out of it, since a buffer of its own takes longer than the copies."""
+"""The smallest array that is read in the object store without a copy, bytes. Smaller ones are
+copied, since a separate buffer takes longer than the copies."""
 
 _PROTOCOL = 5
 _BY_CLOUDPICKLE = (type, FunctionType)
-"""What cloudpickle may send by value: functions and classes, metaclasses' too."""
+"""The types that cloudpickle may send by value: functions and classes, also of metaclasses."""
 
 
 class Pickler(cloudpickle.Pickler):
-    """cloudpickle's, in less time for values of many parts."""
+    """cloudpickle's pickler, made faster for values of many parts."""
 
     def __init__(self, file: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None) -> None:
-        # Every object's class is looked up in it: in a ChainMap that takes a microsecond.
+        # A dict, since pickling looks up each object's class: a microsecond in a ChainMap.
         self.dispatch_table = dict(copyreg.dispatch_table)
         for table in reversed(cloudpickle.Pickler.dispatch_table.maps):
             self.dispatch_table.update(table)
@@ -59,7 +59,7 @@ class Input:
 
 
 class Frames:
-    """Values, each a pickle of its own, which is loaded, and may raise, when it is read.
+    """Values, each a pickle of its own, which is loaded when the program reads it, and may raise.
 
     `frames` has a pickle and its out-of-band buffers for each value.
     """

@@ -1,9 +1,9 @@
-"""A value that is nothing but its size, in real bytes.
+"""A value of a given size without contents, in real bytes.
 
-Programs that study data movement (locality, striping, eviction) care how large
-their objects are and not about their contents. `Blob` gives them memory of that size
-that was really written; the simulator has a virtual one of the same name, so a
-program uses it the same way on both.
+Programs that study data movement (locality, striping, eviction) care about the size
+of their objects and not about the contents. `Blob` gives them memory of that size
+that was really written. The simulator has a virtual class of the same name, so
+programs are the same on both.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _FILL = 0xA5  # not zero: pages of zeros may be left out, merged or compressed a
 class Blob:
     """`nbytes` bytes of memory, every page of them touched.
 
-    Two blobs are equal if they have the same size. Written to the object store
-    once and read from there without a copy. Raises ValueError if `nbytes` is
+    Two blobs are equal if they have the same size. A blob is written to the object
+    store once and read there without a copy. Raises ValueError if `nbytes` is
     negative.
     """
 
@@ -28,7 +28,7 @@ class Blob:
     def __init__(self, nbytes: int) -> None:
         if nbytes < 0:
             raise ValueError(f"nbytes must not be negative, got {nbytes}")
-        import numpy as np  # as in `serialization`: not before it is needed
+        import numpy as np  # imported late, as in `serialization`
 
         self._bytes = np.full(nbytes, _FILL, np.uint8)
 
@@ -47,13 +47,13 @@ class Blob:
         return f"Blob({self.nbytes})"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., Blob], tuple[Any, ...]]:
-        if int(protocol) < 5:  # no out-of-band buffers there, as in copy.copy
+        if int(protocol) < 5:  # as in copy.copy, which has no out-of-band buffers
             return Blob, (self.nbytes,)
         return _over, (pickle.PickleBuffer(self._bytes.data),)
 
 
 def _over(buffer: Any) -> Blob:
-    """Return the blob that `buffer` holds, not a copy of it."""
+    """Return the blob whose bytes are `buffer`, without a copy."""
     import numpy as np
 
     blob = object.__new__(Blob)

@@ -1,10 +1,10 @@
 """Values as bytes, and back without a copy.
 
-Two forms, distinguished by their first bytes:
+The first bytes distinguish two forms:
 
-* **bare**: a pickle of protocol 5 (``80 05 ...``), when all of the value is in it;
-* **laid out**: when the value has large parts that stay out of the pickle (its
-  *buffers*, PEP 574). All numbers little-endian::
+* **bare**: a pickle of protocol 5 (``80 05 ...``) that contains the whole value;
+* **laid out**: a pickle and the large parts of the value that stay out of it (its
+  *buffers*, PEP 574). All numbers are little-endian::
 
       offset  bytes
       0       4       magic, "RTW1"
@@ -14,24 +14,23 @@ Two forms, distinguished by their first bytes:
       ...     p       the pickle
       ...             zeros up to a multiple of 64, then a buffer; b times
 
-  Where a buffer starts follows from the lengths before it, so buffers cannot
-  overlap, and a total other than the number of bytes at hand is an error.
+  A buffer's start follows from the lengths before it, so buffers cannot
+  overlap, and a total other than the number of bytes received is an error.
 
 Buffers are: the memory of every array that is exactly a ``numpy.ndarray``,
 holds no Python objects and has at least `SHARED_BYTES_MIN` bytes, a `bytes`
 object of at least `BYTES_OUT_OF_BAND_MIN` as the value itself, and each
-`pickle.PickleBuffer` of a class of its own. Such arrays come back as views of the
-bytes given to `deserialize`. Smaller ones are in the pickle, because a buffer costs
-more than the copy, and come back as views of `bytes` of their own. All are
+`pickle.PickleBuffer` that another class makes. `deserialize` returns such arrays as
+views of its argument. Smaller arrays are in the pickle, because a buffer costs
+more than the copy, and come back as views of `bytes` of their own. All arrays are
 read-only, small or large; copy one to change it.
 
-Everything else goes the way of cloudpickle: functions, lambdas, and classes of
-``__main__`` or of a function body travel by value, what can be imported travels
-by name. Plain values (numbers, strings and small containers of them) need nothing
-of that and are pickled directly: for a number, setting cloudpickle up takes longer
-than pickling.
+cloudpickle serializes everything else: functions, lambdas, and classes of
+``__main__`` or of a function body travel by value, importable ones by name. Plain
+values (numbers, strings and small containers of them) are pickled directly: for a
+number, setting cloudpickle up takes longer than pickling.
 
-Deserializing runs code that the bytes ask for. Only drivers and workers do it,
+Deserializing may run any code that the bytes name. Only drivers and workers do it,
 on bytes from processes that know the cluster's token.
 """
 
@@ -56,13 +55,13 @@ if TYPE_CHECKING:
 
 MAGIC = b"RTW1"
 BARE = b"\x80\x05"
-"""How every pickle of protocol 5 begins."""
+"""The first bytes of every pickle of protocol 5."""
 
 BYTES_OUT_OF_BAND_MIN = 64 * 1024
-"""From here on the copies saved are worth more than the larger layout, bytes."""
+"""The shortest bytes object for which saved copies are worth the larger layout."""
 
 Copy = Callable[[memoryview, int, "bytes | memoryview"], None]
-"""target, where in it, source"""
+"""A function of (target, offset in the target, source)."""
 
 
 def _copy(target: memoryview, start: int, source: bytes | memoryview) -> None:
@@ -70,8 +69,8 @@ def _copy(target: memoryview, start: int, source: bytes | memoryview) -> None:
 
 
 sink: ContextVar[list[Any] | None] = ContextVar("sink", default=None)
-"""While a value is serialized: its parts that have to be known besides its bytes. Objects
-that are pickled append themselves; it becomes `Serialized.contained`."""
+"""Collects the references inside of the value that is being serialized: each appends itself when
+it is pickled. The list becomes `Serialized.contained`."""
 
 _PROTOCOL = 5
 _NOT_A_PICKLE = f"not a pickle of protocol {_PROTOCOL}: {{}}"
@@ -80,9 +79,9 @@ _LENGTH_BYTES = 8
 
 _SCALARS: set[type] = {int, float, bool, complex, str, bytes, type(None)}
 _ndarray: Any = None
-"""numpy's class, once numpy is loaded: a driver that has no arrays need not have its
-10 MB. Workers have it from the zygote."""
-_PLAIN_ITEMS_MAX = 64  # beyond, the pickle itself takes most of the time
+"""numpy's class, once numpy is loaded: a driver without arrays need not load its
+10 MB. Workers inherit it from the zygote."""
+_PLAIN_ITEMS_MAX = 64  # in longer containers the pickling itself takes most of the time
 _PLAIN_DEPTH_MAX = 3  # (args, kwargs), one of these, and a list in it
 
 
@@ -91,18 +90,17 @@ class SerializationError(ValueError):
 
 
 class Serialized:
-    """A value ready to be written; it still refers to the value's own memory.
+    """A value ready to be written; its buffers still refer to the value's own memory.
 
-    The bytes written are the memory as it is then: do not change the value's arrays
-    in between.
+    So do not change the value's arrays before it is written.
     """
 
     __slots__ = ("_buffers", "_head", "_starts", "contained", "nbytes")
 
     nbytes: int
-    """Bytes that `to_bytes` returns and `write_into` fills."""
+    """The number of bytes that `to_bytes` returns and `write_into` writes."""
     contained: Sequence[Any]
-    """The objects that have put themselves into `sink`."""
+    """The references inside, which appended themselves to `sink`."""
 
     def __init__(
         self,
@@ -135,7 +133,7 @@ class Serialized:
         return b"".join(parts)
 
     def write_into(self, view: memoryview, copy: Copy = _copy) -> None:
-        """Write the same to the first `nbytes` bytes of `view`, in one copy by `copy`."""
+        """Write the serialized form to the first `nbytes` bytes of `view`, using `copy`."""
         end = len(self._head)
         copy(view, 0, self._head)
         for start, buffer in zip(self._starts, self._buffers, strict=True):
@@ -147,7 +145,7 @@ class Serialized:
 def serialize(value: Any) -> Serialized:
     """Return `value` in its serialized form.
 
-    Raises what pickling it raises, mostly TypeError or pickle.PicklingError.
+    Raises the errors of pickling, mostly TypeError or pickle.PicklingError.
     """
     if _is_plain(value, _PLAIN_DEPTH_MAX):
         if type(value) is not bytes or len(value) < BYTES_OUT_OF_BAND_MIN:
@@ -158,7 +156,7 @@ def serialize(value: Any) -> Serialized:
         return serialize(value)
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
-    # An array or bytes alone need none of cloudpickle's care, nor its time.
+    # A lone array or bytes object needs no cloudpickle, which takes longer.
     if type(value) is _LargeBytes or _is_out_of_band(value):
         _ArrayPickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(value)
         return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers])
@@ -172,10 +170,9 @@ def serialize(value: Any) -> Serialized:
 
 
 def serialize_values(values: list[Any]) -> Serialized:
-    """Return a list of values of which each can be loaded whether others can or not.
+    """Serialize values so that each can be loaded even if others cannot.
 
-    `deserialize` returns something that has them by index; see `Frames`. Raises what pickling
-    one of them raises.
+    `deserialize` returns the values by index; see `Frames`. Raises the errors of pickling.
     """
     if len(values) == 1 or _is_plain(values, _PLAIN_DEPTH_MAX):
         return serialize(values)
@@ -194,18 +191,18 @@ def serialize_values(values: list[Any]) -> Serialized:
 
 
 def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None = None) -> Any:
-    """Return the value that `data`, the whole of what `Serialized` wrote, stands for.
+    """Return the value that `Serialized` has written as `data`.
 
-    Arrays in it are read-only; those that are buffers are views of `data`, which they
-    keep alive. `on_release` is called exactly once: when the last of them has been collected,
+    Arrays in the value are read-only; those that are buffers are views of `data`, which they
+    keep alive. `on_release` is called exactly once: when the last such array is collected,
     or before this returns (or raises) if nothing refers to `data` by then. It may
     run inside a garbage collection, between any two steps of any thread, so it
-    must neither block nor take a lock that its caller's thread may hold; an error
-    that it raises is printed and lost. It does not run for arrays that are alive when the
-    interpreter exits. A forked child inherits it with the arrays.
+    must neither block nor take a lock that its caller's thread may have; Python prints
+    its errors. It does not run for arrays that are alive when the interpreter exits. A
+    forked child inherits it with the arrays.
 
-    Raises SerializationError if `data` is malformed, and whatever loading the
-    value raises: an ImportError for a class that is not there, say.
+    Raises SerializationError if `data` is malformed, and any error of loading the
+    value, for instance an ImportError for a missing class.
     """
     if data[:2] == BARE:
         if on_release is None:
@@ -220,7 +217,7 @@ def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None 
     view = memoryview(data).toreadonly()
     if on_release is not None:
         # Every buffer is a slice of a memoryview of this array, and all such
-        # slices share one reference to it: it dies with the last of them.
+        # slices share one reference to the array: it is collected with the last slice.
         import numpy as np
 
         holder = np.frombuffer(view, np.uint8)
@@ -244,9 +241,9 @@ def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None 
 
 
 def dumps_function(function: Callable[..., Any]) -> bytes:
-    """Return `function` (or a class) as bytes, by value where it cannot be imported.
+    """Return `function` (or a class) as bytes, by value if it cannot be imported.
 
-    Raises what pickling it raises, mostly TypeError or pickle.PicklingError.
+    Raises the errors of pickling, mostly TypeError or pickle.PicklingError.
     """
     blob: bytes = cloudpickle.dumps(function, _PROTOCOL)
     return blob
@@ -255,15 +252,15 @@ def dumps_function(function: Callable[..., Any]) -> bytes:
 def loads_function(blob: bytes) -> Callable[..., Any]:
     """Return the function that `dumps_function` has written.
 
-    Raises SerializationError if `blob` is malformed, and whatever loading it
-    raises: an ImportError for a module that is not there, say.
+    Raises SerializationError if `blob` is malformed, and any error of loading it,
+    for instance an ImportError for a missing module.
     """
     function: Callable[..., Any] = _load(blob, [])
     return function
 
 
 def _place(end: int, lengths: list[int] | tuple[int, ...]) -> tuple[list[int], int]:
-    """Return where buffers of these lengths start behind `end`, and the total."""
+    """Return the starts of buffers of these lengths behind `end`, and the total length."""
     starts = []
     for length in lengths:
         start = aligned(end)
@@ -282,7 +279,7 @@ def _load(pickled: bytes | memoryview, buffers: list[memoryview]) -> Any:
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Return whether plain pickle does for `value` all that cloudpickle would."""
+    """Return whether plain pickle serializes `value` as well as cloudpickle."""
     kind = type(value)
     if kind in _SCALARS:
         return True
@@ -304,7 +301,7 @@ def _are_plain(values: Any, depth: int) -> bool:
 
 
 def _learn_numpy() -> None:
-    """Treat numpy's types as they deserve; the program has loaded it."""
+    """Register numpy's arrays with the picklers, once the program has loaded numpy."""
     global _ndarray
     import numpy as np
 
@@ -317,11 +314,11 @@ def _is_out_of_band(value: Any) -> bool:
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
-    """Reduce an array to a buffer, also where numpy's own way puts it into the pickle.
+    """Reduce an array to a buffer, even if numpy itself would put it into the pickle.
 
-    That is where it is not contiguous, or its dtype has no buffer format (as
-    datetimes): it would be copied more often, and come back writable. A short one's
-    buffer is `bytes`, which pickle and numpy take as they are, in C.
+    numpy does so if the array is not contiguous, or its dtype has no buffer format (as
+    datetimes): it would be copied more often, and come back writable. A short array's
+    buffer is `bytes`, which pickle and numpy handle in C.
     """
     dtype = array.dtype
     if dtype.hasobject or not dtype.itemsize:
@@ -339,12 +336,12 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
 def _array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> Any:
     import numpy as np
 
-    # frombuffer keeps a memoryview of `buffer`, and with it the whole of `data`.
+    # frombuffer keeps a memoryview of `buffer`, and so the whole of `data`, alive.
     return np.frombuffer(buffer, np.uint8).view(dtype).reshape(shape, order=order)
 
 
 class _LargeBytes:
-    """Bytes that stay out of the pickle, and come back as `bytes`."""
+    """Bytes that stay out of the pickle; loading returns `bytes`."""
 
     __slots__ = ("_value",)
 

@@ -1,4 +1,4 @@
-"""The settings of a cluster's control plane, made of the options of `init` on any backend."""
+"""Makes the settings of a cluster's control plane from the options of `init`, on any backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.node_table import FailureDetector
 from raytwin.runtime.control.scheduling.policies import make_policy
 
-_EXACT: dict[Any, Callable[[str, Any], Any]] = {
+_CHECKS: dict[Any, Callable[[str, Any], Any]] = {
     int: lambda name, given: integer(name, given, -INTEGER_MAX),
     float: amount,
     str: text,
@@ -51,9 +51,9 @@ def cluster_config(
 ) -> Config:
     """Return the settings from the options of `init`, and from `base` for the others.
 
-    Each is exactly of its type then. Raises TypeError for a setting of a wrong type, ValueError for
-    one that is out of range or contradicts another: a wrong setting fails here, and not in every
-    process.
+    Raises TypeError for a setting of a wrong type, ValueError for one that is out of range or
+    contradicts another, so that a wrong setting fails here and not in every process. Values are
+    converted to the setting's exact type.
     """
     config = msgspec.structs.replace(
         Config() if base is None else base,
@@ -70,7 +70,7 @@ def cluster_config(
         actor_log_bytes_max=actor_log_bytes_max,
         actor_end_s=actor_end_s,
     )
-    config = _exactly(config)
+    config = _checked(config)
     if gcs_storage is None and config.gcs_memory_max:
         raise ValueError("gcs_memory_max needs gcs_storage: the rest has to go somewhere")
     if config.gcs_durable and (config.gcs_replicas > 1 or config.gcs_shards > 1):
@@ -82,8 +82,8 @@ def cluster_config(
     return config
 
 
-def _exactly(config: Config) -> Config:
-    """Return `config` with each setting exactly of its type, and in its range."""
+def _checked(config: Config) -> Config:
+    """Return `config` with each setting checked, and converted to its exact type."""
     exact = {}
     for field in fields(config):
         name, given = field.name, getattr(config, field.name)
@@ -91,5 +91,5 @@ def _exactly(config: Config) -> Config:
             least, most, note = _RANGES[name]
             exact[name] = integer(name, given, least, most, note)
         else:
-            exact[name] = _EXACT[field.type](name, given)
+            exact[name] = _CHECKS[field.type](name, given)
     return msgspec.structs.replace(config, **exact)

@@ -1,10 +1,10 @@
 """Values as `concurrent.futures.Future`s, and so for asyncio.
 
-In real time one thread per session waits for all pending futures: `FutureDesk`. In virtual time
-nothing happens while no code waits, so a `LazyFuture` runs the simulation when the program asks
-for its result or adds a callback. An event loop in a simulated driver therefore awaits
-references in the order in which it reaches them: virtual time passes meanwhile, while the loop's
-own timers are in real time. A future of a stream's next item works in the same ways.
+In real time one thread per session waits for all pending futures (`PendingFutures`). Virtual time
+passes only while code waits, so a `LazyFuture` runs the simulation when the program asks for its
+result or adds a callback. An event loop in a simulated driver therefore awaits references one
+after another, in virtual time, while the loop's own timers are in real time. A future of a
+stream's next item works in the same ways.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class SessionParts(Protocol):
 
 
 class NotifyingWaiter(Waiter):
-    """A waiter that adds itself to a list when nothing is missing any more."""
+    """A waiter that adds itself to a list once its objects have come."""
 
     __slots__ = ("_missing", "done", "future", "ref")
     may_miss = 0
-    """How many of the awaited objects need not come."""
+    """Number of the awaited objects that need not come."""
 
     def __init__(self, ref: ObjectRef, future: Future[Any], done: list[NotifyingWaiter]) -> None:
         self._missing = 0
@@ -66,7 +66,7 @@ class NotifyingWaiter(Waiter):
 
     @property
     def awaited(self) -> tuple[bytes, ...]:
-        """The objects that it waits for."""
+        """The IDs of the awaited objects."""
         return (self.ref.binary(),)
 
     def watch(self, session: SessionParts) -> None:
@@ -108,13 +108,13 @@ class ItemWaiter(NotifyingWaiter):
         return self._awaited
 
     def value(self, session: SessionParts) -> ObjectRef | None:
-        """Return the item's reference; None: the stream has ended before it."""
-        # The other of the two objects may never come, and a stream has many items.
+        """Return the item's reference, or None if the stream has ended before it."""
+        # The other awaited object may never come, and a stream would collect a waiter per item.
         self.leave(session)
         return session.streams.item_of(self._entry, self._index)
 
 
-class FutureDesk:
+class PendingFutures:
     """Completes the futures of one session of a real backend."""
 
     def __init__(self, session: SessionParts) -> None:
@@ -124,15 +124,16 @@ class FutureDesk:
         self._pending: set[NotifyingWaiter] = set()
         self._lock = threading.Lock()
         self.thread: threading.Thread | None = None
-        """Waits for the pending futures; None while there are none."""
+        """The thread that waits for the pending futures; None while there are none."""
         self._stopping = False
         self.lasting = False
-        """Futures outlive the call that asks for them: in an actor's event loop."""
+        """Whether futures outlive the call that made them: true in an actor's event loop."""
 
     def future(self, ref: ObjectRef) -> Future[Any]:
         """Return a future of a reference's value.
 
-        Its error is RaySystemError once the cluster is gone, or the task that made it has ended.
+        Its error is RaySystemError once the cluster is gone, or once the task that made the future
+        has ended.
         """
         waiter = NotifyingWaiter(ref, Future(), self._done)
         self._begin(waiter)
@@ -147,7 +148,7 @@ class FutureDesk:
 
     def _begin(self, waiter: NotifyingWaiter) -> bool:
         """Begin to wait; return whether the value is there already."""
-        # Pending before it can be done: the thread that takes it out completes it.
+        # First, as the thread completes only waiters that are pending.
         with self._lock:
             self._pending.add(waiter)
         try:
@@ -159,7 +160,7 @@ class FutureDesk:
         if waiter.ready:
             if self._take(waiter):
                 self._complete(waiter)
-            # It may have added itself, and the thread has not taken it out.
+            # The waiter may have added itself to the list, which the thread has not read yet.
             with suppress(ValueError):
                 self._done.remove(waiter)
             return True
@@ -189,10 +190,10 @@ class FutureDesk:
         if thread is None or self.lasting:
             return
         self._stopping = True
-        self._world.nudge()
+        self._world.wake_blocked()
         thread.join()
         self._stopping = False
-        # In this order: another thread's new future is pending before it can be done.
+        # Cleared first: after `_give_up` it may have a future that another thread made meanwhile.
         self._done.clear()
         given_up = self._give_up("the task that made this future has ended")
         for waiter in given_up:
@@ -205,7 +206,7 @@ class FutureDesk:
             while True:
                 self._session.waits.until(lambda: bool(self._done) or self._stopping, None)
                 while (waiter := self._next_done()) is not None:
-                    # A large value may have been lost again, and is fetched once more.
+                    # A large value's copy may be lost again; then the node fetches it once more.
                     if not waiter.ready:
                         continue
                     if self._take(waiter):
@@ -222,7 +223,7 @@ class FutureDesk:
                     self.thread = None
 
     def _next_done(self) -> NotifyingWaiter | None:
-        # `_begin` removes waiters too: the list may be empty by now.
+        # `_begin` removes waiters too, so the list may be empty.
         with suppress(IndexError):
             return self._done.pop()
         return None
@@ -245,10 +246,10 @@ class FutureDesk:
 
 
 class LazyFuture(Future[Any]):
-    """A future in virtual time: to ask for its result lets time pass.
+    """A future in virtual time, which waits for its value when the program asks for the result.
 
-    Time passes while code waits and at no other moment, so a future that is given a call-back,
-    or to `concurrent.futures.wait` or `as_completed`, is waited for there and then.
+    Virtual time passes only while code waits. So `add_done_callback`, and
+    `concurrent.futures.wait` or `as_completed`, wait for the value at once, too.
     """
 
     def __init__(self, session: SessionParts, ref: ObjectRef) -> None:
@@ -272,7 +273,7 @@ class LazyFuture(Future[Any]):
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         import asyncio
 
-        # Without a loop the program itself waits here, and may give up its CPU.
+        # Outside of an event loop the program itself waits here, and may give up its CPU.
         self.settle(keeps_cpu=asyncio._get_running_loop() is not None)
         super().add_done_callback(fn)
 
@@ -295,7 +296,7 @@ class LazyFuture(Future[Any]):
         if super().done():
             return
         with self._session.references.world:
-            pass  # a thread that may not wait gets the error here, the future stays pending
+            pass  # raises on a thread that may not wait, and leaves the future pending
 
         def value() -> Any:
             with self._session.waits.keeping_cpu() if keeps_cpu else nullcontext():
@@ -305,7 +306,7 @@ class LazyFuture(Future[Any]):
 
 
 class _SettlingList(list[Any]):
-    """The waiters of a lazy future, which settles when it is given one."""
+    """The waiters of a lazy future, which settles the future when one is added."""
 
     def __init__(self, future: LazyFuture) -> None:
         super().__init__()
@@ -316,8 +317,8 @@ class _SettlingList(list[Any]):
         self._future.settle()
 
 
-def item_waited_for(session: SessionParts, array: bytes, index: int) -> Future[ObjectRef | None]:
-    """Let time pass until a stream's item is there; return a settled future of it."""
+def settled_item(session: SessionParts, array: bytes, index: int) -> Future[ObjectRef | None]:
+    """Wait for a stream's item in virtual time; return a settled future of it."""
 
     def item() -> ObjectRef | None:
         with session.waits.keeping_cpu():

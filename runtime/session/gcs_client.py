@@ -23,7 +23,7 @@ from raytwin.runtime.session.values import Waits
 
 
 class GcsClient:
-    """Sends requests through the client, and waits for each reply."""
+    """Sends requests to the GCS through the client, and waits for each reply."""
 
     def __init__(self, references: SessionReferences, waits: Waits, context: TaskContext) -> None:
         self.world = references.world
@@ -33,9 +33,9 @@ class GcsClient:
         self._context = context
 
     def query(self, kind: str) -> Any:
-        """Return rows of the cluster's state; `observability.queries` has the kinds.
+        """Return rows of the cluster's state, of a kind that `observability.queries` lists.
 
-        Raises ValueError for another kind.
+        Raises ValueError for any other kind.
         """
         self._references.check_open()
         kind = text("a query", kind)
@@ -77,7 +77,7 @@ class GcsClient:
     # -- tables ----------------------------------------------------------------
 
     def kv_put(self, key: bytes, value: bytes) -> bytes | None:
-        """Set a key of the key-value table; return the value before, None if there was none."""
+        """Set a key of the key-value table; return its former value, None if there was none."""
         key, value = binary("a key", key), binary("a value", value)
         return self._ask_table(lambda request: KvPut(key, value, request))
 
@@ -91,7 +91,7 @@ class GcsClient:
 
         `oid` is the object's ID (``ref.binary()``). None if there is no row: the
         task has not finished, a reference to its result is alive, or the cluster
-        keeps no history. `gcs.task_history.unpack` has the columns.
+        keeps no history. `gcs.task_history.unpack` names the columns.
         """
         array = binary("an object's ID", oid)[:ARRAY_BYTES]
         row = self._ask_table(lambda request: FindTask(array, request))

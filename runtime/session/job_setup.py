@@ -1,8 +1,8 @@
 """The setup of a joined job, which its workers need before they can load its functions.
 
-Workers are forked by the cluster that was there before the job, and have that cluster's
-module paths. The functions of a job that joined carry the job's own: their
-serialized form has them in front. A worker belongs to one job, so it is done once.
+The running cluster forks the workers of a job that joins it, so they have the module paths of the
+driver that started the cluster. Each function of the job has the job's own directory and paths in
+front of its serialized form. A worker belongs to one job, so it applies them once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from raytwin.runtime.api import modules
 
 MARK = b"J"
-"""No pickle begins with it."""
+"""Begins a function with a setup; no pickle begins with it."""
 _LENGTH_BYTES = 4
 
 
@@ -34,7 +34,7 @@ def describe() -> bytes:
 
 
 def wrap(setup: bytes, function: bytes) -> bytes:
-    """Return a serialized function with a setup in front; as it is without one."""
+    """Return a serialized function with a setup in front, or unchanged if the setup is empty."""
     if not setup:
         return function
     return MARK + len(setup).to_bytes(_LENGTH_BYTES, "big") + setup + function
@@ -50,9 +50,9 @@ def unwrap(blob: bytes) -> tuple[bytes, bytes]:
 
 
 def apply(setup: bytes) -> None:
-    """Make this process find what the driver finds.
+    """Give this process the driver's module paths and directory.
 
-    A directory that is gone leaves the process where it is.
+    The process keeps its own directory if the driver's is gone.
     """
     wanted = msgspec.msgpack.decode(setup, type=JobSetup)
     sys.path[:] = wanted.paths

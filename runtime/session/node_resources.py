@@ -1,4 +1,4 @@
-"""The resources of each node, made of the options of `init`, and checks of operations on nodes."""
+"""Makes the resources of each node from the options of `init`; checks operations on nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raytwin.runtime.api.options.checks import INTEGER_MAX, amount, amounts, int
 from raytwin.runtime.control.core.resources import format_demand
 
 FIRST_DRIVER = "driver:0.0"
-"""The one that starts the cluster; workers of its node reach it without the node."""
+"""The driver that starts the cluster; workers of its node send to it directly."""
 
 
 def node_resources(
@@ -20,9 +20,9 @@ def node_resources(
 ) -> list[dict[str, float]]:
     """Return {resource: amount} for each node.
 
-    `nodes` is how many, or what each has; `more` is added to every node.
-    Raises ValueError for no nodes or an amount that is negative or too fine, TypeError
-    for what is no number.
+    `nodes` is a number of nodes, or the resources of each; `more` is added to every node.
+    Raises ValueError for no nodes and for an amount that is negative or too fine, TypeError
+    for an amount that is no number.
     """
     given: Any = nodes
     if isinstance(given, str) or not isinstance(given, Sequence):
@@ -50,9 +50,9 @@ def _floats(given: dict[str, float]) -> dict[str, float]:
 def check_node(
     node: int, known: Container[int], removed: Container[int], spare_driver: bool
 ) -> None:
-    """Raise ValueError unless something can be done to that node.
+    """Raise ValueError unless the node is in the cluster.
 
-    With `spare_driver` not to node 0: the driver is a part of it.
+    With `spare_driver` also for node 0, whose end would end the driver.
     """
     if node not in known:
         raise ValueError(f"there is no node {node}")
@@ -63,12 +63,12 @@ def check_node(
 
 
 NO_ACTOR = "no actor is alive"
-"""Why a fault cannot hit an actor's process."""
+"""The error of a fault that is to hit an actor's process."""
 
 NO_HEAD_AGAIN = "without gcs_storage the head does not start again, and the cluster ends with it"
-"""Why the head cannot be killed."""
+"""The error of a fault that is to kill the head."""
 
 
 def no_worker(node: int) -> str:
-    """Return why nothing can be done to a worker of a node that has none."""
+    """Return the error of a fault that is to hit a worker of a node that has none."""
     return f"node {node} has no worker now"

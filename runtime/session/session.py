@@ -15,7 +15,7 @@ from raytwin.runtime.api.options.checks import encodable
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_number
 from raytwin.runtime.control.messages import ActorInfo
-from raytwin.runtime.session.futures import FutureDesk
+from raytwin.runtime.session.futures import PendingFutures
 from raytwin.runtime.session.gcs_client import GcsClient
 from raytwin.runtime.session.session_actors import SessionActors
 from raytwin.runtime.session.session_references import SessionReferences
@@ -28,14 +28,15 @@ from raytwin.runtime.session.world import World
 class Session:
     """Composes the parts, and offers their methods as those of a `Backend`.
 
-    `init` returns it: it is a context manager that ends the cluster, or leaves it if it was joined.
+    `init` returns the session, a context manager whose exit ends the cluster, or leaves a cluster
+    that this driver has joined.
     """
 
     cluster_address = ""
-    """The address at which other drivers may join; empty: they cannot."""
+    """The address at which other drivers may join; empty if they cannot."""
 
     def __init__(self, world: World, end_cluster: Callable[[], None] | None = None) -> None:
-        """Open the session of a world's client; `end_cluster` is called by `shutdown`."""
+        """Open the session of a world's client; `shutdown` calls `end_cluster`."""
         self.world = world
         self.client = world.client
         self.name = world.name
@@ -44,7 +45,7 @@ class Session:
         self.namespace = ""
         """The driver's namespace, if it has chosen one."""
         self.before_shutdown: list[Callable[[], None]] = []
-        """Called when the session begins to end, while all still works."""
+        """Functions that `shutdown` calls first, while the cluster still works."""
         self._end_cluster = end_cluster
 
         self.references = references = SessionReferences(world)
@@ -55,13 +56,13 @@ class Session:
         self.tasks = tasks = TaskSubmitter(references, context, values, self)
         self.actors = actors = SessionActors(references, context, waits, tasks, self)
         self.gcs = gcs = GcsClient(references, waits, context)
-        self.futures = FutureDesk(self)
+        self.futures = PendingFutures(self)
 
-        # A method that only passes on would cost each call of the API a second one.
+        # The parts' own methods: a forwarding method would cost each API call a second call.
         self.task_id = context.task_id
         self.running_task = context.running_task
         self.is_cancelled = context.is_cancelled
-        self.standing = context.standing
+        self.options_in_force = context.options_in_force
         self.submit = tasks.submit
         self.map = tasks.map
         self.get = values.get
@@ -75,7 +76,7 @@ class Session:
         self.find_actor = actors.find_actor
         self.kill_actor = actors.kill_actor
         self.exit_actor = actors.exit_actor
-        self.own_actor = actors.own_actor
+        self.this_actor = actors.this_actor
         self.function_name = actors.function_name
         self.query = gcs.query
         self.create_group = gcs.create_group
@@ -94,14 +95,14 @@ class Session:
 
     @property
     def actor(self) -> tuple[bytes, ActorInfo | None] | None:
-        """The ID and description of the actor that the calling code is part of."""
+        """The ID and description of the actor whose code calls; None outside of actors."""
         return self.context.actor
 
     # -- the result of `init` ----------------------------------------------------
 
     @property
     def address_info(self) -> dict[str, Any]:
-        """The address of the driver's node, and the one at which others may join."""
+        """The address of the driver's node, and the address at which other drivers may join."""
         row = nodes()[self.node]
         return {
             "node_id": row["NodeID"],
@@ -125,7 +126,7 @@ class Session:
         return platform.python_version()
 
     def disconnect(self) -> None:
-        """End the cluster, or leave it if it was joined."""
+        """End the cluster, or leave one that this driver has joined."""
         shutdown()
 
     def __enter__(self) -> Any:
@@ -163,7 +164,7 @@ class Session:
             )
 
     def job_namespace(self) -> str:
-        """Return the namespace in which the calling code's job gives and looks up names."""
+        """Return the namespace of the calling code's job, in which it names actors."""
         if not self.namespace:
             for number, _, _, namespace, *_ in self.query("jobs"):
                 if number == self.job_number:
@@ -171,7 +172,7 @@ class Session:
         return self.namespace
 
     def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
-        """Cancel the task that makes an object. Raises ValueError for `force` and a call."""
+        """Cancel the task that makes an object. Raises ValueError for a call with `force`."""
         self.references.check_open([ref])
         with self.world:
             self.references.collect()
@@ -183,7 +184,7 @@ class Session:
     # -- time, and the end -----------------------------------------------------
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass; count the references that were dropped before."""
+        """Let time pass; first count dropped references, so that their objects can go."""
         if self.references.dropped:
             with self.world:
                 self.references.collect()

@@ -1,4 +1,4 @@
-"""Actors: created, looked up, called and ended; and the actor that this worker runs."""
+"""Creates, looks up, calls and ends actors; describes the actor that this worker runs."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class SessionActors:
         self._tasks = tasks
         self._session = session
         self._pending: dict[bytes, list[bytes]] = {}
-        """By actor that has ``max_pending_calls``, the calls of this process that are pending."""
+        """This process's pending calls, by actor; only actors with ``max_pending_calls``."""
         self.loaded: Callable[[bytes], Any] = self._never_loaded
-        """Return the function or class of an ID, in a worker."""
+        """Returns the function or class of an ID, in a worker."""
         self.actor_function = b""
         """The ID of the class of the actor that this worker runs."""
         self.actor_owner = ""
@@ -165,18 +165,18 @@ class SessionActors:
             raise TypeError("exit_actor is for the methods of actors")
         why = ActorDeath(DeathCause.EXITED)
         with self.world:
-            # Here, since an exception in a thread or an asyncio task ends no call of the actor.
+            # At once: an exception in a thread or an asyncio task would end no call of the actor.
             self.world.executor.leave(why)
-        self.world.nudge()
+        self.world.wake_blocked()
         _retrieve_error_of_task()
         in_loop = (
             "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None
         )
         if current_call.get() is None and get_ident() != self._context.thread and not in_loop:
-            raise SystemExit  # a thread of the actor's own ends without a word
+            raise SystemExit  # ends a thread that the actor has started, and prints nothing
         raise ActorExit(why)
 
-    def own_actor(self) -> tuple[ObjectRef, type]:
+    def this_actor(self) -> tuple[ObjectRef, type]:
         actor = self._context.actor
         assert actor is not None, "it is no actor"
         with self.world:
@@ -192,13 +192,13 @@ class SessionActors:
         return f"{getattr(function, '__module__', '?')}.{name}{method}"
 
     def _handle(self, actor: bytes) -> ObjectRef:
-        """Return the reference that a handle holds: the value of the actor's creation."""
+        """Return the reference that a handle holds: to the value of the actor's creation task."""
         return ObjectRef(object_id(actor, 0, 0), self._references)
 
     def _pending_calls(self, call: ActorCall) -> list[bytes] | None:
-        """Return the list to add a new call to, None if the actor does not limit its calls.
+        """Return the actor's pending calls, None if it does not limit them.
 
-        Also serializes the errors that the call is retried for. Raises
+        Also serializes the errors for which the call is retried. Raises
         PendingCallsLimitExceeded.
         """
         if call.retry_exceptions and not call.extra.retry_on:

@@ -1,11 +1,11 @@
-"""The references of one process: when they are counted, and which value or task brought them.
+"""The references of one process: when they are counted, and which value or task contained them.
 
-The garbage collector drops references at any moment and on any thread. A dropped reference
-is queued; the next call of the API counts it (`collect`), and `on_drop` is called for a
-process that makes no calls.
+The garbage collector drops references at any moment and on any thread. So the session queues a
+dropped reference, and the next call of the API counts it (`collect`). `on_drop` has the world
+count it if the process makes no calls.
 
-A reference that is unpickled announces itself when it is made (`ref_received`), on the thread
-that unpickles; that thread then names the value or arguments which it was part of.
+Unpickling a reference calls `ref_received` on the unpickling thread; that thread then names the
+value or the arguments that contained the reference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GONE = "the cluster is gone: shut down"
 
 
 class SessionReferences:
-    """Counts references; every `ObjectRef` of the process has this as its holder."""
+    """Counts references; it is the holder of every `ObjectRef` of the process."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -36,13 +36,13 @@ class SessionReferences:
         self.closed = False
         """Whether the cluster has ended, and every value with it."""
         self.dropped: deque[bytes] = deque()
-        """References that the collector has dropped and no call has counted yet."""
-        self.unviewed: deque[bytes] = deque()
-        """Large values without a view any more; their pins are to be released."""
-        self.inputs_done: deque[bytes] = deque()
-        """Large inputs of tasks without a view any more."""
+        """References that the garbage collector has dropped and no call has counted yet."""
+        self.released_values: deque[bytes] = deque()
+        """Large values that no view reads any more; `collect` releases their pins."""
+        self.released_inputs: deque[bytes] = deque()
+        """Large inputs of tasks that no view reads any more."""
         self.received: deque[tuple[int, bytes]] = deque()
-        """Threads, and arrays of references that they have unpickled just now."""
+        """(thread, array of a reference that it has just unpickled)."""
         self.on_drop: Callable[[], None] | None = None
         """Called at each drop, at any moment and on any thread."""
         self.wait_group: WaitGroup | None = None
@@ -87,27 +87,29 @@ class SessionReferences:
                 self.received.append(pair)
         return mine
 
-    def came_in_value(self, oid: bytes) -> None:
-        """Register the references that an object's value had inside."""
+    def contained_in_value(self, oid: bytes) -> None:
+        """Register the references that an object's value contained."""
         with self.world:
-            self.client.references.counter.came_in_value(oid[:ARRAY_BYTES], self._take_received())
+            self.client.references.counter.contained_in_value(
+                oid[:ARRAY_BYTES], self._take_received()
+            )
 
-    def came_in_arguments(self, task: bytes) -> None:
-        """Register the references that a task's arguments had inside."""
+    def contained_in_arguments(self, task: bytes) -> None:
+        """Register the references that a task's arguments contained."""
         with self.world:
-            self.client.references.counter.came_in_arguments(task, self._take_received())
+            self.client.references.counter.contained_in_arguments(task, self._take_received())
 
-    def hand_over(self, array: bytes, contained: Sequence[ObjectRef]) -> ResultRefs:
+    def pin_contained(self, array: bytes, contained: Sequence[ObjectRef]) -> ResultRefs:
         """Pin the references inside a value for the array that contains it; in a turn."""
         arrays = [inside for inside in arrays_of(contained) if inside != array]
         return ResultRefs(
             (),
-            self.client.references.counter.hand_over(arrays),
+            self.client.references.counter.pin_contained(arrays),
             self.client.references.counter.keeper,
         )
 
     def dumps(self, value: Any) -> bytes:
-        """Serialize a value that no object or task keeps; pin the references inside."""
+        """Serialize a value that belongs to no object or task; pin the references inside."""
         serialized = self.world.serialize(value)
         if serialized.contained:
             with self.world:
@@ -118,7 +120,7 @@ class SessionReferences:
     def dumps_lasting(self, value: Any) -> bytes:
         """Serialize a value that outlives this process; pin the references inside.
 
-        Raises ValueError if this process owns one of those objects: they end with their owner.
+        Raises ValueError if this process owns one of their objects: objects end with their owner.
         """
         serialized = self.world.serialize(value)
         if serialized.contained:
@@ -139,17 +141,17 @@ class SessionReferences:
         """Count the references that the garbage collector has dropped; in a turn."""
         if self.wait_group is not None and self.wait_group.abandoned():
             self.keep_group(None)
-        dropped, unviewed = self.dropped, self.unviewed
+        dropped, released_values = self.dropped, self.released_values
         if dropped:
             self.client.references.drop_refs(dropped)
-        while unviewed:
-            self.client.pins.drop_view(unviewed.popleft())
-        while self.inputs_done:
-            self.client.buffer.unpin(self.inputs_done.popleft())
+        while released_values:
+            self.client.pins.drop_view(released_values.popleft())
+        while self.released_inputs:
+            self.client.buffer.unpin(self.released_inputs.popleft())
 
     def has_drops(self) -> bool:
         """Whether `tidy` would release anything."""
-        return bool(self.dropped or self.unviewed) or self.wait_group is not None
+        return bool(self.dropped or self.released_values) or self.wait_group is not None
 
     def tidy(self) -> None:
         """Count dropped references while the program makes no calls; in a turn.
@@ -160,7 +162,7 @@ class SessionReferences:
         self.collect()
 
     def keep_group(self, group: WaitGroup | None) -> None:
-        """Keep the group that the next `wait` is likely to be given; dissolve the one before."""
+        """Keep a group for the next `wait`, which probably gets its list; dissolve the last one."""
         before, self.wait_group = self.wait_group, group if group else None
         if before is not None:
             before.dissolve()
@@ -171,7 +173,7 @@ class SessionReferences:
             raise RaySystemError(GONE)
 
     def refs_to(self, entry: Entry) -> list[ObjectRef]:
-        """Return a reference to each value of a single task; call it in a turn."""
+        """Return a reference to each value of a single task; in a turn."""
         entry.refs += entry.returns
         if entry.returns == 1:
             return [counted_ref(entry.array + FIRST, self)]
@@ -179,5 +181,5 @@ class SessionReferences:
 
 
 def arrays_of(refs: Sequence[ObjectRef]) -> tuple[bytes, ...]:
-    """Return the arrays that references belong to, each once."""
+    """Return the arrays to which references belong, each once."""
     return tuple(dict.fromkeys(ref.binary()[:ARRAY_BYTES] for ref in refs))

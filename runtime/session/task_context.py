@@ -1,9 +1,9 @@
-"""The task that the calling code belongs to, and the IDs of the children that it makes.
+"""The task to which the calling code belongs, and the IDs of the task's children.
 
 The IDs of the tasks that a task submits and of the objects that it puts follow from its own
-ID and a counter (see `ids`), so that a task which runs again names the same children. The
-client counts for the element that the worker runs. Calls of an actor that run at the same
-time, or in its event loop, count in a `CallContext` each.
+ID and a counter (see `ids`), so that a task which runs again gives its children the same IDs. The
+client has the counter of the element that the worker runs. Calls of an actor that run
+concurrently, or in its event loop, have a `CallContext` each.
 
 A thread that a task has started, or a coroutine that a call has left running, makes children
 in an order that differs from run to run. A task that runs again must not take them for its
@@ -21,9 +21,9 @@ from raytwin.runtime.session.world import World
 
 
 class CallContext:
-    """A call that runs at the same time as others in one worker: it numbers its own children.
+    """A call that runs concurrently with others in one worker: it numbers its own children.
 
-    The children belong to the job of the worker, also if another job has made the call.
+    The children belong to the worker's job, even if another job's program has made the call.
     """
 
     __slots__ = ("children", "over", "parent", "puts", "task")
@@ -34,29 +34,29 @@ class CallContext:
         self.children = 0
         self.puts = 0
         self.over = False
-        """Whether the call has ended: a coroutine that it left running is outside of all calls."""
+        """Whether the call has ended; a coroutine that it left running is outside of all calls."""
 
 
 current_call: ContextVar[CallContext | None] = ContextVar("current_call", default=None)
 
 
 class TaskContext:
-    """The running task of a worker, or a driver; it numbers the children."""
+    """Knows the running task of a worker, and numbers the children of a task or driver."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.client = world.client
         self.actor: tuple[bytes, ActorInfo | None] | None = None
-        self.actor_stands: tuple[str, TaskExtra | None] = ("", None)
-        """The demand and the extra of the actor's creation: they hold for its calls."""
+        self.creation_options: tuple[str, TaskExtra | None] = ("", None)
+        """The demand and the extra of the actor's creation, which hold for its calls."""
         self.env_vars: tuple[tuple[str, str], ...] = ()
         """The environment variables of every task that this driver submits."""
         self._element: tuple[bytes, int, int] | None = None
-        """Array, index and try of the element that the client counts for."""
+        """Array, index and try of the element whose children the client numbers."""
         self.thread = get_ident()
         """The thread that runs tasks one after another; it makes the session."""
-        self._strays = 0
-        """How many children were made outside of all tasks and calls."""
+        self._outside_children = 0
+        """The number of children that code outside of all tasks and calls has made."""
 
     def task_id(self) -> bytes | None:
         call = current_call.get()
@@ -85,26 +85,26 @@ class TaskContext:
             task = self.task_id()
             return task is not None and executor.is_cancelled(task)
 
-    def standing(self) -> tuple[str, TaskExtra | None] | None:
+    def options_in_force(self) -> tuple[str, TaskExtra | None] | None:
         executor = self.world.executor
         if executor is None:
             return None
         spec = executor.running
         if spec is None or (spec.extra is not None and spec.extra.call):
-            # Calls that run at the same time share one answer: the same holds for all.
-            return self.actor_stands if self.actor is not None else None
+            # The creation's options hold for every call, so concurrent calls need no distinction.
+            return self.creation_options if self.actor is not None else None
         return spec.demand, spec.extra
 
     def inherited(self) -> TaskExtra | None:
-        """Return what children inherit from the running task or actor, None for nothing."""
-        standing = self.standing()
-        if standing is not None:
-            extra = standing[1]
+        """Return the extra that children inherit from the running task or actor, or None."""
+        options = self.options_in_force()
+        if options is not None:
+            extra = options[1]
             return extra if extra is not None and (extra.env or extra.group) else None
         return TaskExtra(env=self.env_vars) if self.env_vars else None
 
     def _enter_element(self) -> None:
-        """Have the client count for the element and the try that the worker runs."""
+        """Have the client number the children of the element and try that the worker runs."""
         executor = self.world.executor
         assert executor is not None and executor.running is not None
         extra = executor.running.extra
@@ -115,7 +115,7 @@ class TaskContext:
             self.client.submitter.begin_task(task_id(*element[:2]), tries)
 
     def next_array(self) -> bytes:
-        """Return the ID of the next task, call, actor or group."""
+        """Return the ID of the next task, call, actor or placement group."""
         if self.world.executor is None:
             return self.client.submitter.next_array()
         call = current_call.get()
@@ -123,7 +123,7 @@ class TaskContext:
             call.children += 1
             return array_id(call.parent, call.children)
         if call is not None or self._is_outside():
-            return array_id(self._outside(), self._strays)
+            return array_id(self._outside(), self._outside_children)
         self._enter_element()
         return self.client.submitter.next_child()
 
@@ -136,16 +136,16 @@ class TaskContext:
             call.puts += 1
             return put_id(call.parent, call.puts)
         if call is not None or self._is_outside():
-            return put_id(self._outside(), self._strays)
+            return put_id(self._outside(), self._outside_children)
         self._enter_element()
         return self.client.submitter.next_put()
 
     def _is_outside(self) -> bool:
-        """Whether a thread calls that a task has started, and not the task itself."""
+        """Whether a thread that a task has started calls, and not the task's own thread."""
         executor = self.world.executor
         return executor is not None and (executor.running is None or get_ident() != self.thread)
 
     def _outside(self) -> bytes:
         """Count a child made outside of all tasks; return the parent of its ID."""
-        self._strays += 1
+        self._outside_children += 1
         return root_task_id(self.client.address, self.client.submitter.job)

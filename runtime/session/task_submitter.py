@@ -1,8 +1,8 @@
-"""Submitting tasks: from a call's arguments to task specs.
+"""Submits tasks: turns a call's arguments into task specs.
 
-References among the arguments become dependencies, and so do arguments that are too large to
-be sent in messages; an `Input` takes the place of each. A sequence that is mapped is sent in
-chunks, each small enough for a message.
+References among the arguments become dependencies, and so do arguments that are too large for a
+message; an `Input` takes the place of each. The items of a task array travel in chunks, each small
+enough for a message.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from raytwin.runtime.session.task_context import TaskContext
 from raytwin.runtime.session.values import Values
 
 SEQUENCE_CHUNK = 1024
-"""Items of a sequence that travel in one range; a `range` travels whole."""
+"""The most items of a sequence that travel in one range; a Python `range` travels whole."""
 SUBMIT_SPECS_MAX = 64
-"""Ranges submitted in one message, so that no message grows without bound."""
+"""The most ranges in one message, so that no message grows without bound."""
 FUNCTION_BYTES_MAX = 32 * 1024 * 1024
-"""A function travels in one message with all that it closes over."""
+"""The longest function, which travels in one message with all that it closes over."""
 CAPTURE = "/capture"
 ANY = b"*"
 """`TaskExtra.retry_on` for ``retry_exceptions=True``."""
@@ -59,9 +59,9 @@ class TaskSubmitter:
         self._context = context
         self._values = values
         self._session = session
-        """Waits for the items of the streams that tasks return."""
+        """The session, which the generators of streams ask for items."""
         self.setup = b""
-        """The setup that functions carry for the workers of a job that joined; see `job_setup`."""
+        """The setup in front of each function of a job that joined; see `job_setup`."""
 
     def submit(
         self,
@@ -104,7 +104,7 @@ class TaskSubmitter:
 
     @property
     def _inherits_nothing(self) -> bool:
-        """Whether tasks that are submitted now inherit nothing: no task submits them."""
+        """Whether a driver without environment variables submits, so that tasks inherit nothing."""
         return not self._context.env_vars and self.world.executor is None
 
     def map(
@@ -160,7 +160,7 @@ class TaskSubmitter:
         for start in range(0, len(items), SEQUENCE_CHUNK):
             chunk = list(items[start : start + SEQUENCE_CHUNK])
             if any(_has_ref(item, star) for item in chunk):
-                # An element with inputs is a range of its own: it waits alone.
+                # An element with inputs is a range of its own, which waits for them alone.
                 for offset, item in enumerate(chunk):
                     args, deps = self.pack(tuple(item) if star else (item,), {}, held)
                     packed.append((start + offset, 1, -1, args, deps))
@@ -216,8 +216,8 @@ class TaskSubmitter:
     ) -> tuple[bytes, tuple[bytes, ...]]:
         """Serialize arguments; return them and the IDs of the dependencies.
 
-        Large arguments become objects, and dependencies too. `held` keeps these, and the
-        references inside arguments, until the task is submitted and keeps them itself.
+        Large arguments become objects and dependencies. Their references and those inside of
+        arguments are added to `held`, which keeps them until the submitted task does.
         """
         if not args and not kwargs:
             return b"", ()
@@ -269,7 +269,7 @@ class TaskSubmitter:
 
 
 def with_inside(extra: TaskExtra | None, arrays: tuple[bytes, ...]) -> TaskExtra:
-    """Return a task's extra with the arrays whose references are inside its arguments."""
+    """Return a task's extra with the arrays whose references its arguments contain."""
     return TaskExtra(inside=arrays) if extra is None else replace(extra, inside=arrays)
 
 
@@ -284,9 +284,8 @@ def specify(
 ) -> tuple[str, TaskExtra | None]:
     """Return the demand and the extra of a task that is submitted now.
 
-    The task inherits environment variables and a capturing placement group from the task that
-    submits it. Raises ValueError for a node's ID that is none and for a placement group that
-    cannot hold the task.
+    The task inherits environment variables and a capturing placement group from its parent.
+    Raises ValueError for a malformed node ID and for a placement group that cannot hold the task.
     """
     inherited = context.inherited()
     if options.plain and not stream and inherited is None:
@@ -321,7 +320,7 @@ def specify(
 
 
 def _into_group(strategy: PlacementGroupSchedulingStrategy, demand: str, extra: TaskExtra) -> None:
-    """Check a task's place in a group. Raises ValueError if it can never run there."""
+    """Place a task in a placement group. Raises ValueError if it can never run there."""
     group, index = strategy.placement_group, strategy.placement_group_bundle_index
     assert group is not None, "it is in no group"
     bundles = group.bundle_specs
@@ -337,7 +336,7 @@ def _into_group(strategy: PlacementGroupSchedulingStrategy, demand: str, extra: 
 
 
 def retry_on(references: SessionReferences, classes: Any) -> bytes:
-    """Return the exception classes that a task is retried for, serialized; empty for none."""
+    """Return the exception classes for which a task is retried, serialized; empty for none."""
     if classes is True:
         return ANY
     if not classes:

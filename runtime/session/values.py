@@ -1,8 +1,8 @@
 """`put`, `get` and `wait`: values into the object store and out of it, and errors of failed tasks.
 
-A small value is sent in messages, in the serialized list of its range's results. A large one is
-written into the node's store in three steps: allocate, write, seal (`Client.put`). A reader
-sees a large value where it is, and unpins it when no view of it is left.
+A small value travels in messages, in the serialized list of its range's results. The session
+writes a large one into the node's store in three steps: allocate, write, seal (`Client.put`). A
+reader gets views of a large value in shared memory, and unpins it when no view is left.
 
 The thread that runs a task gives up the task's CPU while it waits in `get` or `wait`, and
 takes it back before it goes on. A wait of any other thread keeps the CPU, which the task
@@ -38,11 +38,11 @@ from raytwin.runtime.session.world import Serialized
 
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 _ITEM_BYTES = 4
-"""The serialized size of an item of a container, at least: that of a number."""
+"""The least serialized size of an item of a container: a number's."""
 
 
 class Waits:
-    """Lets time pass until a value, an item of a stream or a reply is there."""
+    """Blocks the caller until a value, an item of a stream or a reply is there."""
 
     def __init__(self, references: SessionReferences) -> None:
         self.world = references.world
@@ -85,7 +85,7 @@ class Waits:
             ready = ready_now()
             waiter = None
             if len(ready) < num_returns:
-                # Even without time to wait: missing values are fetched for the next call.
+                # Even with a time-out of 0: the node fetches missing values for the next call.
                 oids = [ref.binary() for ref in refs]
                 waiter = client.waits.watch(oids, fetch_local)
                 awaited = client.pins.begin_get(oids)
@@ -116,7 +116,7 @@ class Waits:
         if group is None or references.closed:
             return None
         with self.world:
-            # Another thread may have been quicker.
+            # Another thread may have taken the group meanwhile.
             if references.wait_group is not group or not group.accepts(refs, fetch_local):
                 return None
             if not 1 <= num_returns <= len(group):
@@ -127,7 +127,7 @@ class Waits:
     def _wait_in(
         self, group: WaitGroup, num_returns: int, timeout_s: float | None
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
-        """Wait for references of a group that no other thread uses, and keep the group."""
+        """Wait for a group that no other thread uses, then keep it for the next `wait`."""
         world = self.world
         with world:
             self._references.collect()
@@ -156,7 +156,7 @@ class Waits:
 
     @contextmanager
     def keeping_cpu(self) -> Iterator[None]:
-        """Let the running task keep its CPU while it waits in this context."""
+        """Return a context in which the running task keeps its CPU while it waits."""
         before, self._keeps_cpu = self._keeps_cpu, True
         try:
             yield
@@ -164,7 +164,7 @@ class Waits:
             self._keeps_cpu = before
 
     def until(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait as user code does: the running task gives up its CPU meanwhile.
+        """Wait for user code: the running task gives up its CPU meanwhile.
 
         Return whether the condition came true. Raises RaySystemError if the cluster is gone,
         KeyboardInterrupt if the calling task was cancelled.
@@ -176,7 +176,7 @@ class Waits:
         with world:
             if ready():
                 return True
-            # A signal's handler may wait within a wait.
+            # Only the outer wait blocks: a signal's handler may wait within a wait.
             if not self._keeps_cpu and not executor.suspended:
                 executor.block()
         try:
@@ -187,7 +187,7 @@ class Waits:
         return done
 
     def _take_cpu_back(self, executor: Executor) -> None:
-        """Return once the node has given the CPU back."""
+        """Ask the node for the CPU, and return once the node has given it back."""
         with self.world:
             if not executor.suspended:
                 return
@@ -196,14 +196,14 @@ class Waits:
         self.world.block(lambda: executor.resumes != resumes, None)
 
     def interrupt_here(self) -> None:
-        """Raise KeyboardInterrupt if the calling task was cancelled; a safe place for it."""
+        """Raise KeyboardInterrupt if the calling task was cancelled; called where that is safe."""
         executor = self.world.executor
         if executor is not None and executor.interrupt and self.world.on_task_thread():
             executor.interrupt = False
             raise KeyboardInterrupt
 
     def block(self, waiter: Waiter, timeout_s: float | None) -> bool:
-        """Wait for the runtime itself: the task keeps its CPU."""
+        """Wait for the runtime itself, while the task keeps its CPU."""
         if not waiter.missing:
             return True
         return self.world.block(lambda: not waiter.missing, timeout_s)
@@ -219,7 +219,7 @@ class StreamItems:
         self._waits = waits
 
     def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
-        """Wait for item `index` and return its reference; None: the stream has ended before it.
+        """Wait for item `index`; return its reference, or None if the stream has ended before it.
 
         Raises GetTimeoutError.
         """
@@ -243,24 +243,24 @@ class StreamItems:
         return ref
 
     def item_of(self, entry: Entry, index: int) -> ObjectRef | None:
-        """Return item `index` of a stream that has yielded it, or has ended; None: the end."""
+        """Return item `index`, which the stream has yielded, or None if the stream has ended."""
         oid = item_id(entry.array, index)
         if self.client.waits.made(oid):
             return ObjectRef(oid, self._references)
         assert entry.result is not None and entry.items is not None
         if entry.result.status != OK:
-            # The system failed: the end of the stream says so, once.
+            # The system failed: one more reference, to the end of the stream, raises the error.
             if index != len(entry.items):
                 return None
             return ObjectRef(object_id(entry.array, 0, 0), self._references)
         if index >= self.world.deserialize(entry.result.payload)[0]:
             return None
-        # It ran again, and the item is on its way from the first run.
+        # The task ran again, and the item of its first run is on its way.
         return ObjectRef(oid, self._references)
 
 
 class Values:
-    """Stores and loads values; a worker also loads its tasks' inputs here."""
+    """Stores and loads values, also the inputs of a worker's tasks."""
 
     def __init__(self, references: SessionReferences, waits: Waits, context: TaskContext) -> None:
         self.world = references.world
@@ -281,12 +281,12 @@ class Values:
                 node = int(self.client.node.partition(":")[2])
                 result = RangeResult(array, 0, 1, OK, payload, node)
                 if serialized.contained:
-                    result.refs = self._references.hand_over(array, serialized.contained)
+                    result.refs = self._references.pin_contained(array, serialized.contained)
                 return self._references.refs_to(self.client.submitter.put(result))[0]
         return self.put_large(array, serialized)
 
     def _serialized_for_put(self, value: Any) -> tuple[Serialized, bool]:
-        """Return a value as it is stored, and whether it is large: a small one is in a list."""
+        """Return a value, serialized, and whether it is large; a small value is in a list."""
         inline_bytes_max = self.client.config.inline_bytes_max
         if looks_large(value, inline_bytes_max):
             serialized = self.world.serialize(value)
@@ -305,12 +305,12 @@ class Values:
             node = int(self.client.node.partition(":")[2])
             result = RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,))
             if value.contained:
-                result.refs = self._references.hand_over(array, value.contained)
+                result.refs = self._references.pin_contained(array, value.contained)
             self.client.submitter.put(result)
             return ObjectRef(oid, self._references)
 
     def store(self, oid: bytes, value: Serialized) -> int:
-        """Write a large value into the store and return where.
+        """Write a large value into the store; return its offset.
 
         Raises ObjectStoreFullError.
         """
@@ -329,7 +329,7 @@ class Values:
     def _allocate(self, oid: bytes, nbytes: int) -> int:
         with self.world:
             self._references.collect()
-            # Releases that are held back here may make room.
+            # Releases that the client has not sent yet may make room.
             self.client.buffer.flush()
             waiter = self.client.requests.allocate(oid, nbytes)
         self._waits.block(waiter, None)
@@ -345,7 +345,7 @@ class Values:
             self._references.collect()
             self.world.charge("get", len(oids))
             client.buffer.flush_held()
-            # The common cases, a single value that is here and small results, need no waiter.
+            # The common cases, one value that is here and small results, need no waiter.
             value = client.waits.value(oids[0]) if len(oids) == 1 else None
             entries = client.waits.pending_entries(oids) if value is None else None
             seen = client.waits.errors, client.waits.large
@@ -361,13 +361,13 @@ class Values:
                 left_s = max(0.0, timeout_s - (self.world.now() - began_s))
         with self.world:
             waiter = client.waits.watch(oids)
-            # Values may arrive as soon as this turn ends, so the turn decides.
+            # Decided in the turn, as values may arrive as soon as it ends.
             here = not waiter.missing
             if here:
                 values = self._look_at(oids)
             else:
                 client.waits.fail_early(oids, waiter)
-                # Large values that arrive stay until all are there, even if the store is full.
+                # The node keeps large values that arrive until all are here, even in a full store.
                 awaited = client.pins.begin_get(oids)
         if not here:
             values = self._await(oids, waiter, awaited, timeout_s, left_s)
@@ -378,15 +378,15 @@ class Values:
     ) -> list[ObjectValue] | None:
         """Wait for single tasks that this process owns; return their values if all are small.
 
-        None as soon as an error or a large value has come, of any task, beyond those `seen`:
-        they need a waiter, which many small values do without. None at the time-out, too.
+        Returns None at the time-out, and as soon as the client has received an error or a large
+        value of any task, beyond the counts `seen`: those need a waiter.
         """
         left = len(entries)
         client = self.client
 
         def ready() -> bool:
             nonlocal left
-            # A task that is done stays done: only the last one that is not is examined.
+            # A task that is done stays done, so only the last unfinished one is examined.
             while left and entries[left - 1].result is not None:
                 left -= 1
             return not left or seen != (client.waits.errors, client.waits.large)
@@ -413,7 +413,7 @@ class Values:
     ) -> list[ObjectValue]:
         """Wait for values; raise the error of the first task that failed, or GetTimeoutError.
 
-        `left_s` of `timeout_s` is left. One error ends the wait: see `Waits.fail_early`.
+        `left_s` of `timeout_s` is left. The first error ends the wait: see `Waits.fail_early`.
         """
         client = self.client
         failed: ObjectValue | None = None
@@ -440,7 +440,7 @@ class Values:
         raise _too_late(late, len(oids), timeout_s)
 
     def _look_at(self, oids: Sequence[bytes]) -> list[ObjectValue]:
-        """Return the values, which are here; pin the large ones for a view."""
+        """Return values that are here; pin the large ones while a view reads them."""
         found = []
         for value in self.client.waits.values(oids):
             assert value is not None, "a value vanished while it was awaited"
@@ -484,7 +484,7 @@ class Values:
         values: list[Any] = []
         for result in results:
             assert result is not None
-            # Ranges that ran twice may overlap the values so far.
+            # A range that ran twice may overlap the values so far.
             skip = len(values) - result.start
             if skip >= result.count:
                 continue
@@ -495,13 +495,13 @@ class Values:
                 found = self.world.deserialize(result.payload)
                 values += found[first + skip : first + result.count]
                 if self._references.received:
-                    self._references.came_in_value(result.array)
+                    self._references.contained_in_value(result.array)
         return values
 
     # -- decoding --------------------------------------------------------------
 
     def _decode_all(self, values: list[ObjectValue]) -> list[Any]:
-        """Load values; small ones that came in one payload are loaded together."""
+        """Load values; load small ones of one payload together."""
         values.reverse()
         found: list[Any] = []
         payload: bytes | None = None
@@ -513,7 +513,7 @@ class Values:
                 if value.size:
                     found.append(self._decode_viewed(value))
                     continue
-                # A value that was returned already is loaded again: each reference gets its own.
+                # A value that was returned already is loaded again: each reference gets a copy.
                 if value.payload is not payload or value.position in taken:
                     payload = value.payload
                     loaded = self._load(value)
@@ -521,32 +521,32 @@ class Values:
                 found.append(loaded[value.position])
                 taken.add(value.position)
                 if self._references.received:
-                    self._references.came_in_value(value.object)
+                    self._references.contained_in_value(value.object)
                     payload = None
         finally:
             for value in values:
                 if value.size:
-                    self._references.unviewed.append(value.object)
+                    self._references.released_values.append(value.object)
         return found
 
     def _decode_viewed(self, value: ObjectValue) -> Any:
         """Load a large value that `_look_at` has pinned."""
         oid = value.object
-        unviewed = self._references.unviewed
-        read = self.world.read(oid, value.offset, value.size, lambda: unviewed.append(oid))
+        released_values = self._references.released_values
+        read = self.world.read(oid, value.offset, value.size, lambda: released_values.append(oid))
         if self._references.received:
-            self._references.came_in_value(oid)
+            self._references.contained_in_value(oid)
         return read
 
     def decode(self, value: ObjectValue) -> Any:
         """Load a small value, or raise the error of its task."""
         decoded = self._load(value)[value.position]
         if self._references.received:
-            self._references.came_in_value(value.object)
+            self._references.contained_in_value(value.object)
         return decoded
 
     def _load(self, value: ObjectValue) -> Sequence[Any]:
-        """Return the values that came in one payload with a small one."""
+        """Return all values of a small value's payload, or raise the error of its task."""
         if value.status != OK:
             raise self.error_of(value.status, value.payload, value.object)
         return self.world.deserialize(value.payload)
@@ -558,13 +558,13 @@ class Values:
                 raise self.error_of(value.status, value.payload)
             return self.world.deserialize(value.payload)[value.position]
         oid = value.object
-        done = self._references.inputs_done
+        done = self._references.released_inputs
         return self.world.read(oid, value.offset, value.size, lambda: done.append(oid))
 
     def skip_input(self, value: ObjectValue) -> None:
         """Release the pin of an input that the task will not load."""
         if value.size:
-            self._references.inputs_done.append(value.object)
+            self._references.released_inputs.append(value.object)
 
     def error_of(self, status: int, payload: bytes, oid: bytes = b"") -> BaseException:
         """Return the exception of a failed range."""
@@ -579,7 +579,7 @@ class Values:
         try:
             return self.world.deserialize(pickled)
         except Exception as error:
-            # The exception's class cannot be made here; its traceback can be read.
+            # The exception cannot be loaded here; its traceback is text.
             return UnserializableException(f"{type(error).__name__}: {error}\n{text}")
 
 
@@ -590,7 +590,7 @@ def _too_late(late: int, count: int, timeout_s: float | None) -> GetTimeoutError
 def looks_large(value: Any, nbytes: int) -> bool:
     """Guess whether `value` takes more than `nbytes` when it is serialized.
 
-    A wrong guess costs serializing it twice and nothing else.
+    After a wrong guess the caller serializes the value twice; nothing else depends on it.
     """
     kind = type(value)
     if kind is bytes or kind is str or kind is bytearray:
@@ -600,5 +600,5 @@ def looks_large(value: Any, nbytes: int) -> bool:
     try:
         size = getattr(value, "nbytes", None)
     except Exception:
-        return False  # a property of the user's; only pickling matters here
+        return False  # a user's property raised; only errors of pickling count
     return type(size) is int and size > nbytes

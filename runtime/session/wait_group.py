@@ -4,20 +4,20 @@
     while left:
         ready, left = ray.wait(left)
 
-Each of these calls is given the list that the one before has returned. To check
-it, to ask for each of its values and to look through them would cost a pass over
-the list in Python every time. A `WaitGroup` remembers it instead:
+Each of these calls gets the list that the call before has returned. To check the
+list and to look each value up would cost a pass over it in Python every time. A
+`WaitGroup` remembers the list instead:
 
     made ──> KEPT by its session ──the same list──> in use
               │   ↑                                   │
               │   └────── the references left ───────┘
               └─ dissolved: another list is waited for, or the program has dropped this one
 
-Each completion is noted once (`Waiter.arrived`). A heap has the positions that are ready, so
-the first of them in order costs O(log n). What is O(n) is two passes in C: comparing the list
-and copying it.
+The client notes each completion once (`Waiter.arrived`). A heap has the positions that are ready,
+so the first of them in order costs O(log n). Two passes in C remain O(n): comparing the list and
+copying it.
 
-The group has references of its own, which must not outlive the program's: a session
+The group has references of its own, which must not outlive the program's: the session
 dissolves a group whose returned list the program has dropped.
 """
 
@@ -33,22 +33,22 @@ from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.client.owned_arrays import Waiter
 
 KEPT_MIN = 16
-"""Shorter lists are cheaper to look through than to remember."""
-_OURS_ALONE = 2
-"""References to a list that only its group has: the group's, and the call's that counts."""
+"""The shortest list of a group; to look through a shorter one costs less than to remember it."""
+_ABANDONED_REFCOUNT = 2
+"""Python's reference count of a list that only its group has: the group's, and the query's."""
 
 
 class WaitGroup:
-    """References that are waited for, in order, and which of them are ready."""
+    """The references of a `wait`, in order, and which of them are ready."""
 
     __slots__ = ("_client", "_index", "_order", "_ready", "_refs", "_returned", "waiter")
 
     def __init__(self, client: Client, refs: Sequence[ObjectRef], fetch: bool) -> None:
-        """Watch `refs`, which differ. Call it in a turn, as every method here."""
+        """Watch `refs`, which differ; in a turn, as every method here."""
         self._client = client
         self._refs = list(refs)
         self._order = list(range(len(refs)))
-        """A number for each of them, ascending."""
+        """A number for each reference, ascending."""
         self._index = {ref.binary(): number for number, ref in enumerate(refs)}
         """The numbers by ID."""
         self._returned: list[ObjectRef] | None = None
@@ -57,7 +57,7 @@ class WaitGroup:
         self._ready = [
             self._index[oid] for oid in client.waits.watch_more(self._index, self.waiter)
         ]
-        """A heap of the numbers of those that are ready."""
+        """A heap of the numbers of the references that are ready."""
 
     def __len__(self) -> int:
         return len(self._refs)
@@ -67,7 +67,7 @@ class WaitGroup:
         return fetch is self.waiter.fetch and self._refs == refs
 
     def ready(self) -> int:
-        """Return how many are ready."""
+        """Return the number of references that are ready."""
         arrived = self.waiter.arrived
         if arrived:
             for oid in arrived:
@@ -76,7 +76,7 @@ class WaitGroup:
         return len(self._ready)
 
     def take(self, count: int) -> tuple[list[ObjectRef], list[ObjectRef]]:
-        """Return (the first `count` that are ready, all others), in order; keep the others."""
+        """Return (the first `count` ready references, all others), in order; keep the others."""
         refs, order = self._refs, self._order
         taken: list[ObjectRef] = []
         for _ in range(min(count, len(self._ready))):
@@ -88,10 +88,10 @@ class WaitGroup:
         return taken, self._returned
 
     def abandoned(self) -> bool:
-        """Whether the program has dropped the list that it was given last."""
+        """Whether the program has dropped the list that `take` returned last."""
         returned = self._returned
-        # One more for the name above.
-        return returned is None or sys.getrefcount(returned) <= _OURS_ALONE + 1
+        # The local name is one more reference.
+        return returned is None or sys.getrefcount(returned) <= _ABANDONED_REFCOUNT + 1
 
     def dissolve(self) -> None:
         """Stop watching the references that are not ready."""

@@ -1,4 +1,4 @@
-"""The world of a session, which real processes and virtual time implement."""
+"""The world of a session: a protocol that real processes and virtual time implement."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 
 class Environment:
-    """The environment variables of the running task: set before it, put back after it."""
+    """Sets the environment variables of the running task, and restores the former ones."""
 
     def __init__(self) -> None:
         self.variables: tuple[tuple[str, str], ...] = ()
         self._before: dict[str, str | None] = {}
 
     def enter(self, variables: Sequence[tuple[str, str]]) -> None:
-        """Set variables."""
+        """Set the variables of a task that begins."""
         self.variables = tuple(variables)
         self.apply()
 
     def leave(self) -> None:
-        """Restore the former variables."""
+        """Restore the former variables; the task has ended."""
         self.withdraw()
         self.variables = ()
 
     def apply(self) -> None:
-        """Set the variables (again)."""
+        """Set the task's variables, for the first time or after `withdraw`."""
         for name, value in self.variables:
             self._before[name] = os.environ.get(name)
             os.environ[name] = value
 
     def withdraw(self) -> None:
-        """Put back what was there, for now."""
+        """Restore the former variables until `apply`."""
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -48,14 +48,14 @@ class Environment:
 
 
 class Serialized(Protocol):
-    """A value on its way into a message or the object store."""
+    """A serialized value, which goes into a message or the object store."""
 
     nbytes: int
     contained: Sequence[Any]
-    """The references inside: each adds itself to `World.sink` while it is pickled."""
+    """The references inside; each adds itself to `World.sink` while it is pickled."""
 
     def to_bytes(self) -> bytes:
-        """Return it as the payload of a message."""
+        """Return the payload of a message."""
 
 
 class World(Protocol):
@@ -68,9 +68,9 @@ class World(Protocol):
     name: str
     client: Client
     executor: Executor | None
-    """None in a driver."""
+    """The queue of a worker; None in a driver."""
     sink: ContextVar[list[Any] | None]
-    """Not None where a value is being serialized."""
+    """Collects the references inside of the value that is being serialized; else None."""
     environment: Environment
     """The environment variables of the running task."""
 
@@ -78,7 +78,7 @@ class World(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
     def block(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Let the world go on until `ready()`; return whether it came to be.
+        """Block the caller until `ready()`; return False if the time-out comes first.
 
         Raises RaySystemError if the cluster is gone.
         """
@@ -86,39 +86,39 @@ class World(Protocol):
     def spawn(self, run: Callable[[], None], most: int) -> None:
         """Run a function concurrently with the calling program: in a thread, or in a greenlet.
 
-        Threads are kept and used again, so there are never more than `most`, as long as no
-        more than that is under way.
+        Threads are reused, so there are never more than `most` as long as no more than that many
+        functions run.
         """
 
     unwinding: tuple[type[BaseException], ...]
-    """The exceptions by which the world ends user code whose process has ended."""
+    """The exceptions that the world raises in user code whose process has ended."""
 
     def is_for_driver(self, error: BaseException) -> bool:
-        """Whether a handler of a signal has raised it, and the driver is in this process."""
+        """Whether a signal handler has raised the error, and the driver is in this process."""
 
     def start_event_loop(
         self, failed: Callable[[BaseException], None]
     ) -> asyncio.AbstractEventLoop:
         """Return an event loop that runs beside the program, until the process ends.
 
-        The thread that runs it is from then on the one that runs tasks.
-        `failed` is called if something ends the loop: a coroutine raised SystemExit.
+        The loop's thread runs the tasks from then on. The world calls `failed` if an error ends
+        the loop: a coroutine raised SystemExit, for instance.
         """
 
     def run_exit_handlers(self) -> None:
         """Call the functions that the program has registered with `atexit`, the last first.
 
-        Their exceptions are printed.
+        Prints their exceptions.
         """
 
-    def nudge(self) -> None:
+    def wake_blocked(self) -> None:
         """Have all threads in `block` check their conditions, which no message has changed."""
 
     def due(self) -> Callable[[], bool]:
-        """Return a quick test for: should a running range report by now?"""
+        """Return a fast function that tells whether a running range should report by now."""
 
     def on_task_thread(self) -> bool:
-        """Whether the caller is the thread that runs tasks, and may be interrupted."""
+        """Whether the thread that runs tasks calls; only it may be interrupted."""
 
     def charge(self, what: str, count: int) -> None:
         """Account for the CPU time of an API call, where time is virtual."""
@@ -130,14 +130,14 @@ class World(Protocol):
 
     def serialize(self, value: Any) -> Serialized: ...
     def serialize_values(self, values: list[Any]) -> Serialized:
-        """Serialize a task's values, each to be loaded whether others can or not; see `frames`."""
+        """Serialize a task's values so that each can be loaded on its own; see `Frames`."""
 
     def deserialize(self, payload: bytes) -> Any: ...
 
     def dumps_function(self, function: Callable[..., Any]) -> bytes: ...
     @property
     def functions(self) -> object:
-        """The scope of function IDs: those of one simulated cluster mean nothing to another."""
+        """The scope of function IDs, which are valid in one simulated cluster only."""
 
     def identity_of(self, blob: bytes) -> bytes:
         """Return the bytes whose digest is a function's ID: its serialized form, or a
@@ -146,9 +146,9 @@ class World(Protocol):
     def loads_function(self, blob: bytes) -> Callable[..., Any]: ...
 
     def write(self, oid: bytes, offset: int, value: Serialized) -> None:
-        """Write a large value where the store gave it room."""
+        """Write a large value at the offset that the store has allocated."""
 
     def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
-        """Return a large value; `released` is called when no view of it is left."""
+        """Return a large value, and call `released` when no view of it is left."""
 
     def close(self) -> None: ...

@@ -1,11 +1,11 @@
 """The object store of a node: shared memory.
 
 =============== ==============================================================
-allocator       which part of the arena belongs to which object: pure arithmetic
+allocator       assigns parts of the arena to objects: pure arithmetic
 arena           the shared memory itself
-arena_writer    values into the arena, by several threads, past the mapping
-scratch         memory of one process, or of a process and its forked children
+arena_writer    writes values into the arena, with several threads or by system calls
+scratch         anonymous memory of one process, or shared with its forked children
 =============== ==============================================================
 
-No other package maps or names shared memory; ``processes`` passes its descriptor on.
+No other package maps shared memory; ``processes`` sends its descriptor to workers.
 """

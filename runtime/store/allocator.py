@@ -1,24 +1,24 @@
-"""Which part of the arena belongs to which object: arithmetic on offsets, no memory touched.
+"""Assigns parts of the arena to objects: arithmetic on offsets, which touches no memory.
 
 Theory of operation
 -------------------
 The first touch of a page of shared memory makes the kernel find, zero and map
 it, and costs tens of times what a copy into a touched ("warm") page costs. So
-the allocator keeps a *high-water mark*: below it every byte was allocated
-before and is warm, above it nothing has. A request is served from
+the allocator keeps a *high-water mark*: every byte below it was allocated
+before and is warm, no byte above it was. The allocator serves a request from
 
 1. the smallest free region below the mark that fits (best fit, lowest offset);
 2. else from the mark upwards, starting in the free region that ends at the mark
    if there is one, so that as few pages as possible are touched anew.
 
-Free neighbours are merged at once, so two free regions never touch, and when
+The allocator merges free neighbours at once, so two free regions never touch, and when
 all is free again there is one region of `Allocator.capacity` bytes.
 
-Everything is aligned to 64 bytes, a cache line and the widest vector register.
+Allocations are aligned to 64 bytes, a cache line and the widest vector register.
 Large objects are *not* aligned to pages: an object's header comes before its
 arrays, so an aligned start would not align the data; copies of 1 MB and more
-ran equally fast at page offsets 0, 64 and 192; and it would leave slivers of up
-to a page between objects.
+ran equally fast at page offsets 0, 64 and 192; and page alignment would leave
+slivers of up to a page between objects.
 
 A lookup is a bisection or a dictionary access: O(log n) in the number of free
 regions, plus the shift of a list of that length when one comes or goes.
@@ -29,7 +29,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 ALIGNMENT = 64
-"""Offsets and the room taken by an allocation are multiples of this, bytes."""
+"""Offsets and sizes of allocations are multiples of this, bytes."""
 
 
 def aligned(nbytes: int) -> int:
@@ -38,7 +38,7 @@ def aligned(nbytes: int) -> int:
 
 
 class Allocator:
-    """Offsets 0 to `capacity` (bytes, rounded down to `ALIGNMENT`), all free at first.
+    """Allocates offsets 0 to `capacity` (bytes, rounded down to `ALIGNMENT`).
 
     Raises ValueError if there is not room for one aligned allocation.
     """
@@ -47,19 +47,19 @@ class Allocator:
         if capacity < ALIGNMENT:
             raise ValueError(f"capacity must be at least {ALIGNMENT} bytes, got {capacity}")
         self.capacity = capacity // ALIGNMENT * ALIGNMENT
-        """Bytes that can be allocated in all."""
+        """The size of the arena, bytes."""
         self.used = 0
         """Bytes allocated now, each allocation rounded up to `ALIGNMENT`."""
         self.high_water = 0
         """Bytes at the front of the arena that were allocated at least once."""
         self._taken: dict[int, int] = {}  # offset -> size of an allocation
-        # The free regions below the mark, in three views that change together.
+        # The free regions below the mark, in three indexes that change together.
         self._free: dict[int, int] = {}  # offset -> size
         self._free_by_end: dict[int, int] = {}  # end -> offset
         self._free_by_size: list[tuple[int, int]] = []  # sorted (size, offset)
 
     def allocate(self, size: int) -> int:
-        """Return the offset of room for `size` bytes, or -1 if there is none.
+        """Allocate `size` bytes; return their offset, or -1 if there is no room.
 
         Raises ValueError unless `size` is positive.
         """
@@ -85,10 +85,10 @@ class Allocator:
         return offset
 
     def free(self, offset: int) -> None:
-        """Take back what `allocate` returned.
+        """Free the allocation at `offset`.
 
-        Raises ValueError if nothing is allocated at `offset` (freed twice, or
-        inside of an allocation); nothing has changed then.
+        Raises ValueError, and changes nothing, if no allocation begins at `offset`
+        (freed twice, or inside of an allocation).
         """
         size = self._taken.pop(offset, None)
         if size is None:
@@ -107,7 +107,7 @@ class Allocator:
         assert end <= self.high_water, "freed what was never allocated"
 
     def _tail_start(self) -> int:
-        """Return where the free region starts that reaches up to the capacity."""
+        """Return the start of the free region that reaches up to the capacity."""
         return self._free_by_end.get(self.high_water, self.high_water)
 
     def _add_free(self, offset: int, size: int) -> None:

@@ -3,18 +3,18 @@
 An arena is an anonymous file in memory (``memfd_create``). It has **no name in
 any filesystem**: it exists as long as a process has its descriptor or a mapping
 of it, and the kernel frees it when the last of these is gone, however those
-processes ended. So there is nothing to clean up, and nothing that a SIGKILL
-could leave behind. It also means that only a process that has the
-descriptor can reach it: no other user, no other job.
+processes ended. So there is nothing to clean up, and a SIGKILL leaves nothing
+behind. Only a process that has the descriptor can reach the arena: no other
+user, no other job.
 
 The file is sparse: capacity is address space, and only touched pages take
-memory. Where memory runs out, it is at the touch of a page, and the kernel
+memory. Memory can run out when a page is touched, and then the kernel
 decides which process dies; choose the capacity accordingly. The file is sealed against
-shrinking and growing, so no holder of the descriptor can pull pages from under
-another one (which would be a SIGBUS there).
+shrinking and growing, so no process can pull pages from under another one (which would
+be a SIGBUS there).
 
-A process maps the arena twice: once to write, once with PROT_READ alone. What
-readers get comes from the second: a write through it, even from C code that
+A process maps the arena twice: once to write, once with PROT_READ alone. Readers
+get views of the second mapping: a write through it, even from C code that
 ignores Python's read-only flag, hits the memory protection and not the object.
 """
 
@@ -31,13 +31,13 @@ class Arena:
     """One process's access to a node's shared memory; see `create` and `attach`."""
 
     def __init__(self, fd: int, capacity: int) -> None:
-        """Map `capacity` bytes of `fd`, which this object owns from here on."""
+        """Map `capacity` bytes of `fd`, which the arena owns from here on."""
         writable = mmap.mmap(fd, capacity, mmap.MAP_SHARED, _READ_WRITE)
         readonly = mmap.mmap(fd, capacity, mmap.MAP_SHARED, mmap.PROT_READ)
         self._writable: memoryview | None = memoryview(writable)
         self._readonly: memoryview | None = memoryview(readonly)
         self.capacity = capacity
-        """Size in bytes; known after `close` too."""
+        """Size in bytes, also after `close`."""
         self._fd = fd
 
     @classmethod
@@ -63,8 +63,8 @@ class Arena:
     def attach(cls, fd: int) -> Arena:
         """Return the arena behind `fd`, a descriptor of another process's `fd`.
 
-        The new object owns `fd` and closes it in `close`; pass ``os.dup(fd)`` to
-        keep yours. Raises OSError if it is not open.
+        The new arena owns `fd` and closes it in `close`; pass ``os.dup(fd)`` to
+        keep yours. Raises OSError if `fd` is not open.
         """
         return cls(fd, os.fstat(fd).st_size)
 
@@ -78,14 +78,14 @@ class Arena:
     def writable(self, offset: int, size: int) -> memoryview:
         """Return `size` bytes at `offset` to write to (format ``B``).
 
-        Raises ValueError if they are not all inside the arena, or it is closed.
+        Raises ValueError if they are not all inside the arena, or the arena is closed.
         """
         return self._slice(self._writable, offset, size)
 
     def readonly(self, offset: int, size: int) -> memoryview:
         """Return `size` bytes at `offset` that nothing in this process can write through.
 
-        What other processes, or `writable` here, write does show in it. Raises
+        Writes of other processes, and through `writable` here, show in it. Raises
         ValueError as `writable` does.
         """
         return self._slice(self._readonly, offset, size)
@@ -94,8 +94,8 @@ class Arena:
         """Close the descriptor and the mappings; closing twice is fine.
 
         Views that are still alive, and arrays made of them, stay valid: a
-        mapping is undone when its last view is gone, which is at once if there
-        is none. New views are refused from here on.
+        mapping ends with its last view, or at once if there is none. The arena
+        gives no new views.
         """
         self._writable = self._readonly = None
         fd, self._fd = self._fd, -1

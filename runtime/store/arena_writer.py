@@ -1,7 +1,7 @@
-"""Writing values into an arena, by several threads where that pays.
+"""Writes values into an arena, with several threads where that is faster.
 
-One thread does not use all of a memory's bandwidth; two or more start to pay
-where a copy leaves the caches and takes longer than waking threads does. Medians
+One thread does not use all of a memory's bandwidth; two or more are faster once
+a copy exceeds the caches and takes longer than waking threads does. Medians
 of 20 copies between touched pages on two cores, GB/s::
 
     size      1 thread   2 threads   4 threads   8 threads
@@ -13,17 +13,18 @@ of 20 copies between touched pages on two cores, GB/s::
 Machines with more cores and memory channels gain more (the paper: 8 threads
 above 0.5 MB, on 16 cores). The calling thread copies one part.
 
-Pages of the arena may never have been touched. A store through a mapping takes a fault for
+Some pages of the arena were never touched. A store through the mapping causes a fault for
 each such page, and the kernel fills the page with zeros before it is written. A write through
-the descriptor does neither, and costs more where pages are there. So of each larger piece::
+the descriptor does neither, but is slower for pages that exist. So the writer divides each
+larger piece::
 
-    offset ──pages are there──> first hole ──never touched──> end
-            copied to the mapping            written to the descriptor
+    offset ──existing pages──> first hole ──never touched──> end
+            copied to the mapping           written to the descriptor
 
-The writer looks for a hole at the end first, which is one system call where there is none: the
+The writer looks for a hole at the end first, so a piece without holes costs one system call: the
 allocator prefers memory that was used before, so new pages are at the end.
 Medians of 0.8 GB on two cores, GB/s: 1.9 for untouched pages, 1.15 through the mapping;
-4 for pages that are there, 16 through the mapping. A second write to the same place
+4 for existing pages, 16 through the mapping. A second write to the same place
 maps the pages, at 1.5 to 2.
 """
 
@@ -37,26 +38,26 @@ from raytwin.runtime.serialization.serialization import Serialized
 from raytwin.runtime.store.arena import Arena
 
 GIL_FREE_COPY_MIN = 1 << 20
-"""From here on a copy releases the GIL, bytes.
+"""The shortest copy that releases the GIL, bytes.
 
 numpy.copyto, a memoryview's slice assignment and ctypes.memmove all run at
 memcpy's speed from 1 MB up; below, the slice assignment has the least overhead.
 Only the first and the last let other threads run meanwhile.
 """
 PARALLEL_COPY_MIN = 64 << 20
-"""From here on several threads copy, unless their number was given, bytes."""
+"""The shortest copy by several threads, unless their number was given, bytes."""
 THREADS_MAX = 8
 PART_BYTES_MIN = 64 * 1024
-"""A thread is not woken for less."""
+"""The least share of a copying thread, bytes."""
 LOOK_MIN = 1 << 20
-"""Smaller pieces are copied whatever their pages are, bytes."""
+"""The shortest piece that is searched for untouched pages, bytes."""
 PIECE_BYTES = 4 << 20
-"""So much is written by one system call, during which other writers of the arena wait."""
+"""The most that one system call writes; other writers of the arena wait meanwhile."""
 _ALIGNMENT = 64
 
 
 class Copier:
-    """Copies with `threads` threads: 0 for as many as pay, by size and cores."""
+    """Copies with `threads` threads; 0: as many as size and cores suggest."""
 
     def __init__(self, threads: int = 0) -> None:
         if threads < 0:
@@ -66,13 +67,13 @@ class Copier:
         self._pool: ThreadPoolExecutor | None = None
 
     def threads_for(self, nbytes: int) -> int:
-        """Return how many threads copy so many bytes."""
+        """Return the number of threads that copy `nbytes` bytes."""
         if not self._given and nbytes < PARALLEL_COPY_MIN:
             return 1
         return max(1, min(self._most, nbytes // PART_BYTES_MIN))
 
     def copy(self, target: memoryview, source: bytes | memoryview) -> None:
-        """Copy the bytes of `source` to `target`, which is as long."""
+        """Copy the bytes of `source` to `target`, which has the same length."""
         threads = self.threads_for(target.nbytes)
         if threads == 1 and target.nbytes < GIL_FREE_COPY_MIN:
             target[:] = source
@@ -94,7 +95,7 @@ class Copier:
         try:
             np.copyto(into[:part], out[:part])
         finally:
-            # No thread may write to the target after this returns, whatever happens here.
+            # Even after an error: no thread may write to the target once `copy` has returned.
             for other in others:
                 other.result()
 
@@ -106,7 +107,7 @@ class Copier:
 
 
 class ArenaWriter:
-    """Writes values into one arena, with a copier for pages that were touched before."""
+    """Writes values into one arena; a copier writes to pages that exist."""
 
     def __init__(self, arena: Arena, copier: Copier) -> None:
         self._arena = arena
@@ -124,7 +125,7 @@ class ArenaWriter:
     def _copy(
         self, offset: int, target: memoryview, start: int, source: bytes | memoryview
     ) -> None:
-        """Copy to `target`, which is at `offset` of the arena."""
+        """Copy to `start` in `target`, which is at `offset` of the arena."""
         nbytes = len(source)
         known = nbytes if nbytes < LOOK_MIN else self._touched(offset + start, nbytes)
         if known:
@@ -133,11 +134,11 @@ class ArenaWriter:
             self._write(memoryview(source)[known:], offset + start + known)
 
     def _touched(self, offset: int, nbytes: int) -> int:
-        """Return how many bytes from an offset on have pages; all, if the last one has."""
+        """Return the number of bytes from an offset on that have pages; all if the last one has."""
         last = offset + nbytes - 1
         if os.lseek(self._arena.fd, last, os.SEEK_HOLE) != last:
             return nbytes
-        # An offset that is itself in a hole is what lseek returns.
+        # lseek returns the offset itself if it is in a hole.
         return min(os.lseek(self._arena.fd, offset, os.SEEK_HOLE) - offset, nbytes)
 
     def _write(self, source: memoryview, offset: int) -> None:

@@ -1,4 +1,4 @@
-"""Memory that is in no file: each process's own to receive into, or a family's."""
+"""Anonymous memory, private to a process or shared with its forked children."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import mmap
 
 
 def scratch(nbytes: int) -> memoryview:
-    """Return a writable buffer; a forked child has one of its own, of the pages it needed."""
+    """Return a writable buffer, private to each forked child; only touched pages take memory."""
     return memoryview(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE))
 
 
 def shared(nbytes: int) -> memoryview:
-    """Return a writable buffer of zeros that forked children have in common with this process."""
+    """Return a writable buffer of zeros that forked children share with this process."""
     return memoryview(mmap.mmap(-1, nbytes, flags=mmap.MAP_SHARED))

@@ -17,7 +17,7 @@ from greenlet import GreenletExit, getcurrent
 from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.messages import JobEnded, JobInfo, JobRegistered, RegisterJob
-from raytwin.runtime.session.futures import LazyFuture, item_waited_for
+from raytwin.runtime.session.futures import LazyFuture, settled_item
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
@@ -44,7 +44,7 @@ class SimSession(Session):
         return LazyFuture(self, ref)
 
     def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
-        return item_waited_for(self, array, index)
+        return settled_item(self, array, index)
 
 
 class SimDriver:

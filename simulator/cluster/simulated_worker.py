@@ -29,7 +29,7 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.task_execution import TaskRunner
 from raytwin.runtime.execution.user_errors import exit_code
-from raytwin.runtime.session.futures import LazyFuture, item_waited_for
+from raytwin.runtime.session.futures import LazyFuture, settled_item
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.machine.simulated_process import SimProcess
@@ -53,7 +53,7 @@ class SimWorkerSession(Session):
         loop = asyncio._get_running_loop()
         if isinstance(loop, VirtualEventLoop):
             return loop.future_of_item(array, index)
-        return item_waited_for(self, array, index)
+        return settled_item(self, array, index)
 
 
 class SimWorker:

@@ -334,7 +334,7 @@ class SimWorld:
         assert self.exit_handlers is not None, "a driver ends with the real process"
         run(self.exit_handlers)
 
-    def nudge(self) -> None:
+    def wake_blocked(self) -> None:
         """Have the program's greenlets check their conditions, in an event of its own."""
         self._soon(self._after_turn)
 
@@ -529,7 +529,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
 
     def _write_to_self(self) -> None:
         self._virtual.woken = True
-        self._world.nudge()
+        self._world.wake_blocked()
 
 
 def _end_loop(loop: asyncio.AbstractEventLoop | None) -> None:

@@ -12,7 +12,7 @@ import pytest
 import raytwin as ray
 from raytwin.runtime.api.backend import current
 from raytwin.runtime.session import futures
-from raytwin.runtime.session.futures import FutureDesk
+from raytwin.runtime.session.futures import PendingFutures
 from raytwin.runtime.session.session import Session
 
 LIMIT_S = 20.0
@@ -25,7 +25,7 @@ def one(x: int) -> int:
 
 
 @pytest.fixture
-def desk() -> Iterator[FutureDesk]:
+def pending() -> Iterator[PendingFutures]:
     """That of a driver whose thread waits for a future all the time."""
     ray.init(backend="local", nodes=1, cpus_per_node=2)
     try:
@@ -55,14 +55,14 @@ class PausedLock:
 
 
 def test_a_value_that_comes_while_its_future_is_made(
-    desk: FutureDesk, monkeypatch: pytest.MonkeyPatch
+    pending: PendingFutures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "_lock", PausedLock(desk._lock))
+    monkeypatch.setattr(pending, "_lock", PausedLock(pending._lock))
     assert one.remote(7).future().result(timeout=LIMIT_S) == 7
 
 
 def test_a_future_of_another_thread_is_not_given_up_with_the_tasks(
-    desk: FutureDesk, monkeypatch: pytest.MonkeyPatch
+    pending: PendingFutures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
 
@@ -71,7 +71,7 @@ def test_a_future_of_another_thread_is_not_given_up_with_the_tasks(
             goes_on.wait(LIMIT_S)
             super().run()
 
-    give_up = desk._give_up
+    give_up = pending._give_up
     found = []
 
     def meanwhile(reason: str) -> Any:
@@ -82,7 +82,7 @@ def test_a_future_of_another_thread_is_not_given_up_with_the_tasks(
         assert ray.get(ref, timeout=LIMIT_S) == 7
         return given_up
 
-    monkeypatch.setattr(desk, "_give_up", meanwhile)
-    desk.abandon()
+    monkeypatch.setattr(pending, "_give_up", meanwhile)
+    pending.abandon()
     goes_on.set()
     assert found[0].result(timeout=LIMIT_S) == 7

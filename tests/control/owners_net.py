@@ -221,7 +221,7 @@ class Net:
         if not inside:
             return None
         arrays = dict.fromkeys(oid[:ARRAY_BYTES] for oid, _ in inside)
-        return ResultRefs((), borrowing.hand_over(arrays), borrowing.keeper)
+        return ResultRefs((), borrowing.pin_contained(arrays), borrowing.keeper)
 
     def _unpickle(self, address: str, inside: list[tuple[bytes, str]]) -> list[bytes]:
         client = self.clients[address]
@@ -262,7 +262,7 @@ class Net:
         if not self._lives(spec.owner):
             self.unheld.update(oid[:ARRAY_BYTES] for oid, _ in inside)
         arrays = self._unpickle(address, inside)
-        self.clients[address].references.counter.came_in_arguments(spec.array, arrays)
+        self.clients[address].references.counter.contained_in_arguments(spec.array, arrays)
         self.running[address].append((spec, [oid for oid, _ in inside]))
 
     def end(self, address: str) -> None:
@@ -296,7 +296,7 @@ class Net:
             inside = self.values[array]
             if inside and self.rng.random() < 0.5:
                 arrays = self._unpickle(address, inside)
-                self.clients[address].references.counter.came_in_value(array, arrays)
+                self.clients[address].references.counter.contained_in_value(array, arrays)
 
     def drop(self, address: str, oid: bytes) -> None:
         self.held[address][oid] -= 1

@@ -109,7 +109,7 @@ def test_a_value_is_held_until_the_owner_of_what_came_out_of_it_has_heard(guarde
     quiet()
     net.stuck = {("node:2", "node:0")}
     arrays = net._unpickle(reader, net.values[outer[:ARRAY_BYTES]])
-    net.clients[reader].references.counter.came_in_value(outer[:ARRAY_BYTES], arrays)
+    net.clients[reader].references.counter.contained_in_value(outer[:ARRAY_BYTES], arrays)
     if not guarded:
         for loan in list(net.clients[reader].references.counter.loans.values()):
             loan.guards = ()

@@ -277,7 +277,7 @@ class ReferenceCounter:
     def _send(self, owner: str, updates: list[Update]) -> None:
         self._ctx.send(self._node, RefUpdates(owner, updates))
 
-    def came_in_value(self, value: bytes, arrays: Iterable[bytes]) -> None:
+    def contained_in_value(self, value: bytes, arrays: Iterable[bytes]) -> None:
         """References came out of an array's value."""
         for array in arrays:
             loan = self.loans.get(array)
@@ -293,7 +293,7 @@ class ReferenceCounter:
                 loan.guards += (value,)
                 self.add(value)
 
-    def came_in_arguments(self, task: bytes, arrays: Iterable[bytes]) -> None:
+    def contained_in_arguments(self, task: bytes, arrays: Iterable[bytes]) -> None:
         """References came in a task's arguments: the submitter holds them while the task runs."""
         borrowed = [array for array in arrays if array in self.loans]
         if borrowed:
@@ -311,7 +311,7 @@ class ReferenceCounter:
 
     # -- lent arrays ----------------------------------------------------------
 
-    def hand_over(self, arrays: Iterable[bytes]) -> tuple[tuple[bytes, str], ...]:
+    def pin_contained(self, arrays: Iterable[bytes]) -> tuple[tuple[bytes, str], ...]:
         """Register this client's node for references inside a value; return these with their
         owners."""
         contained = []

@@ -379,7 +379,7 @@ class LocalWorld:
         atexit._run_exitfuncs()
         gc.collect()  # the last chance of `__del__` for objects in reference cycles
 
-    def nudge(self) -> None:
+    def wake_blocked(self) -> None:
         """Have all waiting threads check their conditions."""
         with self._lock:
             self._wake_ready()
