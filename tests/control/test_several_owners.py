@@ -10,9 +10,10 @@ from raytwin.runtime.control.messages import (
     ForwardResults,
     Release,
     SubmitTasks,
+    TaskResults,
     TaskUpdates,
 )
-from tests.control.alone import array, spec
+from tests.control.alone import array, result, spec
 from tests.control.test_local_scheduler import DRIVER, W1, Node
 from tests.control.test_lost_inputs import Table
 
@@ -44,6 +45,21 @@ def test_an_owner_that_has_released_an_array_does_not_claim_it_again() -> None:
     node.turn(DRIVER, Release([array(1)]))
     node.turn("gcs", heir)
     assert not node.scheduler.results._claims
+
+
+@pytest.mark.parametrize("of_owner", [False, True])
+def test_a_new_owner_gets_no_stale_places_of_large_values_on_its_own_node(of_owner: bool) -> None:
+    """Its node has freed these for an earlier owner there, and the GCS places them again."""
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1, count=2)]))
+    small, large = result(1, node=1), result(1, start=1, node=1, size=1_000_000, offset=7)
+    node.turn("node:1", TaskResults(DRIVER, [small, large]))
+    node.ctx.take(TaskResults)
+    owner = "worker:1.3" if of_owner else "worker:2.3"
+    node.turn("gcs", ForwardResults(array(1), 0, 2, owner))
+    [forwarded] = node.ctx.take(TaskResults, f"node:{1 if of_owner else 2}")
+    assert forwarded.owner == owner
+    assert forwarded.results == ([small] if of_owner else [small, large])
 
 
 @pytest.mark.parametrize("placed_first", [False, True])

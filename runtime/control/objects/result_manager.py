@@ -275,7 +275,12 @@ class ResultManager:
             # The inputs were lost with the first owner, and the new one makes them again.
             results = [result for result in results if result not in failed]
             self._make_again(failed, message.owner)
-        if results and node_of(message.owner) == self._node:
+        to = node_of(message.owner)
+        if to != self._node:
+            # The GCS asks the owner's node for large values that it has itself, and places those
+            # again that it has freed: a result here may have the place of a freed one.
+            results = [r for r in results if r.node != to or not any(r.sizes)]
+        if results and to == self._node:
             self._deliver(results)
         elif results:
             for result in results:
@@ -287,7 +292,7 @@ class ResultManager:
         for result in failed:
             made.add(result.start, result.count)
         gaps = made.missing(message.start, message.count)
-        if gaps and node_of(message.owner) == self._node and message.array in self._objects.owners:
+        if gaps and to == self._node and message.array in self._objects.owners:
             missing = [(message.array, start, count) for start, count in gaps]
             self._ctx.send("gcs", ResultsMissing(self._node, missing))
 
