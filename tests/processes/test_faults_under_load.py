@@ -25,7 +25,7 @@ import pytest
 import raytwin as ray
 from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
 from raytwin.runtime.control.gcs.array_store import ORPHANED_S
-from raytwin.runtime.processes.spawn.zygote import AGAIN_S
+from raytwin.runtime.processes.spawn.zygote import RESTART_S
 from tests.processes.helpers import eventually
 from tests.processes.load import Load
 from tests.processes.test_left_behind import files
@@ -117,7 +117,7 @@ class Faults:
         self.load.step()
         eventually(lambda: self.pid("head") != before)
         # One that ends again and again, as soon as it has begun, is given up.
-        time.sleep(AGAIN_S)
+        time.sleep(RESTART_S)
 
     def replica(self) -> None:
         """One of two replicas of the GCS and the global scheduler."""

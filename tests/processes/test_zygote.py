@@ -22,7 +22,7 @@ def test_it_leaves_at_its_drivers_end_before_anybody_elses_requests(
         zygote = Zygote(control, driver.pid)
         pairs = [packet_pair() for _ in range(5)]
         for ours, node in pairs:
-            zygote._add_asker(ours)
+            zygote._add_requester(ours)
             node.send(b"a request")
         served: list[int] = []
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from raytwin.chaos.fuzz.generate.cases import draw_case
 from raytwin.chaos.fuzz.run.case_run import Report, run_case
-from raytwin.runtime.processes.spawn.zygote import end_with
+from raytwin.runtime.processes.spawn.zygote import die_with
 
 
 def run_seeds(
@@ -49,7 +49,7 @@ def run_seeds(
 
 
 def _begin(parent_pid: int) -> None:
-    end_with(parent_pid)
+    die_with(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -4,8 +4,8 @@
 
 - `Head`: GCS and global scheduler are components of this process; its death ends the cluster.
 - `DurableHead`: one replica in this process, whose commands a sqlite3 file holds.
-- `ChainHead`: the masters of the chains (van Renesse & Schneider 2004) are here; each replica
-  is a process of its own, which the zygote forks on request.
+- `ChainHead`: this process has the masters of the chains (van Renesse & Schneider 2004); each
+  replica is a process of its own, which the zygote forks on request.
 
 State: connections of nodes and replicas; of a durable GCS, the file: commands, one snapshot,
 flushed rows.
@@ -17,9 +17,10 @@ ended, and `Logged` once a turn's commands are in the file.
 Promises:
 
 - A write that was acknowledged survives the death of the head process where the GCS is durable:
-  the file is written before the answer leaves. It survives the death of replicas but the last.
-- The head of a durable GCS that is killed is forked anew with the same listening socket; nodes
-  connect again within `HEAD_AWAY_S`. Without a file the cluster ends with its head.
+  the file is written before the answer leaves. In a chain it survives the death of all replicas
+  but one.
+- When the head of a durable GCS is killed, the zygote forks it again with the same listening
+  socket; nodes reconnect within `HEAD_RETURN_S`. Without a file the cluster ends with its head.
 
 Modules, the lower first:
 

@@ -60,31 +60,31 @@ class ChainHead:
         self._token = settings.token
         self.masters: list[Master] = []
         """By number of the chain; see `gcs.sharding`."""
-        chains = [self._add_master(settings, chain) for chain in range(settings.config.chains)]
+        clients = [self._add_master(settings, chain) for chain in range(settings.config.chains)]
         self.add_launcher(settings, listener, spawner)
         self._links = Links(self.masters[0].nodes.get, _notify_fenced)
         self.process.add("links", self._links, journaled=False)
         Listener(self.process.reactor, listener, self._accept)
-        for chained, master in zip(chains, self.masters, strict=True):
-            chained.start()
+        for client, master in zip(clients, self.masters, strict=True):
+            client.start()
             master.start()
-        if len(chains) > 1:
-            relay = Relay(self.process.context(RELAY), len(chains))
+        if len(clients) > 1:
+            relay = Relay(self.process.context(RELAY), len(clients))
             self.process.add(RELAY, relay)
             relay.start()
 
     def _add_master(self, settings: HeadSettings, chain: int) -> ChainClient:
         address = master_of(chain)
-        chained = ChainClient(
+        client = ChainClient(
             self.process.context(address),
             address,
             lambda ctx: self.make_master(settings, ctx, chain),
             chain,
         )
-        assert isinstance(chained.inner, Master)
-        self.masters.append(chained.inner)
-        self.process.add(address, chained)
-        return chained
+        assert isinstance(client.inner, Master)
+        self.masters.append(client.inner)
+        self.process.add(address, client)
+        return client
 
     def make_master(self, settings: HeadSettings, ctx: Context, chain: int) -> Master:
         """Return the master of a chain."""
@@ -150,7 +150,7 @@ class ChainHead:
 
 
 def _notify_fenced(connection: Connection, node: str, info: NodeInfo) -> None:
-    """Tell a node that it was declared dead, or it would wait for a new head."""
+    """Notify a node that it was declared dead; else it would wait for a restart of the head."""
     connection.send(wire.encode("gcs", node, [NodeChanged(info)]))
 
 
@@ -195,6 +195,6 @@ class Launcher:
         if packet is None:
             self._process.stop("the zygote is gone")
             return
-        what, name, detail = packet[0]
-        if what == "exited":
+        kind, name, detail = packet[0]
+        if kind == "exited":
             self._process.deliver(LAUNCHER, master_of(chain_of(name)), ReplicaLost(name, detail))

@@ -2,8 +2,8 @@
 
 The replica and the chain's master are in this process, so nodes reach both over their
 one connection with the head. When the process is killed the zygote forks a new one, with
-the same listening socket; it restores its state from the file, and the nodes, which
-connect again, repeat their unacknowledged requests.
+the same listening socket; it restores its state from the file, and the nodes reconnect
+and repeat their unacknowledged requests.
 """
 
 from __future__ import annotations

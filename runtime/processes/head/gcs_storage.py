@@ -10,7 +10,7 @@ table     row
 ========= ===========================================================
 log       first index, msgpack list of commands: one row a turn
 snapshot  one row: the index it was taken after, the state
-cold      flushed rows: a batch a row, see `ColdRows`
+cold      flushed rows, one batch a row: see `ColdRows`
 ========= ===========================================================
 """
 
@@ -49,14 +49,14 @@ CREATE TABLE IF NOT EXISTS cold (id INTEGER PRIMARY KEY, keys BLOB NOT NULL, row
 """
 TRIM_S = 0.1
 """Interval of trimming the heap while the file is written. Commands, rows and snapshots leave
-holes in it: without trimming, memory would be 15 % above the use and vary with snapshots."""
+holes in the heap: untrimmed, the process took 15 % more memory, which varied with snapshots."""
 
 
 def check_storage(path: Path) -> None:
     """Check that a new cluster can keep its state in the file `path`.
 
-    Raises ValueError if it is no file, cannot be written, or holds the state of another cluster,
-    whose nodes have ended.
+    Raises ValueError if it is not a file, cannot be written, or contains the state of another
+    cluster, whose nodes have ended.
     """
     if path.exists() and not path.is_file():
         kind = "a directory" if path.is_dir() else "a device"
@@ -73,12 +73,12 @@ class ColdRows:
     """The flushed rows in a database: appended in batches, found by a scan of their keys.
 
     Flushed rows are hardly ever read, and their keys arrive in random order. A B-tree would
-    change a page for every row: at a million rows that wrote 14,000 rows a second, where appended
-    batches reach 500,000. The reader pays: it scans 12 bytes a row, in sqlite's own code, which
-    takes 20 ms per million rows.
+    change a page for every row: with a million rows it took 14,000 a second, while appended
+    batches reach 500,000. In return a read scans 12 bytes a row, in sqlite's own code: 20 ms
+    per million rows.
 
-    A batch has a number, its keys one behind the other, and a msgpack list of its rows in the
-    same order. A key may have several rows; the newest counts. The caller begins and commits
+    A batch has a number, its concatenated keys, and a msgpack list of its rows in the same
+    order. A key may have several rows; the newest counts. The caller begins and commits
     transactions.
     """
 
@@ -86,7 +86,7 @@ class ColdRows:
         self._db = db
 
     def append(self, rows: list[tuple[bytes, bytes]]) -> None:
-        """Write a batch, whose rows are newer than all before."""
+        """Write a batch, whose rows are newer than all earlier ones."""
         assert all(len(key) == ARRAY_BYTES for key, _ in rows)
         keys = b"".join(key for key, _ in rows)
         packed = _encode([row for _, row in rows])
@@ -119,7 +119,7 @@ class GcsStorage:
         self._replica = ""
         self._logged = 0
         self._open = False
-        self._trims = False
+        self._trim_due = False
 
     def recover(self, machine: Machine) -> Machine:
         """Restore a new machine from snapshot and log; return it."""
@@ -152,7 +152,7 @@ class GcsStorage:
                 "INSERT OR REPLACE INTO snapshot VALUES (0, ?, ?)", (message.index, message.data)
             )
             self._db.execute("DELETE FROM log WHERE first <= ?", (message.index,))
-            # After this turn, which still refers to the snapshot: it is as large as the state.
+            # After this turn, which still references the snapshot, as large as the whole state.
             self._ctx.after(0.0, trim)
         else:
             raise TypeError(f"{STORAGE} was sent {type(message).__name__}")
@@ -162,12 +162,12 @@ class GcsStorage:
         if self._open:
             self._open = False
             self._db.execute("COMMIT")
-            if not self._trims:
-                self._trims = True
+            if not self._trim_due:
+                self._trim_due = True
                 self._ctx.after(TRIM_S, self._trim)
             if self._replica:
                 self._ctx.send(self._replica, Logged(self._logged))
 
     def _trim(self) -> None:
-        self._trims = False
+        self._trim_due = False
         trim()

@@ -1,8 +1,8 @@
 """The process of one replica of the GCS: a member of a chain (see `replication.replica`).
 
 The replica connects to the head, where the master is, and to its neighbours in the chain;
-clients connect to it. Its state is in memory only. A new replica replaces one that has ended,
-and gets the state from the others. It ends with the head.
+clients connect to it. Its state is in memory only: the replica that replaces it gets the
+state from the others. It ends with the head.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ReplicaProcess:
             connection.bound = True
             connection.peer = source
             if is_replica(source):
-                # Both may have connected: each keeps sending on one connection, in order.
+                # Both may have connected: each sends on one connection only, hence in order.
                 self.process.routes.setdefault(source, connection)
             else:
                 self.process.routes[source] = connection

@@ -6,7 +6,7 @@
                                             MAC(token, "connect" a b kind i) (32)
     MAC(token, "accept" a b) (32) ───────>
 
-The MAC is keyed BLAKE2b. Everything has a fixed length, so nothing is decoded
+The MAC is keyed BLAKE2b. Every message has a fixed length, so nothing is decoded
 before the proof. The kind is the connection's purpose: control frames or
 object data. The incarnation is the connecting node's: see `links`.
 """
@@ -33,7 +33,7 @@ DATA = b"D"
 
 
 class AuthError(Exception):
-    """The other side does not know the token, or does not speak the protocol."""
+    """The peer does not know the token, or does not speak the protocol."""
 
 
 def new_token() -> bytes:
@@ -51,19 +51,19 @@ def answer(token: bytes, challenge: bytes, kind: bytes, incarnation: int = 1) ->
     if len(challenge) != CHALLENGE_BYTES or not challenge.startswith(MAGIC):
         raise AuthError("the other side is not a raytwin cluster")
     nonce = os.urandom(NONCE_BYTES)
-    what = kind + incarnation.to_bytes(INCARNATION_BYTES, "big")
-    return nonce + what + _prove(token, b"connect", challenge, nonce, what)
+    claim = kind + incarnation.to_bytes(INCARNATION_BYTES, "big")
+    return nonce + claim + _prove(token, b"connect", challenge, nonce, claim)
 
 
 def check(token: bytes, challenge: bytes, answer: bytes) -> tuple[bytes, bytes]:
     """Return (kind, the accepting side's own proof); raises AuthError."""
-    nonce, what, proof = answer[:32], answer[32:37], answer[37:]
-    if not compare_digest(proof, _prove(token, b"connect", challenge, nonce, what)):
+    nonce, claim, proof = answer[:32], answer[32:37], answer[37:]
+    if not compare_digest(proof, _prove(token, b"connect", challenge, nonce, claim)):
         raise AuthError("the other side does not know the cluster's token")
-    kind = what[:1]
+    kind = claim[:1]
     if kind not in (CONTROL, DATA):
         raise AuthError(f"unknown kind of connection {kind!r}")
-    return kind, _prove(token, b"accept", challenge, nonce, what)
+    return kind, _prove(token, b"accept", challenge, nonce, claim)
 
 
 def incarnation_in(answer: bytes) -> int:
@@ -73,11 +73,11 @@ def incarnation_in(answer: bytes) -> int:
 
 def check_acceptor(token: bytes, challenge: bytes, answer: bytes, proof: bytes) -> None:
     """Check the accepting side's proof; raises AuthError."""
-    nonce, what = answer[:32], answer[32:37]
-    if not compare_digest(proof, _prove(token, b"accept", challenge, nonce, what)):
+    nonce, claim = answer[:32], answer[32:37]
+    if not compare_digest(proof, _prove(token, b"accept", challenge, nonce, claim)):
         raise AuthError("the side that accepted does not know the cluster's token")
 
 
-def _prove(token: bytes, role: bytes, challenge: bytes, nonce: bytes, what: bytes) -> bytes:
-    mac = blake2b(role + challenge + nonce + what, key=token, digest_size=PROOF_BYTES)
+def _prove(token: bytes, role: bytes, challenge: bytes, nonce: bytes, claim: bytes) -> bytes:
+    mac = blake2b(role + challenge + nonce + claim, key=token, digest_size=PROOF_BYTES)
     return mac.digest()

@@ -1,10 +1,10 @@
 """A process of the cluster: its components, and the routes to all others.
 
-This is the runtime's implementation of `context.Context`. One pass of the
-reactor reads the frames that have arrived; then each component that was addressed
+`ComponentContext` is the runtime's implementation of `context.Context`. One pass of
+the reactor reads the frames that have arrived; then each component that was addressed
 has one **turn** with all of its frames; then the messages of the turns leave, one
-frame per sender and receiver. Messages to a component of the same process make
-its next turn, at once.
+frame per sender and receiver. Messages to a component of the same process start
+its next turn at once.
 
 A *journal* (optional) records each turn: component, time, inputs, outputs.
 Replayed through another context it must give the same outputs.
@@ -42,7 +42,7 @@ class ComponentContext:
         """How many timers this component has set so far; the journal numbers them."""
 
     def now(self) -> float:
-        # Outside of a turn (user code calls the client) time is read at each call.
+        # Outside of a turn (user code calls the client) each call reads the clock.
         return time.monotonic() if self.turn_s is None else self.turn_s
 
     def send(self, to: str, message: Any) -> None:
@@ -62,9 +62,9 @@ class ComponentContext:
 
 
 class ComponentProcess:
-    """Components, connections, turns."""
+    """Runs components in turns, and routes their messages to connections."""
 
-    def __init__(self, seed: int, journal: Path | None = None, life: str = "") -> None:
+    def __init__(self, seed: int, journal: Path | None = None, journal_suffix: str = "") -> None:
         self.reactor = Reactor()
         self.seed = seed
         self.components: dict[str, Component] = {}
@@ -76,13 +76,12 @@ class ComponentProcess:
         self.stopped = ""
         self._inputs: dict[str, list[tuple[str, list[Any]]]] = {}
         self._journal = journal
-        self._life = life
-        """A suffix of its journals' names, so that a restart overwrites no earlier journal."""
+        self._journal_suffix = journal_suffix
+        """Part of the journals' names, so that a restart overwrites no earlier journal."""
         self._journals: dict[str, Journal] = {}
-        self._in_turn = False
 
     def context(self, address: str) -> ComponentContext:
-        """Return the context for a component that will have this address."""
+        """Return the context of the component that will have this address."""
         made = self.contexts[address] = ComponentContext(self, address, self.seed)
         return made
 
@@ -92,7 +91,7 @@ class ComponentProcess:
         if address not in self.contexts:
             self.context(address)
         if self._journal is not None and journaled:
-            name = address.replace(":", "-") + self._life
+            name = address.replace(":", "-") + self._journal_suffix
             self._journals[address] = Journal(self._journal / f"{name}.journal")
 
     # -- turns -----------------------------------------------------------------
@@ -120,7 +119,7 @@ class ComponentProcess:
             self._send_all()
 
     def run_timer(self, address: str, number: int, callback: Callable[[], None]) -> None:
-        """Run a component's timer that is due, in a turn of its own."""
+        """Run a component's due timer, in a turn of its own."""
         self._turn(address, [], number, callback)
 
     def _turn(
@@ -179,7 +178,8 @@ class ComponentProcess:
     def _fail(
         self, source: str, destination: str, message: Any, connection: Connection, reason: str
     ) -> None:
-        """A message is too long to travel: a client's tasks fail, any other ends the connection."""
+        """Fail a client's tasks that are too long to send; close the connection for any other
+        message, which its receiver would miss."""
         kind = type(message).__name__
         log.error("%s cannot send %s to %s: %s", source, kind, destination, reason)
         if isinstance(message, SubmitTasks):
@@ -196,8 +196,8 @@ class ComponentProcess:
     def take(self, events: list[tuple[int, int]]) -> None:
         """Handle what has arrived, then the timers that are due.
 
-        In this order, so that a process that was held up does not take a peer for silent
-        whose frames it has not read yet.
+        Frames first: else a process that was delayed would declare a peer silent whose
+        frames it has not read yet.
         """
         self.reactor.dispatch(events)
         if self._inputs or self.dirty:

@@ -4,8 +4,8 @@
     TCP, connecting  CONNECTING ──challenge──> ANSWERED ──proof──> OPEN
     Unix socket pair OPEN at once: the descriptor itself was passed
 
-Data sent before a connection is open waits in its buffer. Any error closes
-this connection, is logged in one line, and touches nothing else.
+A connection buffers what is sent before it is open. Any error closes this
+connection, is logged in one line, and touches nothing else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HANDSHAKE_TIMEOUT_S = 10.0
 UNSENT_BYTES_MAX = 1 << 30
 UNSENT_S_MAX = 10.0
 """A peer counts as dead if more than `UNSENT_BYTES_MAX` wait for it and it has read none of them
-for `UNSENT_S_MAX`. The size alone says nothing: one turn may send more than that."""
+for `UNSENT_S_MAX`. The size alone proves nothing: one turn may send more."""
 
 _scratch = scratch(1 << 20)
 """The buffer for received data; one for all connections of a process."""
@@ -61,8 +61,8 @@ class Connection:
         self._reader = FrameReader()
         self._unsent: list[bytes | memoryview] = []
         self._unsent_bytes = 0
-        self._moved_s = 0.0
-        """When the peer last read data, or the first data had to wait for it."""
+        self._progress_s = 0.0
+        """When the peer last read data, or when data first had to wait for it."""
         self._writing = False
         sock.setblocking(False)
         if sock.family == socket.AF_INET:
@@ -71,15 +71,15 @@ class Connection:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether data waits for room in the socket."""
+        """Whether data waits for space in the socket's buffer."""
         return bool(self._unsent)
 
     def send(self, data: bytes) -> None:
-        """Send bytes: now as many as the socket takes, the rest when it has room."""
+        """Send as many bytes now as the socket takes, and the rest when it is writable."""
         if self.closed:
             return
         if self._unsent or not self.open:
-            self._hold(data)
+            self._enqueue(data)
             return
         try:
             sent = self._sock.send(data)
@@ -89,15 +89,15 @@ class Connection:
             self.close(f"cannot send: {error}")
             return
         if sent < len(data):
-            self._hold(memoryview(data)[sent:])
+            self._enqueue(memoryview(data)[sent:])
 
-    def _hold(self, data: bytes | memoryview) -> None:
+    def _enqueue(self, data: bytes | memoryview) -> None:
         now_s = time.monotonic()
         if not self._unsent:
-            self._moved_s = now_s
+            self._progress_s = now_s
         self._unsent.append(data)
         self._unsent_bytes += len(data)
-        if self._unsent_bytes > UNSENT_BYTES_MAX and now_s - self._moved_s > UNSENT_S_MAX:
+        if self._unsent_bytes > UNSENT_BYTES_MAX and now_s - self._progress_s > UNSENT_S_MAX:
             self.close(f"does not read: {self._unsent_bytes:,} bytes wait for it")
         elif self.open:
             self._want_write(True)
@@ -124,7 +124,7 @@ class Connection:
                 self.close(f"cannot send: {error}")
                 return
             self._unsent_bytes -= sent
-            self._moved_s = time.monotonic()
+            self._progress_s = time.monotonic()
             if sent < len(data):
                 self._unsent[0] = memoryview(data)[sent:]
                 return
@@ -146,7 +146,7 @@ class Connection:
         self._take(_scratch[:size])
 
     def drain(self) -> None:
-        """Read all data that a peer, which has ended, has sent; then close."""
+        """Read all data of a peer that has ended; then close."""
         while not self.closed:
             try:
                 size = self._sock.recv_into(_scratch)
@@ -171,7 +171,7 @@ class Connection:
             self._on_frame(self, frame)
 
     def refuse(self, reason: str) -> None:
-        """Close the connection for a fault of the peer, and log the reason."""
+        """Close the connection because the peer broke the protocol, and log the reason."""
         if not self.closed:
             log.warning("closing the connection with %s: %s", self.peer or "?", reason)
             self.close(reason)
@@ -203,9 +203,9 @@ class _Handshake(Connection):
         self.open = False
         self._token = token
         self._received = bytearray()
-        self._deadline: RealTimer = reactor.after(HANDSHAKE_TIMEOUT_S, self._too_late)
+        self._deadline: RealTimer = reactor.after(HANDSHAKE_TIMEOUT_S, self._on_timeout)
 
-    def _too_late(self) -> None:
+    def _on_timeout(self) -> None:
         if not self.open:
             self.refuse("did not prove itself in time")
 
@@ -217,8 +217,8 @@ class _Handshake(Connection):
         self._deadline.cancel()
         super().close(reason)
 
-    def _hand_over(self) -> socket.socket:
-        """Return the socket of a connection for object data; this class is done with it."""
+    def _detach(self) -> socket.socket:
+        """Take the socket out of a connection for object data, and return it."""
         self._reactor.remove(self._fd)
         self.closed = True
         self._deadline.cancel()
@@ -295,14 +295,14 @@ class AcceptedConnection(_Handshake):
         elif self._received:
             self.refuse("sent a request before the handshake was over")
         else:
-            self._on_data(self._hand_over())
+            self._on_data(self._detach())
 
 
 class DialedConnection(_Handshake):
     """The connecting side of the handshake.
 
-    With `on_data` the connection is for object data: once the handshake is over
-    `on_data` takes the socket. `mine` is the incarnation of the node that connects.
+    With `on_data` the connection is for object data: after the handshake `on_data`
+    takes the socket. `own_incarnation` is that of the connecting node.
     """
 
     def __init__(
@@ -314,14 +314,14 @@ class DialedConnection(_Handshake):
         on_close: Callable[[Connection, str], None],
         peer: str,
         on_data: Callable[[socket.socket], None] | None = None,
-        mine: int = 1,
+        own_incarnation: int = 1,
     ) -> None:
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
         failed = sock.connect_ex(address)
         super().__init__(reactor, sock, token, on_frame, on_close, peer)
         self._on_data = on_data
-        self._mine = mine
+        self._own_incarnation = own_incarnation
         self._challenge = b""
         self._answer = b""
         self._failed = "" if failed in (0, errno.EINPROGRESS) else f"cannot connect: error {failed}"
@@ -340,7 +340,9 @@ class DialedConnection(_Handshake):
             del self._received[: auth.CHALLENGE_BYTES]
             try:
                 kind = auth.CONTROL if self._on_data is None else auth.DATA
-                self._answer = auth.answer(self._token, self._challenge, kind, self._mine)
+                self._answer = auth.answer(
+                    self._token, self._challenge, kind, self._own_incarnation
+                )
             except auth.AuthError as error:
                 self.refuse(str(error))
                 return
@@ -357,7 +359,7 @@ class DialedConnection(_Handshake):
             if self._on_data is None:
                 self._opened()
             else:
-                self._on_data(self._hand_over())
+                self._on_data(self._detach())
 
 
 class Listener:
@@ -384,7 +386,7 @@ class Listener:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
-            # Out of descriptors: the connection waits in the backlog.
+            # Probably out of descriptors: the connection waits in the backlog.
             log.warning("cannot accept a connection: %s", error)
             return
         self._accept(sock, f"{host}:{port}")

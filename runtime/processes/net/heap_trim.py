@@ -8,10 +8,10 @@ _libc = ctypes.CDLL(None)
 
 
 def trim() -> None:
-    """Give the free pages of the C heap back; the heap would keep them.
+    """Give the free pages of the C heap back to the system, which malloc would keep.
 
-    Loading modules leaves many: 1.7 MB in a driver that has started a cluster. Takes
-    a millisecond. Does nothing unless the C library is glibc, which alone needs it.
+    Loading modules leaves many: 1.7 MB in a driver that has started a cluster. Trimming
+    takes a millisecond. Does nothing unless the C library is glibc, which alone needs it.
     """
     release = getattr(_libc, "malloc_trim", None)
     if release is not None:

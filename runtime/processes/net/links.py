@@ -1,4 +1,4 @@
-"""A process's connections to nodes: it takes no frame of a dead incarnation.
+"""A process's connections to nodes: it accepts no frame of a dead incarnation.
 
 The connecting side states its node's incarnation in the handshake (see `auth`).
 A node that hangs, or is cut off, may be declared dead while its connections are
@@ -24,13 +24,14 @@ class Links:
     def __init__(
         self,
         info_of: Callable[[int], NodeInfo | None],
-        tell: Callable[[Connection, str, NodeInfo], None] | None = None,
-        died: Callable[[int], None] | None = None,
+        notify_fenced: Callable[[Connection, str, NodeInfo], None] | None = None,
+        on_death: Callable[[int], None] | None = None,
     ) -> None:
-        """`tell` notifies a fenced node before its connection closes; `died` takes dead nodes."""
+        """`notify_fenced` is called before a fenced node's connection closes, `on_death` with
+        the number of a node that has died."""
         self._info_of = info_of
-        self._tell = tell
-        self._died = died
+        self._notify_fenced = notify_fenced
+        self._on_death = on_death
         self._open: dict[Connection, None] = {}
 
     def bind(self, connection: Connection, peer: str) -> bool:
@@ -42,8 +43,8 @@ class Links:
         info = self._info_of(node)
         reason = refusal(info, node, connection.incarnation)
         if reason:
-            if self._tell is not None and info is not None:
-                self._tell(connection, peer, info)
+            if self._notify_fenced is not None and info is not None:
+                self._notify_fenced(connection, peer, info)
             connection.refuse(reason)
             return False
         connection.bound = True
@@ -64,11 +65,11 @@ class Links:
             if node_of(connection.peer) == info.node:
                 reason = refusal(info, info.node, connection.incarnation)
                 if reason:
-                    if self._tell is not None:
-                        self._tell(connection, connection.peer, info)
+                    if self._notify_fenced is not None:
+                        self._notify_fenced(connection, connection.peer, info)
                     connection.close(reason)
-        if self._died is not None and not info.alive:
-            self._died(info.node)
+        if self._on_death is not None and not info.alive:
+            self._on_death(info.node)
 
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""

@@ -1,6 +1,6 @@
 """Packets between the zygote and its clients: lists, with descriptors attached.
 
-Each is one message of a packet socket, in msgpack. `zygote` lists the requests and answers.
+Each packet is one message of a packet socket, in msgpack. `zygote` lists requests and answers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def send_packet(sock: socket.socket, packet: list[Any], fds: tuple[int, ...] = (
 
 
 def receive_packet(sock: socket.socket, flags: int = 0) -> tuple[list[Any], list[int]] | None:
-    """Receive one packet and its descriptors; None when the other side is gone."""
+    """Receive one packet and its descriptors; None once the peer has closed."""
     size, ancillary, _, _ = sock.recvmsg_into([_received], _FDS_BYTES, flags)
     fds = array("i")
     for level, kind, data in ancillary:
@@ -43,10 +43,9 @@ def receive_packet(sock: socket.socket, flags: int = 0) -> tuple[list[Any], list
 
 
 class PacketQueue:
-    """Packets that wait for room in the socket, so that their sender does not have to.
+    """Packets that wait for space in the socket's buffer, so that their sender does not block.
 
-    The zygote and its clients both send in bursts: if each waited for the other to read,
-    both would wait for ever.
+    The zygote and its clients both send in bursts: two blocking senders could deadlock.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -57,13 +56,14 @@ class PacketQueue:
         return len(self._waiting)
 
     def send(self, packet: list[Any], fds: tuple[int, ...] = ()) -> None:
-        """Send as soon as there is room; takes the descriptors over and closes them once sent."""
+        """Send as soon as there is space; the queue owns the descriptors and closes them once
+        sent."""
         self._waiting.append((packet, fds))
         if len(self._waiting) == 1:
             self.flush()
 
     def flush(self) -> None:
-        """Send as many packets as the socket has room for."""
+        """Send as many packets as the socket has space for."""
         while self._waiting:
             packet, fds = self._waiting[0]
             try:

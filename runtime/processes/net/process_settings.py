@@ -10,10 +10,10 @@ import msgspec
 
 from raytwin.runtime.control.core.config import Config
 
-HEAD_AWAY_S = 30.0
-"""How long nodes wait for a new head of a durable GCS after the head has ended."""
-HEAD_PAUSE_S = 0.05
-"""The pause between two attempts to reach it."""
+HEAD_RETURN_S = 30.0
+"""How long nodes wait for the restart of a head with a durable GCS."""
+HEAD_RETRY_S = 0.05
+"""The pause between two attempts to connect with it."""
 
 
 class HeadSettings(msgspec.Struct):
@@ -23,7 +23,7 @@ class HeadSettings(msgspec.Struct):
     token: bytes
     journal: str = ""
     storage: str = ""
-    """The GCS's file, where it is durable."""
+    """The file of a durable GCS; empty for any other."""
 
 
 class ReplicaSettings(msgspec.Struct):
@@ -39,7 +39,7 @@ class ReplicaSettings(msgspec.Struct):
 
 class NodeSettings(msgspec.Struct):
     """Settings of a node; its descriptors: spawn socket, arena; on the driver's node also the
-    driver's socket, and the socket from its workers to the driver."""
+    driver's socket."""
 
     node: int
     resources: dict[str, float]
@@ -49,9 +49,9 @@ class NodeSettings(msgspec.Struct):
     host: str = "127.0.0.1"
     journal: str = ""
     incarnation: int = 1
-    """How often a node of this number was started so far, this start included."""
+    """How many times a node of this number was started, this start included."""
     spill_directory: str = ""
-    """The directory of evicted objects."""
+    """The directory of the file of spilled objects."""
     join_socket: str = ""
     """The abstract socket on which the node admits drivers; empty for none."""
 
@@ -69,10 +69,10 @@ LENGTH_BYTES = 4
 
 
 class Welcome(msgspec.Struct):
-    """The node's answer to a driver that joins."""
+    """The node's answer to a driver that asks to join."""
 
     address: str
-    """The driver's address; empty if the node refuses it, for `reason`."""
+    """The driver's address; empty if the node refuses the driver, for `reason`."""
     job: int
     node: int
     config: Config
@@ -89,7 +89,7 @@ def journal_path(directory: str) -> Path | None:
     return Path(directory) if directory else None
 
 
-class _Signed(logging.Formatter):
+class _NamedFormatter(logging.Formatter):
     """Begins every line with the name of the process."""
 
     def __init__(self) -> None:
@@ -100,20 +100,20 @@ class _Signed(logging.Formatter):
         return f"raytwin {self.process_name}: {record.message}"
 
 
-_signed = _Signed()
+_formatter = _NamedFormatter()
 
 
 def set_up_logging(name: str) -> None:
     """Log warnings to standard error, one line each, with the process's name.
 
-    The zygote sets this up once. A process that it forks changes the name alone, and so
+    The zygote sets logging up once. A process that it forks changes only the name, and so
     writes to 80 shared pages fewer.
     """
-    _signed.process_name = name
+    _formatter.process_name = name
     root = logging.getLogger()
-    if not any(handler.formatter is _signed for handler in root.handlers):
+    if not any(handler.formatter is _formatter for handler in root.handlers):
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_signed)
+        handler.setFormatter(_formatter)
         for other in root.handlers[:]:
             root.removeHandler(other)
         root.addHandler(handler)

@@ -1,8 +1,8 @@
-"""The event loop: file descriptors, timers and one pass at a time.
+"""The event loop: file descriptors and timers, one pass at a time.
 
-Small on purpose: `poll` waits once, `dispatch` calls back for the events found,
-and the owner of the loop decides which thread runs them (a driver's waiting
-thread runs them itself, which saves a thread switch per message).
+`poll` waits once and `dispatch` calls back for the events found, so the caller
+decides which thread runs the callbacks: a driver's thread that waits runs them
+itself, which saves a thread switch per message.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Reactor:
         self._epoll.register(fd, events)
 
     def modify(self, fd: int, events: int) -> None:
-        """Wait for other events of a descriptor."""
+        """Change the events for which a descriptor waits."""
         self._epoll.modify(fd, events)
 
     def remove(self, fd: int) -> None:
@@ -90,14 +90,14 @@ class Reactor:
         return self._epoll.poll(timeout_s, 256)
 
     def dispatch(self, events: list[tuple[int, int]]) -> None:
-        """Call back for the events."""
+        """Call the callbacks of the events."""
         for fd, mask in events:
             callback = self._callbacks.get(fd)
             if callback is not None:  # else removed by an earlier callback
                 callback(mask)
 
     def fire(self) -> bool:
-        """Call back for the timers that are due; return whether there were any."""
+        """Call the callbacks of the timers that are due; return whether there were any."""
         if not self._timers or self._timers[0][0] > (now_s := time.monotonic()):
             return False
         while self._timers and self._timers[0][0] <= now_s:

@@ -3,8 +3,8 @@
     [u32 length, big-endian][length bytes: source, destination, messages]
 
 A frame is at most `FRAME_BYTES_MAX` long. Bytes that are no frame raise `WireError`, and
-their connection is closed: decoding checks the type of every field, so
-nothing malformed gets further than this file.
+the process closes their connection: decoding checks the type of every field, so no
+component ever receives a malformed message.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgspec
 from raytwin.runtime.control.messages import Frame
 
 FRAME_BYTES_MAX = 1 << 30
-"""Few frames come near it, since values above 100 KB travel outside of messages; a task goes to
-its worker with all its small inputs, however many, in one message."""
+"""Frames are mostly far smaller, since values above 100 KB travel outside of messages; but a
+task goes to its worker with all its small inputs, however many, in one message."""
 
 _LENGTH = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()
@@ -65,13 +65,13 @@ class FrameReader:
     def feed(self, data: bytes | memoryview) -> list[Frame]:
         """Take received bytes; return the frames that they complete.
 
-        Raises WireError for bytes that are no frame; the reader is then of no
-        further use.
+        Raises WireError for bytes that are no frame; after that the reader cannot
+        be used any more.
         """
         buffer = self._buffer
         size = len(data) - 4
         if size >= 0 and not buffer:
-            # Mostly exactly one frame arrives: decode it in place.
+            # In most cases exactly one frame has arrived: decode it in place.
             (length,) = _LENGTH.unpack_from(data)
             if length == size <= FRAME_BYTES_MAX:
                 return [_decode(memoryview(data)[4:])]

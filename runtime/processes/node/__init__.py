@@ -23,7 +23,7 @@ Modules, the lower first:
 
 - `spiller`: one thread that writes evicted objects to disk and reads them back.
 - `object_store`: the object store, and its transfers from and to other nodes.
-- `worker_processes`: has the zygote fork workers, and reports their ends.
+- `worker_processes`: requests workers of the zygote, and reports their deaths.
 - `driver_admission`: admits further drivers.
 - `node_process`: the process.
 """

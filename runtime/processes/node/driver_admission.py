@@ -7,12 +7,12 @@
                                                     <──────────────── JobRegistered
     <── `Welcome`, and the arena's descriptor
     frames                          <──>
-    ends, however it does           ──> JobEnded ───────────────────>
+    shuts down, or dies             ──> JobEnded ───────────────────>
 
 The socket has a name in the abstract name space, so it leaves nothing in any file system.
 The cluster's file contains the name. A process that connects must belong to the same user
-and prove that it knows the token. The driver that started the cluster does not join: its
-socket was handed over as a descriptor, and it is registered here as job 1.
+and prove that it knows the token. The driver that started the cluster does not join: node 0
+inherits its socket as a descriptor, and registers it as job 1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from raytwin.runtime.processes.net.reactor import READ
 
 _CREDENTIALS = struct.Struct("3i")
 WAITING_MAX = 64
-"""Drivers that may wait at once for the GCS's answer."""
+"""The most drivers that may wait for the GCS's answer at once."""
 
 
 class DriverAdmission:
@@ -79,20 +79,20 @@ class DriverAdmission:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
-            log.warning("cannot let a driver in: %s", error)
+            log.warning("cannot accept a driver: %s", error)
             return
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(credentials)
         if uid != os.getuid() or len(self._waiting) >= WAITING_MAX:
-            log.warning("a driver of user %d was turned away", uid)
+            log.warning("refused a driver of user %d", uid)
             sock.close()
             return
         AcceptedConnection(
             self._process.reactor, sock, self._token, self._on_frame, lambda *_: None,
-            on_data=lambda raw: self._entered(raw, pid), peer=f"a driver (process {pid})",
+            on_data=lambda raw: self._on_proved(raw, pid), peer=f"a driver (process {pid})",
         )  # fmt: skip
 
-    def _entered(self, sock: socket.socket, pid: int) -> None:
+    def _on_proved(self, sock: socket.socket, pid: int) -> None:
         self._keys += 1
         self._waiting[self._keys] = (sock, pid)
         self._register(JobInfo(0, node=self._node, pid=pid), self._keys)
@@ -100,12 +100,12 @@ class DriverAdmission:
     def handle(self, source: str, message: JobRegistered) -> None:
         """Admit the driver whose job the GCS has numbered, or refuse it."""
         if message.key not in self._waiting:
-            return  # the first job's driver, which is connected already
+            return  # the driver of job 1, which is connected already
         sock, pid = self._waiting.pop(message.key)
         info = message.info
         welcome = Welcome(info.driver, info.number, self._node, self._config)
         if not info.number:
-            welcome.address, welcome.reason = "", "the cluster has had all the jobs that it can"
+            welcome.address, welcome.reason = "", "the cluster has no job number left"
         body = msgspec.msgpack.encode(welcome)
         data = len(body).to_bytes(LENGTH_BYTES, "big") + body
         try:
@@ -114,17 +114,17 @@ class DriverAdmission:
         except OSError as error:
             sock.close()
             if info.number:
-                self._ended(info, str(error))
+                self._report_end(info, str(error))
             return
         if not info.number:
             sock.close()
             return
-        _Driver(self._process, sock, info, pid, self._on_frame, self._ended)
+        _Driver(self._process, sock, info, pid, self._on_frame, self._report_end)
 
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""
 
-    def _ended(self, info: JobInfo, reason: str) -> None:
+    def _report_end(self, info: JobInfo, reason: str) -> None:
         ended = JobEnded(job_id(info.number), f"its driver is gone ({reason})")
         self._process.deliver(f"admission:{self._node}", f"node:{self._node}", ended)
 
@@ -132,8 +132,8 @@ class DriverAdmission:
 class _Driver:
     """A driver that has joined: its connection and its process.
 
-    The process is watched too, since a child that the driver has forked may hold the
-    connection open after its end.
+    This class watches the process too: a child that the driver has forked may keep the
+    connection open after the driver's death.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class _Driver:
             process.reactor.add(self._pidfd, READ, self._on_exit)
 
     def _on_exit(self, mask: int) -> None:
-        # The driver's last frames come before the news of its end.
+        # The node must receive the driver's last frames before it learns of its death.
         self._connection.drain()
 
     def _on_close(self, connection: Connection, reason: str) -> None:

@@ -44,8 +44,9 @@ class Node:
         self.address = f"node:{number}"
         self._token = settings.token
         # Each incarnation of a node has a journal of its own.
-        life = f".{settings.incarnation}" if settings.incarnation > 1 else ""
-        self.process = ComponentProcess(settings.config.seed, journal_path(settings.journal), life)
+        suffix = f".{settings.incarnation}" if settings.incarnation > 1 else ""
+        journal = journal_path(settings.journal)
+        self.process = ComponentProcess(settings.config.seed, journal, suffix)
         reactor = self.process.reactor
 
         def make(ctx: Context) -> NodeManager:
@@ -53,8 +54,8 @@ class Node:
                 ctx, number, settings.resources, settings.config, settings.incarnation
             )
 
-        # If the GCS is a chain, the node manager stands behind a client of the chain.
-        component, self._chains, self.scheduler = make_node(
+        # If the GCS is a chain, the node manager sends to it through a client of the chain.
+        component, self._chain_clients, self.manager = make_node(
             self.process.context(self.address), self.address, settings.config, make
         )
         self.process.add(self.address, component)
@@ -73,7 +74,7 @@ class Node:
         )
         self.process.add(f"store:{number}", self.store, journaled=False)
         # A node that hangs keeps its connections open, so they do not report its death.
-        self._links = Links(self._info_of, died=self.store.drop_peer)
+        self._links = Links(self._info_of, on_death=self.store.drop_peer)
         self.process.add(f"links:{number}", self._links, journaled=False)
         self.process.find_route = self._dial
         listener = Listener(reactor, listen(settings.host), self._accept)
@@ -85,7 +86,7 @@ class Node:
             ("gcs", "global", *map(master_of, range(settings.config.chains))),
             self.process.receive,
             self._introduce if settings.config.gcs_durable else None,
-            mine=settings.incarnation,
+            own_incarnation=settings.incarnation,
         )
         self._first_driver = ""
         if settings.join_socket:
@@ -96,11 +97,11 @@ class Node:
             self.process.add(f"admission:{number}", self._admission, journaled=False)
         if len(fds) > 2:
             self._connect_driver(socket.socket(fileno=fds[2]))
-        self.scheduler.start(*listener.address)
+        self.manager.start(*listener.address)
         self._introduce()
 
     def _connect_driver(self, sock: socket.socket) -> None:
-        address = f"driver:{self.scheduler.node}.0"
+        address = f"driver:{self.manager.node}.0"
         connection = Connection(
             self.process.reactor, sock, self._on_client_frame, self._on_driver_lost, peer=address
         )
@@ -116,8 +117,8 @@ class Node:
 
     def _introduce(self) -> None:
         """Introduce this node to the masters of the GCS's chains, if there are any."""
-        for chained in self._chains:
-            chained.start()
+        for client in self._chain_clients:
+            client.start()
 
     # -- replicas of the GCS ---------------------------------------------------
 
@@ -125,7 +126,8 @@ class Node:
         if self._in_head:
             return self.process.routes[MASTER]
         chain = chain_of(name)
-        info = self._chains[chain].members.get(name) if chain < len(self._chains) else None
+        clients = self._chain_clients
+        info = clients[chain].members.get(name) if chain < len(clients) else None
         if info is None:
             return None
         connection = DialedConnection(
@@ -135,7 +137,7 @@ class Node:
             self._on_replica_frame,
             self._on_replica_lost,
             peer=name,
-            mine=self.scheduler.incarnation,
+            own_incarnation=self.manager.incarnation,
         )
         self.process.routes[name] = connection
         return connection
@@ -183,14 +185,14 @@ class Node:
             del self.process.routes[connection.peer]
 
     def _info_of(self, node: int) -> NodeInfo | None:
-        return self.scheduler.members.nodes.get(node)
+        return self.manager.members.nodes.get(node)
 
     def _address_of(self, node: int) -> tuple[str, int] | None:
         info = self._info_of(node)
         return (info.host, info.port) if info is not None and info.alive else None
 
     def _dial(self, destination: str) -> Connection | None:
-        """Return a new connection to another node; None if there is none."""
+        """Return a new connection to a node or replica; None if it is not alive."""
         kind, _, number = destination.partition(":")
         if kind == "replica":
             return self._dial_replica(destination)
@@ -206,7 +208,7 @@ class Node:
             self._on_frame,
             self._on_peer_lost,
             peer=destination,
-            mine=self.scheduler.incarnation,
+            own_incarnation=self.manager.incarnation,
         )
         connection.incarnation = info.incarnation
         if not self._links.bind(connection, destination):
@@ -215,7 +217,7 @@ class Node:
         return connection
 
     def run(self) -> None:
-        """Run until the cluster is gone or has declared this node dead."""
+        """Run until the cluster has ended or has declared this node dead."""
         process = self.process
         process.run_turns()
         if self._first_driver:
@@ -223,7 +225,7 @@ class Node:
             process.run_turns()
         while not process.stopped:
             process.step(None)
-            fenced = self.scheduler.members.fenced
+            fenced = self.manager.members.fenced
             if fenced:
                 log.warning("leaving: the cluster declared this node dead: %s", fenced)
                 process.stop(fenced)

@@ -1,9 +1,9 @@
 """The node's object store and its transfers: ``store:<n>`` of a real node.
 
 Only this component allocates in the arena; workers and drivers write and read at the
-offsets that they receive. The memory of an object is not freed while it is being sent. An object
-on disk only is sent from there: that needs no room in the arena, and the pieces are small enough
-for a slow disk not to hold up the event loop.
+offsets that they receive. A transfer pins the memory that it sends. An object that is only on
+disk is sent from there: that takes no memory in the arena, and the pieces are so small that a
+slow disk does not delay the event loop.
 
 Between nodes an object travels over one or several TCP connections for object data (see `auth`),
 from one arena into the other without a copy in between: `Fetcher` requests, `Sender` answers with
@@ -12,12 +12,12 @@ cut into as many parts as there may be connections (*streams*); each stream asks
 at a time and receives it straight into its memory in the arena::
 
     request   object ID (18), start (8), length (8)        big-endian
-    answer    1 byte: is the object here, its size (8), then the bytes of the part
+    answer    1 byte: whether the object is here, its size (8), then the bytes of the part
 
-A stream that breaks fails the fetch, and the node manager asks again. A fetch that fails
-closes its streams before its memory is freed.
+A stream that breaks fails the fetch, and the node manager requests it again. A fetch that
+fails closes its streams before it frees its memory.
 
-On loopback, with one thread at either end, more than one stream gains nothing beyond
+On loopback, with one thread at either end, several streams are no faster than one beyond
 noise (1.0, 1.5, 1.0 and 1.3 GB/s with 1, 2, 4 and 8 on two cores); between hosts each
 stream has a congestion window of its own.
 """
@@ -57,7 +57,7 @@ from raytwin.runtime.store.arena import Arena
 REQUEST = struct.Struct(">18sQQ")
 ANSWER = struct.Struct(">?Q")
 PIECE_BYTES = 4 << 20
-"""Bytes moved per pass of the event loop, so that control messages are not held up."""
+"""The most bytes moved per pass of the event loop, so that control messages are not delayed."""
 DISK_PIECE_BYTES = 1 << 19
 SOCKET_BUFFER_BYTES = 4 << 20
 
@@ -67,7 +67,7 @@ Part = tuple[int, int]
 
 
 class _Readers:
-    """How many transfers and writes read at each place, which is freed after the last one."""
+    """Counts the transfers and disk writes that read each place, which they pin."""
 
     def __init__(self, free: Callable[[int], Any]) -> None:
         self._free = free
@@ -115,8 +115,8 @@ class ObjectStore:
         self.address_of = address_of
         self.allocator = Allocator(arena.capacity)
         self._places: dict[bytes, dict[int, int]] = {}
-        """By object: size by offset, complete copies first. It has several copies for a while if
-        it is made or fetched twice."""
+        """By object: size by offset, complete copies first. An object has several copies for a
+        while if it was created or fetched twice."""
         self.readers = _Readers(self.allocator.free)
         self._disk = Spiller(process.reactor, spill_directory)
         self._spilled: dict[bytes, tuple[int, int]] = {}
@@ -174,8 +174,8 @@ class ObjectStore:
 
     # -- memory ----------------------------------------------------------------
 
-    def landed(self, oid: bytes, offset: int, size: int) -> None:
-        """Note an object that was fetched in full: it may be sent to others now."""
+    def add_copy(self, oid: bytes, offset: int, size: int) -> None:
+        """Enter a copy that has arrived in full: from now on it may be sent to other nodes."""
         self._places[oid] = {offset: size, **self._places.get(oid, {})}
 
     def send_no_room(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
@@ -184,8 +184,8 @@ class ObjectStore:
         self.send(NoRoom(oid, size, self.allocator.capacity, free, client, node))
 
     def begin_sending(self, oid: bytes) -> Source | None:
-        """Return an object's bytes, held until `Source.release`; None if it is not here."""
-        # The oldest copy: if any copy is complete, this one is.
+        """Return an object's bytes, pinned until `Source.release`; None if it is not here."""
+        # The first copy: if any copy is complete, this one is.
         place = next(iter(self._places.get(oid, {}).items()), None)
         if place is not None:
             offset, size = place
@@ -206,13 +206,13 @@ class ObjectStore:
         oid, offset, size = message.object, message.offset, message.size
         self.readers.add(offset)
 
-        def wrote(place: int, reason: str) -> None:
+        def on_written(place: int, reason: str) -> None:
             self.readers.remove(offset)
             if place >= 0:
                 self._spilled[oid] = (place, size)
             self.send(Spilled(oid, offset, size, place, reason))
 
-        self._disk.write(self.arena.readonly(offset, size), wrote)
+        self._disk.write(self.arena.readonly(offset, size), on_written)
 
     def _restore(self, fetch: Fetch) -> None:
         """Read an object from disk into the arena."""
@@ -227,16 +227,16 @@ class ObjectStore:
             return
         started_s = time.monotonic()
 
-        def read(reason: str) -> None:
+        def on_read(reason: str) -> None:
             elapsed_s = time.monotonic() - started_s
             if reason:
                 self.allocator.free(offset)
             else:
-                self.landed(oid, offset, size)
+                self.add_copy(oid, offset, size)
             at = -1 if reason else offset
             self.send(Fetched(oid, at, size, elapsed_s, reason, self.node))
 
-        self._disk.read(place[0], self.arena.writable(offset, size), read)
+        self._disk.read(place[0], self.arena.writable(offset, size), on_read)
 
 
 class Source(NamedTuple):
@@ -252,21 +252,21 @@ class Source(NamedTuple):
 class Sender:
     """Serves one connection from another node: answers one request after another."""
 
-    def __init__(self, manager: ObjectStore, sock: socket.socket) -> None:
-        self._manager = manager
+    def __init__(self, store: ObjectStore, sock: socket.socket) -> None:
+        self._store = store
         self._sock = sock
         self._request = bytearray()
-        self._head = b""
+        self._header = b""
         self._source: Source | None = None
         self._sent = 0
         self._end = 0
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
-        manager.process.reactor.add(sock.fileno(), READ, self._on_ready)
+        store.process.reactor.add(sock.fileno(), READ, self._on_ready)
 
     def _on_ready(self, mask: int) -> None:
         try:
-            if self._head or self._source is not None:
+            if self._header or self._source is not None:
                 self._send()
             elif mask & (READ | HANG_UP):
                 self._receive()
@@ -285,19 +285,19 @@ class Sender:
             return
         oid, start, length = REQUEST.unpack(self._request)
         self._request.clear()
-        source = self._source = self._manager.begin_sending(oid)
-        self._head = ANSWER.pack(source is not None, source.size if source else 0)
+        source = self._source = self._store.begin_sending(oid)
+        self._header = ANSWER.pack(source is not None, source.size if source else 0)
         self._sent, self._end = start, start + length
         if source is not None and self._end > source.size:
-            # The requester expects another size: the answer states this one and sends nothing.
+            # The requester expects another size: the answer states the size and sends no bytes.
             self._sent = self._end = 0
-        self._manager.process.reactor.modify(self._sock.fileno(), READ | WRITE)
+        self._store.process.reactor.modify(self._sock.fileno(), READ | WRITE)
 
     def _send(self) -> None:
-        if self._head:
-            sent = self._sock.send(self._head)
-            self._head = self._head[sent:]
-            if self._head:
+        if self._header:
+            sent = self._sock.send(self._header)
+            self._header = self._header[sent:]
+            if self._header:
                 return
         source = self._source
         if source is not None:
@@ -308,7 +308,7 @@ class Sender:
             if self._sent < self._end:
                 return
         self._finish()
-        self._manager.process.reactor.modify(self._sock.fileno(), READ)
+        self._store.process.reactor.modify(self._sock.fileno(), READ)
 
     def _finish(self) -> None:
         source, self._source = self._source, None
@@ -317,7 +317,7 @@ class Sender:
 
     def _close(self) -> None:
         self._finish()
-        self._manager.process.reactor.remove(self._sock.fileno())
+        self._store.process.reactor.remove(self._sock.fileno())
         self._sock.close()
 
 
@@ -354,7 +354,7 @@ class Fetcher:
                 self.store.send_no_room(fetch.object, fetch.size, node=self.node)
                 return
             self._queue.appendleft((fetch, offset))
-        self.go_on()
+        self.advance()
 
     def drop(self, reason: str) -> None:
         """Fail all fetches, and close every connection."""
@@ -368,7 +368,7 @@ class Fetcher:
                 self.store.allocator.free(offset)
             self.store.send(Fetched(fetch.object, -1, fetch.size, 0.0, reason, self.node))
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Begin the next fetch if none is under way; assign parts to idle streams."""
         while self._transfer is None and self._queue:
             self._begin(*self._queue.popleft())
@@ -378,15 +378,15 @@ class Fetcher:
         for stream in list(self._streams):
             if transfer.parts and stream.idle:
                 transfer.started_s = transfer.started_s or time.monotonic()
-                stream.ask(transfer.fetch, transfer.offset, transfer.parts.popleft())
+                stream.request(transfer.fetch, transfer.offset, transfer.parts.popleft())
             if self._transfer is not transfer:
                 return  # the request broke the stream, and the fetch has failed
-        coming = sum(stream.opening for stream in self._streams)
-        room = self.store.config.fetch_streams - len(self._streams)
-        for _ in range(min(room, len(transfer.parts) - coming)):
+        opening = sum(stream.opening for stream in self._streams)
+        allowed = self.store.config.fetch_streams - len(self._streams)
+        for _ in range(min(allowed, len(transfer.parts) - opening)):
             address = self.store.address_of(self.node)
             if address is None:
-                self.drop(f"node {self.node} is not there")
+                self.drop(f"node {self.node} is not alive")
                 return
             self._streams.append(_Stream(self, address))
 
@@ -403,7 +403,7 @@ class Fetcher:
         self._transfer = _Transfer(fetch, offset, deque(parts), fetch.size)
 
     def _end(self, reason: str, gone: bool = False) -> None:
-        """Finish the fetch: with success, or for `reason` with a failure."""
+        """Finish the fetch: it has failed if there is a `reason`."""
         transfer, self._transfer = self._transfer, None
         assert transfer is not None
         fetch, offset = transfer.fetch, transfer.offset
@@ -415,7 +415,7 @@ class Fetcher:
             self.store.allocator.free(offset)
             offset = -1
         else:
-            self.store.landed(fetch.object, offset, fetch.size)
+            self.store.add_copy(fetch.object, offset, fetch.size)
         self.store.send(
             Fetched(fetch.object, offset, fetch.size, elapsed_s, reason, self.node, gone)
         )
@@ -433,15 +433,15 @@ class Fetcher:
         transfer.left -= part[1]
         if not transfer.left:
             self._end("")
-        self.go_on()
+        self.advance()
 
     def on_absent(self) -> None:
         """Fail the fetch: the other node has no such object, or one of another size."""
         self._end("it is not there any more", gone=True)
-        self.go_on()
+        self.advance()
 
     def on_broken(self, stream: _Stream, reason: str) -> None:
-        """Fail the fetch of a connection that broke, or all if none could be opened."""
+        """Fail the fetch of a broken connection, or all fetches if none could be opened."""
         if stream not in self._streams:
             return
         self._close(stream)
@@ -449,11 +449,11 @@ class Fetcher:
             self.drop(reason)
         elif stream.part is not None:
             self._end(reason)
-            self.go_on()
+            self.advance()
 
 
 class _Stream:
-    """One connection; requests one part at a time."""
+    """One connection, which requests one part at a time."""
 
     def __init__(self, fetcher: Fetcher, address: tuple[str, int]) -> None:
         self._fetcher = fetcher
@@ -461,7 +461,7 @@ class _Stream:
         self._sock: socket.socket | None = None
         self._size = 0
         self._offset = 0
-        self._head = bytearray()
+        self._header = bytearray()
         self._view: memoryview | None = None
         self.part: Part | None = None
         """The part that was requested and has not arrived in full."""
@@ -486,13 +486,13 @@ class _Stream:
         """Whether a part can be requested."""
         return self._sock is not None and self.part is None
 
-    def ask(self, fetch: Fetch, offset: int, part: Part) -> None:
+    def request(self, fetch: Fetch, offset: int, part: Part) -> None:
         """Request a part of an object whose memory is at `offset`."""
         assert self._sock is not None
         self.part = part
         self._size = fetch.size
         self._offset = offset
-        self._head.clear()
+        self._header.clear()
         self._view = None
         try:
             # The request fits into the empty socket buffer of an idle connection.
@@ -501,7 +501,7 @@ class _Stream:
             self._fetcher.on_broken(self, str(error))
 
     def close(self) -> None:
-        """Close the connection; no byte of its part is written from here on."""
+        """Close the connection; from here on it writes no byte of its part."""
         self._closed = True
         self._view = None
         if self._sock is None:
@@ -515,7 +515,7 @@ class _Stream:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         self._reactor.add(sock.fileno(), READ, self._on_ready)
-        self._fetcher.go_on()
+        self._fetcher.advance()
 
     def _on_refused(self, connection: Connection, reason: str) -> None:
         if not self._closed:
@@ -532,18 +532,18 @@ class _Stream:
             self._fetcher.on_broken(self, reason)
 
     def _receive(self) -> str:
-        """Receive bytes; return why the connection is broken, or an empty text."""
+        """Receive bytes; return why the connection is broken, empty if it is not."""
         assert self._sock is not None
         if self.part is None:
             return "the other side closed the connection"
         if self._view is None:
-            data = self._sock.recv(ANSWER.size - len(self._head))
+            data = self._sock.recv(ANSWER.size - len(self._header))
             if not data:
                 return "the other side closed the connection"
-            self._head += data
-            if len(self._head) < ANSWER.size:
+            self._header += data
+            if len(self._header) < ANSWER.size:
                 return ""
-            here, size = ANSWER.unpack(self._head)
+            here, size = ANSWER.unpack(self._header)
             if not here or size != self._size:
                 if not here:
                     self.part = None  # the answer ends here: the connection is idle again

@@ -1,14 +1,14 @@
 """A node's disk: one thread that writes evicted objects and reads them back.
 
-A thread, because a disk may take a second for a piece that the page cache takes in a
-millisecond, and the event loop must not wait. Copies between arena and file release
-the interpreter's lock, so the loop continues. The first evicted object starts the
-thread; most nodes never have one.
+The event loop must not wait for a disk, which may take a second for a piece that the page
+cache takes in a millisecond. Copies between arena and file release the interpreter's
+lock, so the loop continues. The first evicted object starts the thread; most nodes
+never spill.
 
-Objects are in one file without a name: no directory lists it, and the kernel
-gives its space back when the last process that has it open is gone, however
-that ended. The space of a freed object is for the next one; the file is emptied when no object
-is left. Nothing is synced: the file is of no use once the node is gone.
+One file without a name contains the objects: no directory lists it, and the kernel frees
+its space when the last process that has it open ends, even by SIGKILL. Later objects take
+the space of freed ones; the file is truncated when it contains none. Nothing is synced:
+the file is of no use once the node has ended.
 
 The thread does its jobs in order, so an object's space can be freed right after the job
 that reads it was queued. Only this thread uses the file and its allocator, except `Spiller.fd`.
@@ -27,19 +27,19 @@ from collections.abc import Callable
 from raytwin.runtime.processes.net.reactor import READ, Reactor
 from raytwin.runtime.store.allocator import Allocator
 
-Wrote = Callable[[int, str], None]
-"""Called with the place on disk; or with -1 and why it failed."""
-Read = Callable[[str], None]
-"""Called with an empty text, or why it failed."""
+OnWritten = Callable[[int, str], None]
+"""Called with the place on disk, or with -1 and the reason of the failure."""
+OnRead = Callable[[str], None]
+"""Called with the reason of the failure, empty for success."""
 
 PIECE_BYTES = 8 << 20
-"""Written or read by one system call, so that a stop is not held up for long."""
+"""The most bytes of one system call, so that none delays the end of the process for long."""
 _SPAN_BYTES = 1 << 50
-"""Offsets there are: the file is sparse, and the disk is full long before."""
+"""The range of offsets: the file is sparse, and the disk is full long before its end."""
 
 
 class SpillFile:
-    """Objects by place (an offset in the file).
+    """Spilled objects, each at a place: its offset in the file.
 
     Raises OSError if no file can be made in `directory`.
     """
@@ -54,7 +54,7 @@ class SpillFile:
     def write(self, data: memoryview) -> int:
         """Write an object and return its place.
 
-        Raises OSError (disk full, above all); nothing is kept then.
+        Raises OSError (mostly: disk full) after freeing the space.
         """
         place = self.allocator.allocate(data.nbytes)
         assert place >= 0, "more was written than any disk holds"
@@ -77,7 +77,7 @@ class SpillFile:
             at += count
 
     def free(self, place: int) -> None:
-        """Give an object's space back."""
+        """Free an object's space."""
         self.allocator.free(place)
         if not self.allocator.used:
             os.ftruncate(self.fd, 0)
@@ -100,8 +100,8 @@ class Spiller:
         assert self._file is not None, "nothing was ever written"
         return self._file.fd
 
-    def write(self, data: memoryview, wrote: Wrote) -> None:
-        """Write an object; `data` must stay as it is until `wrote` is called."""
+    def write(self, data: memoryview, on_written: OnWritten) -> None:
+        """Write an object; `data` must not change until `on_written` is called."""
 
         def job() -> Callable[[], None]:
             try:
@@ -110,11 +110,11 @@ class Spiller:
                 place, reason = self._file.write(data), ""
             except OSError as error:
                 place, reason = -1, f"{error.strerror} ({self._directory})"
-            return lambda: wrote(place, reason)
+            return lambda: on_written(place, reason)
 
         self._post(job)
 
-    def read(self, place: int, into: memoryview, read: Read) -> None:
+    def read(self, place: int, into: memoryview, on_read: OnRead) -> None:
         """Read an object into the arena."""
 
         def job() -> Callable[[], None]:
@@ -124,7 +124,7 @@ class Spiller:
                 self._file.read(place, into)
             except OSError as error:
                 reason = f"{error.strerror} ({self._directory})"
-            return lambda: read(reason)
+            return lambda: on_read(reason)
 
         self._post(job)
 
@@ -146,9 +146,9 @@ class Spiller:
 
     def _run(self) -> None:
         while True:
-            then = self._jobs.get()()
-            if then is not None:
-                self._done.append(then)
+            callback = self._jobs.get()()
+            if callback is not None:
+                self._done.append(callback)
                 os.eventfd_write(self._done_fd, 1)
 
     def _on_done(self, mask: int) -> None:

@@ -1,7 +1,7 @@
 """``pool:<n>``: starts and ends the worker processes of a node.
 
-The zygote forks a worker, which gets one end of a socket pair. The zygote also reaps it,
-and reports its end and the reason.
+The zygote forks each worker, which gets one end of a socket pair. The zygote also reaps
+the worker, and reports that it has ended and why.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class WorkerProcesses:
             if connection is not None:
                 connection.close("not needed any more")
         elif isinstance(message, KillWorker):
-            self._ask(["kill", message.worker, 9])
+            self._request(["kill", message.worker, 9])
         else:
             raise TypeError(f"a worker pool was sent {type(message).__name__}")
 
@@ -59,7 +59,7 @@ class WorkerProcesses:
         ours, theirs = socket.socketpair()
         settings = WorkerSettings(address, self._node, self._config)
         fds = theirs.detach(), os.dup(self._arena_fd)
-        self._ask(["spawn", "worker", address, msgspec.msgpack.encode(settings)], fds)
+        self._request(["spawn", "worker", address, msgspec.msgpack.encode(settings)], fds)
         connection = Connection(
             self._process.reactor, ours, self._on_frame, self._on_close, peer=address
         )
@@ -73,10 +73,10 @@ class WorkerProcesses:
     def _on_close(self, connection: Connection, reason: str) -> None:
         if self._process.routes.get(connection.peer) is connection:
             del self._process.routes[connection.peer]
-            # The worker may hang with its socket closed: make sure that it ends.
-            self._ask(["kill", connection.peer, 9])
+            # The worker may hang with its socket closed: kill it.
+            self._request(["kill", connection.peer, 9])
 
-    def _ask(self, request: list[Any], fds: tuple[int, ...] = ()) -> None:
+    def _request(self, request: list[Any], fds: tuple[int, ...] = ()) -> None:
         self._requests.send(request, fds)
         self._watch()
 
@@ -96,11 +96,11 @@ class WorkerProcesses:
         if packet is None:
             self._process.stop("the zygote is gone")
             return
-        what, address, detail = packet[0]
-        if what == "exited":
+        kind, address, detail = packet[0]
+        if kind == "exited":
             connection = self._process.routes.pop(address, None)
             if connection is not None:
-                # The worker's last frames come before the news of its end.
+                # The node must receive the worker's last frames before `WorkerDied`.
                 connection.drain()
             self._process.deliver(
                 f"pool:{self._node}", f"node:{self._node}", WorkerDied(address, detail)

@@ -2,7 +2,7 @@
 
 The driver starts one process, the zygote; that forks the head, nodes, replicas and workers from
 memory that has the modules already, so that a worker costs milliseconds and a few MB. The zygote
-is the supervisor too: whatever it has forked dies with it, and it dies with the driver.
+is the supervisor too: all processes that it has forked die with it, and it dies with the driver.
 
 State: the zygote's children, by pidfd, and the owner of each; in the driver, PIDs and ends of
 processes by key (`head`, `node:<n>`, `replica:0.<n>`).
@@ -13,15 +13,15 @@ Out: `spawned`, `exited`.
 Promises:
 
 - Killing the driver with SIGKILL leaves no process, socket or shared-memory segment behind.
-- A process is forked once per request; one that was spawned with `again` is forked anew when it
-  fails, at most `AGAIN_MAX` times in quick succession.
+- A process is forked once per request; one that was requested with `restart` is restarted when it
+  fails, fewer than `RESTARTS_MAX` times in quick succession.
 - Processes that user code has started die with their worker.
 
 Modules, the lower first:
 
 - `rehearsal`: a worker's first steps, taken once in the zygote.
 - `zygote`: the process.
-- `local_cluster`: the driver's side: starts, kills, pauses, asks.
+- `local_cluster`: the driver's side: starts, kills, pauses and queries processes.
 - `local_backend`: `init(backend="local")`.
 """
 

@@ -25,7 +25,7 @@ from raytwin.runtime.session.session import Session
 
 START_TIMEOUT_S = 60.0
 STORE_SHARE = 0.3
-"""The share of the machine's memory that all object stores together take by default."""
+"""The default size of all object stores together, as a share of the machine's memory."""
 STORE_BYTES_MAX = 1 << 44
 """A process maps its node's store twice, in an address space of 47 bits."""
 
@@ -98,7 +98,7 @@ def _memory_bytes() -> int:
 
 
 def _spill_directory(given: str | os.PathLike[str] | None) -> str:
-    """Return the directory of evicted objects; by default the system's for temporary files."""
+    """Return the directory for spilled objects; by default the system's for temporary files."""
     directory = tempfile.gettempdir() if given is None else os.path.abspath(given)
     check_directory("object_spilling_dir", directory)
     return directory
@@ -138,7 +138,7 @@ def _await_nodes(session: Session, cluster: LocalCluster, count: int) -> None:
             if sum(row["alive"] for row in session.query("nodes")) == count:
                 return
         except RaySystemError:
-            # The driver's node has ended; the zygote reports which process ended, and why.
+            # The driver's node has ended: wait for the zygote's report of why.
             time.sleep(0.1)
             cluster.poll()
             if not cluster.exited:

@@ -46,7 +46,7 @@ NODES_MAX = 500
 """The most nodes of a cluster on one machine; each node is at least two processes."""
 END_TIMEOUT_S = 20.0
 WORKER_WAIT_S = 1.0
-"""How long a fault of a worker waits for the node to have one."""
+"""How long a fault plan's action on a worker waits for the node to have one."""
 
 
 class LocalCluster:
@@ -83,7 +83,7 @@ class LocalCluster:
              str(os.getpid())],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
-            # Ctrl-C at the terminal is for the driver alone.
+            # Ctrl-C at the terminal interrupts the driver alone.
             start_new_session=True,
             env=_environment(),
         )  # fmt: skip
@@ -112,10 +112,9 @@ class LocalCluster:
             "node",
             *(["replica"] if self.config.chained and not self.config.gcs_durable else []),
         ]
-        given = [paths, str(self._file), kinds, preload.of_driver()]
-        send_packet(self._control, ["start", *given])
+        send_packet(self._control, ["start", paths, str(self._file), kinds, preload.of_driver()])
         settings = HeadSettings(self.config, self._token, self._journal, self._storage)
-        # A killed head is forked anew if its state is in a file.
+        # The zygote restarts a killed head if its state is in a file.
         self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)
         head.close()
         ours, theirs = socket.socketpair()
@@ -132,7 +131,7 @@ class LocalCluster:
         return f"{host}:{port}"
 
     def _spawn_node(self, number: int, driver: socket.socket | None = None) -> None:
-        """Start a node. `driver`: the node's socket to a driver there."""
+        """Start a node. `driver`: the node's socket to the driver that started the cluster."""
         arena = Arena.create(self._store_bytes)
         self._incarnations[number] = self._incarnations.get(number, 0) + 1
         if number == 0:
@@ -154,13 +153,13 @@ class LocalCluster:
             arena.close()
 
     def _spawn(
-        self, kind: str, key: str, settings: Any, fds: tuple[int, ...], again: bool = False
+        self, kind: str, key: str, settings: Any, fds: tuple[int, ...], restart: bool = False
     ) -> None:
-        packet = ["spawn", kind, key, msgspec.msgpack.encode(settings), again]
+        packet = ["spawn", kind, key, msgspec.msgpack.encode(settings), restart]
         send_packet(self._control, packet, fds)
 
     def poll(self) -> None:
-        """Take the zygote's answers: PIDs, and the ends of processes."""
+        """Read the zygote's answers: PIDs, and the ends of processes."""
         with self._lock:
             while True:
                 try:
@@ -172,8 +171,8 @@ class LocalCluster:
                 if not data:
                     self.exited["zygote"] = "gone"
                     return
-                what, key, detail = msgspec.msgpack.decode(data)
-                if what == "spawned":
+                kind, key, detail = msgspec.msgpack.decode(data)
+                if kind == "spawned":
                     self.pids[key] = detail
                     self.exited.pop(key, None)
                 else:
@@ -181,17 +180,17 @@ class LocalCluster:
 
     def kill(self, key: str, signal_number: int) -> None:
         """Send a signal to the head, a node or a replica of the GCS."""
-        self._until(lambda: key in self.pids, f"{key} does not start")
+        self._await(lambda: key in self.pids, f"{key} does not start")
         if key not in self.exited:
             _signal([self.pids[key]], signal_number)
 
-    def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
-        """Take the zygote's answers until something holds; raises RuntimeError if it never does."""
+    def _await(self, condition: Callable[[], bool], error: str) -> None:
+        """Read the zygote's answers until a condition holds; raises RuntimeError at a timeout."""
         deadline_s = time.monotonic() + END_TIMEOUT_S
         self.poll()
         while not condition():
             if time.monotonic() > deadline_s or "zygote" in self.exited:
-                raise RuntimeError(otherwise)
+                raise RuntimeError(error)
             time.sleep(0.001)
             self.poll()
 
@@ -200,9 +199,9 @@ class LocalCluster:
         self.kill(name, signal.SIGKILL)
 
     def kill_member(self, chain: int, which: int = 0) -> None:
-        """Send SIGKILL to a replica of a chain; `which` counts from its oldest, modulo.
+        """Send SIGKILL to a replica of a chain; `which` counts from the oldest, modulo the size.
 
-        Only the chain's master knows whether the others have the state by now.
+        The others may not have the state yet: only the chain's master knows that.
         """
         self.poll()
         replicas = [key for key in self.pids if key.startswith("replica:")]
@@ -210,7 +209,7 @@ class LocalCluster:
         if not members:
             raise ValueError(f"the GCS has no chain {chain} of replicas that could die alone")
         if len(members) < 2:
-            raise ValueError(f"chain {chain} has one member, who alone has the state")
+            raise ValueError(f"chain {chain} has one member, which alone has the state")
         self.kill_replica(members[which % len(members)])
 
     # -- operations on a running cluster: see `chaos/faults/targets.py` ----------------
@@ -231,17 +230,17 @@ class LocalCluster:
         self._removed.add(node)
 
     def kill_node(self, node: int) -> None:
-        """Kill a node, of which the zygote kills the workers; raises RuntimeError if it lives."""
+        """Kill a node; the zygote kills its workers. Raises RuntimeError if it does not end."""
         self._check(node, spare_driver=True)
         self._paused.discard(node)
         key = f"node:{node}"
         self.kill(key, signal.SIGKILL)
-        self._until(lambda: key in self.exited, f"{key} does not end")
+        self._await(lambda: key in self.exited, f"{key} does not end")
 
     def restart_node(self, node: int) -> None:
-        """Start a node again under its number, empty, once its old process is gone.
+        """Kill a node if it lives, then start it again under its number, empty.
 
-        Kills it first if it lives. Raises RuntimeError if it does not die.
+        Raises RuntimeError if it does not end.
         """
         key = f"node:{node}"
         self.kill_node(node)
@@ -249,7 +248,7 @@ class LocalCluster:
         self._spawn_node(node)
 
     def pause_node(self, node: int) -> None:
-        """Send SIGSTOP to a node, then to its workers: so it never finds them silent."""
+        """Send SIGSTOP to a node, then to its workers, so that it never finds them silent."""
         self._check(node)
         self._paused.add(node)
         self.kill(f"node:{node}", signal.SIGSTOP)
@@ -273,8 +272,7 @@ class LocalCluster:
         if there is no actor, or while a node is paused.
         """
         if self._paused:
-            raise ValueError(f"node {min(self._paused)} is paused and does not say who its"
-                             " actors are")  # fmt: skip
+            raise ValueError(f"node {min(self._paused)} is paused and cannot list its actors")
         actors = [row[-2:] for row in self.query("actors") if row[-1]]
         if not actors:
             raise ValueError(NO_ACTOR)
@@ -286,7 +284,7 @@ class LocalCluster:
             raise ValueError(f"{address} has ended") from None
 
     def kill_head(self) -> None:
-        """Send SIGKILL to the head; raises ValueError unless it is started again."""
+        """Send SIGKILL to the head; raises ValueError if the zygote would not restart it."""
         if not self.config.gcs_durable:
             raise ValueError(NO_HEAD_AGAIN)
         self.poll()
@@ -319,7 +317,7 @@ class LocalCluster:
         self.poll()
         if f"node:{node}" in self.exited:
             return []
-        import psutil  # takes 80 ms, and only faults need it
+        import psutil  # the import takes 80 ms, and only faults need it
 
         wanted = ["pid", "ppid", "name", "create_time"]
         rows = [each.info for each in psutil.process_iter(wanted)]
@@ -359,12 +357,12 @@ def _signal(pids: list[int], number: int) -> None:
 
 
 def _unconnected(kind: str) -> Any:
-    raise RaySystemError(f"nobody can be asked for {kind}: the cluster has no driver")
+    raise RaySystemError(f"cannot query {kind}: the cluster has no driver")
 
 
 def _environment() -> dict[str, str]:
-    # The zygote imports raytwin from where the driver did; the rest of the driver's
-    # sys.path follows over the socket.
+    # The zygote imports raytwin from the driver's path; the `start` packet brings the rest
+    # of the driver's `sys.path`.
     root = str(Path(__file__).absolute().parents[4])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -2,15 +2,14 @@
 
 A forked process shares its parent's pages until it writes to them, and Python writes
 all the time: it counts references, caches attribute look-ups, and specializes code that
-runs often. Most of the pages that a new worker writes to are written the first time that
-a step is taken: versions of types, caches of look-ups, layouts of instances, specialized
-code. The rehearsal makes these writes in the zygote, in pages that workers share, so that
-an actor costs less CPU time and less memory.
+runs often. A new worker writes to most of its pages when it takes a step for the first
+time: versions of types, caches of look-ups, layouts of instances, specialized code. The
+rehearsal makes these writes in the zygote, in pages that workers share, so that an actor
+costs less CPU time and less memory.
 
-The worker of a rehearsal is a real one, with a socket whose other end nobody serves,
-and an arena of one page; it makes an actor, calls it, and is dropped. It has no thread,
-no signal handler, and is not this process's `current` session, so only Python's caches
-remain of it.
+The worker of a rehearsal is a real one, with a socket to this function and an arena of
+one page; it makes an actor, calls it, and is dropped. It has no thread, no signal
+handler, and is not this process's `current` session, so it leaves only Python's caches.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from raytwin.runtime.store.arena import Arena
 TIMES = 12
 """Python specializes code that has run eight times. The first run takes 2 ms, each other 0.5."""
 _ARENA_BYTES = 4096
-_SAID_BYTES_MAX = 1 << 16
+_SENT_BYTES_MAX = 1 << 16
 _NODE, _WORKER, _OWNER = "node:0", "worker:0.0", "driver:0.0"
 
 
@@ -47,10 +46,10 @@ def rehearse(times: int = TIMES) -> bytes:
     Returns the bytes that the last worker has sent to its node.
     """
     script = _script()
-    said = b""
+    sent = b""
     for _ in range(times):
-        said = _once(script)
-    return said
+        sent = _once(script)
+    return sent
 
 
 def _once(script: list[bytes]) -> bytes:
@@ -70,7 +69,7 @@ def _once(script: list[bytes]) -> bytes:
                     assignment = executor.next()
                 assert assignment is not None
                 worker.runner.run(assignment)
-        return ours.recv(_SAID_BYTES_MAX)
+        return ours.recv(_SENT_BYTES_MAX)
     finally:
         world.close()
         arena.close()
@@ -78,10 +77,10 @@ def _once(script: list[bytes]) -> bytes:
 
 
 def _script() -> list[bytes]:
-    """Return the frames that a node sends to a worker which becomes an actor and is called."""
+    """Return a node's frames to a worker: the creation of an actor, and a call."""
 
-    class Nobody:
-        """Made here, so that it travels by value, as a program's own classes do."""
+    class Example:
+        """A local class, so that it travels by value, as a program's own classes do."""
 
         def __init__(self, number: int) -> None:
             self.number = number
@@ -90,17 +89,17 @@ def _script() -> list[bytes]:
             self.number += number
             return self.number
 
-    blob = dumps_function(Nobody)
+    blob = dumps_function(Example)
     function = function_id(blob)
     args = serialize(((1,), {})).to_bytes()
     root = root_task_id("rehearsal")
     actor, call = array_id(root, 0), array_id(root, 1)
-    made = TaskSpec(actor, 0, 1, function, args, _OWNER, "", name="Nobody")
-    made.extra = TaskExtra(actor=ActorInfo())
-    called = TaskSpec(call, 0, 1, function, args, _OWNER, "", name="method")
-    called.extra = TaskExtra(call=actor, method="method")
+    creation = TaskSpec(actor, 0, 1, function, args, _OWNER, "", name="Example")
+    creation.extra = TaskExtra(actor=ActorInfo())
+    call_spec = TaskSpec(call, 0, 1, function, args, _OWNER, "", name="method")
+    call_spec.extra = TaskExtra(call=actor, method="method")
     turns = (
-        [FunctionBlob(function, blob), RunTasks([Assignment(made)])],
-        [RunTasks([Assignment(called)])],
+        [FunctionBlob(function, blob), RunTasks([Assignment(creation)])],
+        [RunTasks([Assignment(call_spec)])],
     )
     return [wire.encode(_NODE, _WORKER, messages) for messages in turns]

@@ -1,32 +1,33 @@
-"""The zygote: forks every other process of the cluster, and outlives none.
+"""The zygote: forks every other process of the cluster, and ends them with itself.
 
 The driver starts it. It loads the modules of workers once (see `preload`); a
 process forked from it costs milliseconds and shares its pages. It is also the
 supervisor, so that nothing remains of a cluster:
 
-* it watches the driver's pidfd and the driver's end of the control socket; when either
-  ends, it takes no further request, kills every process that it has forked and exits;
+* it watches the driver's pidfd and the driver's end of the control socket; when the
+  driver ends or closes the socket, the zygote kills every process it has forked and exits;
 * the kernel kills every process that the zygote has forked when the zygote dies;
 * processes that user code has started become children of the zygote when their worker
-  dies, and it kills them then;
+  dies, and the zygote kills them then;
 * sockets are socket pairs and memory is memfd, passed as descriptors, so they have
   no name in a file system. The one name is the file by which other drivers find the
   cluster, and the zygote removes it.
 
-The first packet is ``["start", search path, cluster's file, kinds, modules]``. Processes of
-these kinds follow at once, so the zygote loads their modules before it forks any; the last
-list is the modules of workers. Requests (one packet each, descriptors attached)::
+The first packet is ``["start", search path, cluster's file, kinds, modules]``. Requests for
+these kinds of processes follow at once, so the zygote loads their modules before it forks
+any; the last list is the modules of workers. Requests (one packet each, descriptors attached)::
 
-    ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
+    ["spawn", kind, key, payload, restart]  kind: head, node, replica, worker
     ["kill", key, signal]
 
-With `again` the process is forked anew, with the same descriptors, when it is killed or
-fails. It is not forked anew if it has ended `AGAIN_MAX` times within `AGAIN_S` of its start, or
-with exit code 0: then nodes, which would wait for it, are killed as well.
+With `restart` the zygote forks the process again, with the same descriptors, when it is killed
+or fails. It gives up if the process exits with code 0, or has ended `RESTARTS_MAX` times
+in a row within `RESTART_S` of its start; then it kills the nodes, which would wait for it.
 
 Answers: ``["spawned", key, pid]``, except for workers; ``["exited", key, reason]``.
-The requester of a process owns it: it receives its end, and may kill it. When the requester
-ends, the zygote kills what it owns. The driver receives the answers for replicas too.
+The requester of a process owns it: it is notified when the process ends, and may kill it. When
+a requester ends, the zygote kills the processes it owns. The driver receives the answers for
+replicas too.
 """
 
 from __future__ import annotations
@@ -61,28 +62,28 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
-AGAIN_MAX = 5
-AGAIN_S = 1.0
+RESTARTS_MAX = 5
+RESTART_S = 1.0
 BATCH = 16
-"""How many requests of one process the zygote takes before it serves the next one."""
+"""How many requests of one requester the zygote serves before it serves the next one."""
 
 
 class Child:
     """A process that the zygote has forked."""
 
-    __slots__ = ("again", "asks", "key", "kind", "owner", "pid", "pidfd", "started_s")
+    __slots__ = ("key", "kind", "owner", "pid", "pidfd", "requests_fd", "restart", "started_s")
 
     def __init__(self, kind: str, key: str, owner: int, pid: int, pidfd: int) -> None:
         self.kind = kind
         self.key = key
         self.owner = owner
-        """The socket of the process that has requested it."""
+        """The socket of its requester."""
         self.pid = pid
         self.pidfd = pidfd
-        self.again: tuple[list[Any], list[int]] | None = None
-        """The request and descriptors to fork it anew with."""
+        self.restart: tuple[list[Any], list[int]] | None = None
+        """The request and descriptors of a process to restart; None for any other."""
         self.started_s = time.monotonic()
-        self.asks = -1
+        self.requests_fd = -1
         """The socket over which it requests processes; -1 if it does not."""
 
 
@@ -91,44 +92,44 @@ class Zygote:
 
     def __init__(self, control: socket.socket, driver_pid: int) -> None:
         self._epoll = select.epoll()
-        self._askers: dict[int, socket.socket] = {}
+        self._requesters: dict[int, socket.socket] = {}
         self._answers: dict[int, PacketQueue] = {}
         self._children: dict[int, Child] = {}
         """The processes that have not been reaped, by pidfd, oldest first."""
         self._control_fd = control.fileno()
         self._warm = False
-        self._short_lives = 0
-        self._late: list[tuple[int, list[Any], list[int]]] = []
+        self._quick_ends = 0
+        self._postponed: list[tuple[int, list[Any], list[int]]] = []
         """Workers to fork once the modules are loaded: (requester, request, descriptors)."""
         self._due: list[tuple[int, list[Any], list[int]]] = []
         """Workers to fork now."""
         self._driver_fd = os.pidfd_open(driver_pid)
         self._driver = select.poll()
         self._driver.register(self._driver_fd, select.POLLIN)
-        # Only hang-ups: the requests before them are served in turn.
+        # Only hang-ups: requests that have arrived before are served in turn.
         self._driver.register(self._control_fd, 0)
         self.modules: list[str] = []
         """Further modules to load for workers."""
         self.cluster_file = ""
-        """The cluster's file; removed at the end, in case the driver was killed."""
+        """The cluster's file, which the zygote removes in case the driver was killed."""
         self._epoll.register(self._driver_fd, select.EPOLLIN)
-        self._add_asker(control)
+        self._add_requester(control)
 
     def run(self) -> None:
-        """Serve until the driver is gone."""
+        """Serve until the driver has ended."""
         while True:
-            # Head and nodes need neither numpy nor cloudpickle: they are forked before
-            # these are loaded, and start meanwhile.
+            # Head and nodes need neither numpy nor cloudpickle: they are forked before the
+            # zygote loads these, and start meanwhile.
             ended: list[Child] = []
-            for fd, mask in self._epoll.poll(None if self._warm or not self._late else 0) or [
+            for fd, mask in self._epoll.poll(None if self._warm or not self._postponed else 0) or [
                 (-1, 0)
             ]:
-                # Checked for each: the requests of all can be hundreds of forks.
+                # Checked for each event: all events together can be hundreds of forks.
                 if self._driver.poll(0):
                     return
                 if fd == -1:
                     self._warm_up()
-                elif fd in self._askers:
+                elif fd in self._requesters:
                     if mask & select.EPOLLOUT:
                         self._send_answers(fd)
                     if mask & ~select.EPOLLOUT and not self._serve(fd):
@@ -144,27 +145,27 @@ class Zygote:
         load(MAINS["worker"], "cloudpickle", *self.modules)
         import_module("raytwin.runtime.processes.spawn.rehearsal").rehearse()
         import_module("raytwin.runtime.processes.client.interrupts").catch()
-        settle()
+        share_memory()
         self._warm = True
-        late, self._late = self._late, []
-        for fd, request, fds in late:
-            if fd in self._askers:
+        postponed, self._postponed = self._postponed, []
+        for fd, request, fds in postponed:
+            if fd in self._requesters:
                 self._due.append((fd, request, fds))
             else:
                 for unused in fds:
                     os.close(unused)
         self._fork_workers()
 
-    def _add_asker(self, sock: socket.socket) -> None:
-        self._askers[sock.fileno()] = sock
+    def _add_requester(self, sock: socket.socket) -> None:
+        self._requesters[sock.fileno()] = sock
         self._answers[sock.fileno()] = PacketQueue(sock)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _serve(self, fd: int) -> bool:
-        """Take a process's requests; return False when the driver is gone."""
+        """Serve a process's requests; return False once the driver has ended."""
         for _ in range(BATCH):
             try:
-                packet = receive_packet(self._askers[fd], socket.MSG_DONTWAIT)
+                packet = receive_packet(self._requesters[fd], socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return True
             except ConnectionResetError:
@@ -173,11 +174,11 @@ class Zygote:
                 if fd == self._control_fd:
                     return False
                 self._fork_workers()
-                self._drop_asker(fd)
+                self._drop_requester(fd)
                 return True
             request, fds = packet
             if request[:2] == ["spawn", "worker"]:
-                (self._due if self._warm else self._late).append((fd, request, fds))
+                (self._due if self._warm else self._postponed).append((fd, request, fds))
             else:
                 self._fork_workers()
                 self._do(fd, request, fds)
@@ -192,23 +193,23 @@ class Zygote:
         else:
             self._spawn(fd, request, fds)
 
-    def _drop_asker(self, fd: int) -> None:
+    def _drop_requester(self, fd: int) -> None:
         self._epoll.unregister(fd)
         del self._answers[fd]
-        self._askers.pop(fd).close()
-        # Forget the descriptor: its number may be used again.
+        self._requesters.pop(fd).close()
+        # No child may keep the descriptor: its number may be used again.
         for child in self._children.values():
             if child.owner == fd:
                 child.owner = -1
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
-            elif child.asks == fd:
-                child.asks = -1
+            elif child.requests_fd == fd:
+                child.requests_fd = -1
 
     def _fork_workers(self) -> None:
         """Fork the workers that are due, then enter them all in `_children`.
 
-        After each fork, a page that this process writes to is copied: so it writes little
-        between the forks.
+        After a fork the kernel copies each page that this process writes to, so it writes
+        little between the forks.
         """
         due, self._due = self._due, []
         if not due:
@@ -216,7 +217,7 @@ class Zygote:
         missing = preload.missing()
         if missing:
             load(*missing)
-            settle()
+            share_memory()
         sys.stdout.flush()
         sys.stderr.flush()
         zygote_pid = os.getpid()
@@ -226,14 +227,14 @@ class Zygote:
             if pid == 0:
                 become("worker", request[2], request[3], fds, zygote_pid)
             pids.append(pid)
-        for pid, (asker, request, fds) in zip(pids, due, strict=True):
+        for pid, (requester, request, fds) in zip(pids, due, strict=True):
             for fd in fds:
                 os.close(fd)
-            child = Child("worker", request[2], asker, pid, os.pidfd_open(pid))
+            child = Child("worker", request[2], requester, pid, os.pidfd_open(pid))
             self._children[child.pidfd] = child
             self._epoll.register(child.pidfd, select.EPOLLIN)
 
-    def _spawn(self, asker: int, request: list[Any], fds: list[int]) -> None:
+    def _spawn(self, requester: int, request: list[Any], fds: list[int]) -> None:
         _, kind, key, payload = request[:4]
         kept = [os.dup(fd) for fd in fds] if len(request) > 4 and request[4] else None
         ours = theirs = None
@@ -250,17 +251,17 @@ class Zygote:
         if ours is not None and theirs is not None:
             theirs.close()
             fds = fds[1:]
-            self._add_asker(ours)
+            self._add_requester(ours)
         for fd in fds:
             os.close(fd)
-        child = Child(kind, key, asker, pid, os.pidfd_open(pid))
+        child = Child(kind, key, requester, pid, os.pidfd_open(pid))
         if ours is not None:
-            child.asks = ours.fileno()
+            child.requests_fd = ours.fileno()
         self._children[child.pidfd] = child
         self._epoll.register(child.pidfd, select.EPOLLIN)
         if kept is not None:
-            child.again = (request, kept)
-        self._tell(child, ["spawned", key, pid])
+            child.restart = (request, kept)
+        self._notify(child, ["spawned", key, pid])
 
     def _reap(self, ended: list[Child]) -> None:
         """Reap processes that have ended, kill their orphans, and report to their requesters."""
@@ -273,66 +274,66 @@ class Zygote:
             reasons.append(
                 f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             )
-        # Once for all of them: this reads the list of all child processes.
-        _end_all_but({child.pid for child in self._children.values()})
+        # Once for all that have ended: this reads the list of all child processes.
+        _kill_all_but({child.pid for child in self._children.values()})
         for child, reason in zip(ended, reasons, strict=True):
-            if child.again is None:
-                self._tell(child, ["exited", child.key, reason])
-            elif reason == "exit code 0" or not self._begin_again(child):
-                self._tell(child, ["exited", child.key, reason])
-                # Nodes would wait for a new head.
+            if child.restart is None:
+                self._notify(child, ["exited", child.key, reason])
+            elif reason == "exit code 0" or not self._restart(child):
+                self._notify(child, ["exited", child.key, reason])
+                # Nodes would wait for a restart of the head.
                 for other in self._children.values():
                     if other.kind == "node":
                         signal.pidfd_send_signal(other.pidfd, signal.SIGKILL)
 
-    def _begin_again(self, child: Child) -> bool:
-        """Fork a process anew that has ended; return False if it ends too often."""
-        assert child.again is not None
-        request, fds = child.again
-        if time.monotonic() - child.started_s < AGAIN_S:
-            self._short_lives += 1
-            if self._short_lives >= AGAIN_MAX:
+    def _restart(self, child: Child) -> bool:
+        """Restart a process that has ended; return False if it ends too often."""
+        assert child.restart is not None
+        request, fds = child.restart
+        if time.monotonic() - child.started_s < RESTART_S:
+            self._quick_ends += 1
+            if self._quick_ends >= RESTARTS_MAX:
                 return False
         else:
-            self._short_lives = 0
-        if child.asks >= 0:
-            self._drop_asker(child.asks)
+            self._quick_ends = 0
+        if child.requests_fd >= 0:
+            self._drop_requester(child.requests_fd)
         self._spawn(child.owner, request, fds)
         return True
 
-    def _tell(self, child: Child, packet: list[Any]) -> None:
+    def _notify(self, child: Child, packet: list[Any]) -> None:
         self._answer(child.owner, packet)
         if child.kind == "replica":
             self._answer(self._control_fd, packet)
 
-    def _answer(self, asker: int, packet: list[Any]) -> None:
-        answers = self._answers.get(asker)
+    def _answer(self, requester: int, packet: list[Any]) -> None:
+        answers = self._answers.get(requester)
         if answers is not None:
             answers.send(packet)
-            self._send_answers(asker)
+            self._send_answers(requester)
 
-    def _send_answers(self, asker: int) -> None:
-        answers = self._answers[asker]
+    def _send_answers(self, requester: int) -> None:
+        answers = self._answers[requester]
         answers.flush()
         more = select.EPOLLOUT if answers else 0
-        self._epoll.modify(asker, select.EPOLLIN | more)
+        self._epoll.modify(requester, select.EPOLLIN | more)
 
     def end(self) -> None:
-        """Kill every process and wait until it is gone."""
+        """Kill every process and wait for its end."""
         if self.cluster_file:
             with suppress(FileNotFoundError):
                 os.unlink(self.cluster_file)
-        # In this order, or nodes would log the end of the head, and the head that of replicas.
+        # In this order, or nodes would log the end of the head, and the head the replicas' ends.
         for kinds in (("worker", "node"), ("head",), ("replica",)):
             children = [child for child in self._children.values() if child.kind in kinds]
             for child in children:
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
             for child in children:
                 os.waitpid(child.pid, 0)
-        _end_all_but(set())
+        _kill_all_but(set())
 
 
-def _end_all_but(known: set[int]) -> None:
+def _kill_all_but(known: set[int]) -> None:
     """Kill every child of this process but the known ones, and the orphans that they leave."""
     with open("/proc/thread-self/children", encoding="ascii") as file:
         pids = [int(pid) for pid in file.read().split()]
@@ -341,7 +342,7 @@ def _end_all_but(known: set[int]) -> None:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             # The children of the killed process are children of this one now.
-            _end_all_but(known)
+            _kill_all_but(known)
             return
 
 
@@ -349,45 +350,45 @@ def _end_all_but(known: set[int]) -> None:
 
 
 def load(*modules: str) -> None:
-    """Load modules for the processes to fork; the caller has to call `settle` next."""
+    """Load modules for the processes to fork; the caller has to call `share_memory` next."""
     gc.disable()
     for module in modules:
         import_module(module)
 
 
-def settle() -> None:
-    """Prepare this process's memory for being shared with the processes that it forks."""
+def share_memory() -> None:
+    """Prepare this process's memory for sharing with the processes that it forks."""
     gc.collect()
     gc.enable()  # `load` disables it, since it slows imports down
-    # Shared pages stay shared: the collector does not write to old objects.
+    # The collector does not write to frozen objects, so their pages stay shared.
     gc.freeze()
-    trim()  # or every process would have the free heap pages that imports leave
+    trim()  # or every process would inherit the free heap pages that imports leave
 
 
-def call_process(name: str) -> None:
-    """Give this process a name; the system keeps 15 bytes of it."""
+def name_process(name: str) -> None:
+    """Give this process a name, of which the system keeps 15 bytes."""
     _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
-def adopt() -> None:
+def become_subreaper() -> None:
     """Become the parent of all orphans among this process's descendants."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_with(parent_pid: int) -> None:
-    """Have the kernel kill this process when the thread that has forked it ends."""
+def die_with(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent's forking thread ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(1)  # the parent died before the line above
 
 
 def become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int) -> None:
-    """Run the requested kind of process in a freshly forked one; never returns."""
+    """Turn a freshly forked process into the requested kind, and run it; never returns."""
     code = 1
     try:
-        end_with(zygote_pid)
-        call_process(f"rt-{key}")
-        # By ranges: the zygote has a descriptor for every process that it has forked.
+        die_with(zygote_pid)
+        name_process(f"rt-{key}")
+        # Close all others, by ranges: the zygote has a descriptor for every process it forked.
         after = 3
         for fd in sorted(fds):
             os.closerange(after, fd)
@@ -408,17 +409,17 @@ def become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int)
 
 
 def main() -> None:
-    """Run the zygote: descriptor and driver's PID are the arguments."""
+    """Run the zygote; its arguments are the control socket's descriptor and the driver's PID."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    # Ctrl-C is for the driver, which ends the cluster when it leaves.
+    # Ctrl-C interrupts the driver, which ends the cluster when it exits.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     set_up_logging("zygote")
     # Line buffering shows a task's output at once: a killed worker cannot flush.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    call_process("rt-zygote")
-    adopt()
+    name_process("rt-zygote")
+    become_subreaper()
     started = receive_packet(control)
     if started is None:
         return
@@ -426,7 +427,7 @@ def main() -> None:
     gc.disable()
     for kind in started[0][3]:
         import_module(MAINS[kind])
-    settle()  # for head and nodes, as `_warm_up` does for workers
+    share_memory()  # for head and nodes, as `_warm_up` does for workers
     zygote = Zygote(control, int(sys.argv[2]))
     zygote.cluster_file, zygote.modules = started[0][2], started[0][4]
     try:
@@ -435,7 +436,7 @@ def main() -> None:
         zygote.end()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # the interpreter's orderly exit would take longer than all of the above
+    os._exit(0)  # the interpreter's regular exit would take longer than all of the above
 
 
 if __name__ == "__main__":
