@@ -6,7 +6,7 @@ for the processes' surroundings: the object store, the worker pool, sockets, dis
 process that starts others.
 
 State: `processes` by address, `incarnations` of nodes, `workers`, `drivers`, and the bytes in
-stores and on disks. `working` counts what is under way and will end by itself; when it is 0
+stores and on disks. `working` counts the operations that will end by themselves; when it is 0
 and only heartbeats pass, a driver that waits is stuck, and its wait raises RaySystemError.
 
 In and out: all frames between components pass `SimCluster.transmit`. To a store, a worker pool
@@ -17,20 +17,20 @@ or a launcher of replicas the control plane sends the messages that it sends to 
 Promises:
 
 - The same seed, program and version give the same event log, byte for byte.
-- A process that is killed neither acts nor receives afterwards; others learn of it by a
-  message, one latency later, as the kernel of a real host would let them.
-- Frames of an incarnation that a receiver knows to be over are refused.
-- Nothing runs on after `close`: every worker and its program have ended.
+- A killed process neither acts nor receives afterwards; others learn of its death by a
+  message, one latency later, as the kernel of a real host would report it.
+- A receiver refuses frames of an incarnation that it knows to be dead.
+- Nothing runs after `close`: every worker and its program have ended.
 
 Modules, the lower first:
 
-- `cluster_port`: the cluster as its own parts see it.
-- `simulated_links`: connections between nodes: refuses frames of the dead.
+- `cluster_port`: the interface of the cluster for its own parts.
+- `simulated_links`: connections between nodes; refuses frames of dead incarnations.
 - `simulated_store`: a node's object store, its disk, and its worker pool.
 - `simulated_replicas`: the head's launcher of replicas of the GCS, and their storage.
 - `simulated_worker`: client and executor in one process, and the program that they serve.
-- `simulated_drivers`: further drivers, and the component by which they join.
-- `simulated_cluster`: makes all of it, runs the clock, and kills, pauses and restarts.
+- `simulated_drivers`: further drivers, and the component that admits them.
+- `simulated_cluster`: makes these parts, runs the clock, and kills, pauses and restarts.
 - `sim_backend`: `init(backend="sim")`.
 """
 

@@ -1,8 +1,8 @@
-"""The cluster as its own parts see it.
+"""The interface of the cluster for its own parts.
 
-Stores, workers, drivers and replicas take a `ClusterPort`, and `SimCluster` is one: they
-know these attributes and methods, and not the file that makes them. Other stores
-and the admission of drivers have the type Any here, because their modules import this one.
+Stores, workers, drivers and replicas depend on `ClusterPort` only, which `SimCluster`
+implements, so there is no import cycle. Stores and the admission of drivers have the
+type Any here, because their modules import this one.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class ClusterPort(ProgramPort, Protocol):
     """The `SimAdmission`."""
 
     def start_worker(self, address: str, node: int) -> None:
-        """Make a worker, whose process has come up on a node."""
+        """Make a worker on a node, after the time that its process takes to start."""
 
     def stop_worker(self, address: str) -> None:
         """End a worker in good order; its node receives `WorkerDied`."""
 
     def make_driver(self, address: str, job: bytes) -> SimWorld:
-        """Make a driver's process on node 0, and return its program's world."""
+        """Make a driver's process on node 0, and return the world of its program."""

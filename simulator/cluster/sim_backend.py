@@ -71,4 +71,4 @@ def start(
 
 
 def _known_nodes(cluster: SimCluster) -> dict[int, Any]:
-    return cluster.schedulers[0].members.nodes
+    return cluster.node_managers[0].members.nodes

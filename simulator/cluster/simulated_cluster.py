@@ -1,16 +1,16 @@
-"""A cluster in virtual time: its processes, where they run, and how it makes progress.
+"""A cluster in virtual time: its processes, their hosts, and its event loop.
 
-Every address is a component of some `SimProcess`; a process runs on a host;
-frames travel over the network. All scheduling, recovery and bookkeeping is the
-code of `runtime.control`; this package decides nothing.
+Every address belongs to a component of some `SimProcess`; a process runs on a
+host; frames travel over the network. All scheduling, recovery and bookkeeping is
+the code of `runtime.control`; this package decides nothing.
 
-One host per node by default; with ``nodes_per_host`` several nodes share a
-host's cores, which is how a run on one machine is predicted. The head runs on
-the first host, as does the driver with node 0.
+By default each node has a host of its own; with ``nodes_per_host`` several nodes
+share a host's cores, which predicts a run on one machine. The head, the driver and
+node 0 run on the first host.
 
 An operation such as `kill_node` ends or stops a process at once, in the middle of its turn.
-Other processes learn of that one latency later, by what the kernel of a real host would
-report: a broken connection, or the end of a child.
+Other processes learn of it one latency later, as the kernel of a real host would report it:
+by a broken connection, or by the end of a child.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ from raytwin.simulator.programs.virtual_values import Functions
 from raytwin.simulator.programs.virtual_world import STALL_S, SimWorld
 
 _QUIET = frozenset({Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat})
-"""Messages that pass even when nothing happens: they are no sign of progress. Whatever a chain
-of the GCS works on shows in other messages too, between nodes, workers and drivers."""
+"""Messages that are no sign of progress, because they are sent even if nothing happens. The work
+of a GCS chain causes other messages too, between nodes, workers and drivers."""
 
 HEAD = -1
 """The head's number in the network."""
 
 
 class SimCluster:
-    """All of a simulated cluster."""
+    """A simulated cluster: see the module's docstring."""
 
     def __init__(
         self,
@@ -101,27 +101,27 @@ class SimCluster:
         self.env = Clock()
         self.hub: Any = getcurrent()
         self.thread = get_ident()
-        """The one thread in which any of the simulation may run."""
+        """The one thread in which the simulation may run."""
         self.pid = os.getpid()
         """The real process that runs the simulation."""
         self.loop_of_hub: asyncio.AbstractEventLoop | None = None
-        """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
+        """The hub's running asyncio loop, saved while a program's greenlet runs."""
         self.hooks_of_hub: Any = (None, None)
         """The hub's hooks for asynchronous generators: see `sys.set_asyncgen_hooks`."""
         self.processes: dict[str, SimProcess] = {}
-        self.schedulers: dict[int, NodeManager] = {}
+        self.node_managers: dict[int, NodeManager] = {}
         self.chains: dict[int, list[ChainClient]] = {}
-        """By node: its clients of the GCS's chains, if the GCS is replicated."""
+        """By node: its clients of the chains of a replicated GCS."""
         self.stores: dict[int, SimStore] = {}
         self.resources: dict[int, dict[str, float]] = {}
         """Resources of every node that was ever started, by number."""
         self.incarnations: dict[int, int] = {}
         self._hosts_of: dict[int, int] = {}
         self._leaving: set[int] = set()
-        """Nodes that know that they were declared dead, and are about to exit."""
+        """Nodes that have learned that they were declared dead, and are about to exit."""
         self._removed: set[int] = set()
         self.after_node_turn: list[Callable[[int], None]] = []
-        """Called with a node's number after its turn: invariants are checked here."""
+        """Called with a node's number after each of its turns, to check invariants."""
         self.on_membership: list[Callable[[int, bool], None]] = []
         """Called with a node's number and whether it lives, when it joins and when it dies."""
         self.workers: dict[str, SimWorker] = {}
@@ -132,21 +132,21 @@ class SimCluster:
         self.journal = Journal(Path(journal)) if journal is not None else None
         self.journaled: set[str] = {"gcs", "global"}
         self.working = 0
-        """How many things are under way that end by themselves: programs that use time or wait
-        with a timeout, transfers, long turns."""
+        """The number of operations that will end by themselves: programs that compute, sleep or
+        wait with a timeout, transfers, long turns."""
         self.stall_s = max(STALL_S, 10 * config.heartbeat_timeout_s, 2 * config.actor_end_s)
-        """A driver that waits raises after so long without progress; virtual seconds."""
+        """After so many virtual seconds without progress a driver's wait raises."""
         self.frames = 0
-        """Frames sent so far, heartbeats excepted: signs of progress."""
+        """Frames sent so far, except those of `_QUIET` messages: a sign of progress."""
         self.counts: defaultdict[str, Counts] = defaultdict(Counts)
         """Turns, messages and frames of components so far, by role."""
         self.tasks = 0
-        """Tasks and actors' calls that workers have run so far, counted again if run again."""
+        """Tasks and calls that workers have run so far, repetitions included."""
         self.closed = False
         process_ends.install()
         self._gc_thresholds = gc.get_threshold()
-        # A simulation makes many objects and few cycles: the collector's full
-        # passes over thousands of simulated processes took half of the time.
+        # A simulation makes many objects and few cycles: with Python's thresholds the
+        # collector's passes over thousands of simulated processes took half of the time.
         gc.set_threshold(500_000, 10, 100)
         self._store_bytes = store_bytes
         self.costs = {role: CostModel(getattr(self.profile, role), self.profile) for role in ROLES}
@@ -197,9 +197,7 @@ class SimCluster:
         def make(ctx: Context) -> NodeManager:
             return NodeManager(ctx, number, own, self.config, self.incarnations[number])
 
-        component, chains, scheduler = make_node(
-            process.context(address), address, self.config, make
-        )
+        component, chains, manager = make_node(process.context(address), address, self.config, make)
         self.journaled.add(address)
         process.add(address, component)
         store = self.stores[number] = SimStore(self, number, self._store_bytes)
@@ -208,20 +206,20 @@ class SimCluster:
         process.add(f"links:{number}", SimLinks(process, store.drop_peer))
         if number == 0:
             process.add("admission:0", self.admission)
-        process.after_turn = lambda: self._after_turn(number, scheduler)
-        self.schedulers[number] = scheduler
+        process.after_turn = lambda: self._after_turn(number, manager)
+        self.node_managers[number] = manager
         self.chains[number] = chains
-        scheduler.start(f"host-{host}", 0)
-        for chained in chains:
-            chained.start()
+        manager.start(f"host-{host}", 0)
+        for client in chains:
+            client.start()
         process.begin()
 
-    def _after_turn(self, number: int, scheduler: NodeManager) -> None:
-        """Check invariants; end a node that was declared dead, as a real one exits."""
+    def _after_turn(self, number: int, manager: NodeManager) -> None:
+        """Check invariants; end a node that was declared dead, as a real node exits then."""
         for callback in self.after_node_turn:
             callback(number)
-        if scheduler.members.fenced and number not in self._leaving:
-            # The frames of this turn still leave; their receivers refuse them.
+        if manager.members.fenced and number not in self._leaving:
+            # The frames of this turn still leave, and their receivers refuse them.
             self._leaving.add(number)
             left = self.incarnations[number]
             self.env.after(2 * self.profile.latency_s, partial(self._leave, number, left))
@@ -241,9 +239,9 @@ class SimCluster:
 
     @property
     def gcs(self) -> Gcs:
-        """The GCS; if it is a chain of replicas, the tail's copy, which holds what is committed.
+        """The GCS; of a chain of replicas, the tail's copy, which is the committed state.
 
-        With shards it is the part that holds none of `gcs_tables`.
+        With shards it is the part that is in no shard.
         """
         if self.replicas is not None:
             found = self.replicas.tail_machine().components["gcs"]
@@ -268,7 +266,7 @@ class SimCluster:
     # -- workers ---------------------------------------------------------------
 
     def start_worker(self, address: str, node: int) -> None:
-        """Make a worker, whose process has come up, unless its node has ended."""
+        """Make a worker whose process has started, unless its node has ended."""
         if f"node:{node}" in self.processes:
             pid, values = len(self.workers) + 1, self.stores[node].values
             self.workers[address] = SimWorker(self, address, node, pid, values)
@@ -281,7 +279,7 @@ class SimCluster:
     def worker_left(self, process: SimProcess, reason: str) -> None:
         """End a worker's process that has exited: an actor that exits, a program that raised."""
         self._end_process(process.name)
-        # The node receives the worker's last frames before the news of its end.
+        # The node receives the worker's last frames before `WorkerDied`.
         died = [WorkerDied(process.name, reason)]
         self.transmit(process.node, f"pool:{process.node}", f"node:{process.node}", died, 60)
 
@@ -300,11 +298,11 @@ class SimCluster:
     def _end_worker(self, address: str, reason: str) -> None:
         node = node_of(address)
         self._end_process(address)
-        scheduler = self.processes[f"node:{node}"]
-        # The node receives the worker's last frames before the news of its end.
+        process = self.processes[f"node:{node}"]
+        # The node receives the worker's last frames before `WorkerDied`.
         died = [WorkerDied(address, reason)]
         self.network.send(
-            node, node, 0, partial(scheduler.arrive, f"pool:{node}", f"node:{node}", died)
+            node, node, 0, partial(process.arrive, f"pool:{node}", f"node:{node}", died)
         )
 
     # -- drivers ---------------------------------------------------------------
@@ -349,7 +347,7 @@ class SimCluster:
         self._removed.add(node)
 
     def kill_node(self, node: int) -> None:
-        """End a node and its workers at once; the head sees the connection break."""
+        """End a node and its workers at once; the head notices the broken connection."""
         self._check(node, spare_driver=True)
         if f"node:{node}" not in self.processes:
             return
@@ -357,7 +355,7 @@ class SimCluster:
         incarnation = self.incarnations[node]
 
         def unreachable() -> None:
-            # A new connection of the same node takes the place of the old one.
+            # A restarted node has replaced the broken connection by a new one.
             if self.incarnations[node] == incarnation:
                 reason = "connection lost: the other side closed the connection"
                 chains = map(master_of, range(self.config.chains))
@@ -372,7 +370,7 @@ class SimCluster:
         self._start_node(node)
 
     def pause_node(self, node: int) -> None:
-        """Stop a node and its workers, as SIGSTOP does; does nothing to a node that has ended."""
+        """Stop a node and its workers, as SIGSTOP does; no effect on a node that has ended."""
         for process in self._processes_of(node):
             process.pause()
         if f"node:{node}" in self.processes:
@@ -402,8 +400,8 @@ class SimCluster:
         """End an actor's process; `which` counts by node and age, modulo their number."""
         actors = [
             worker.address
-            for node in sorted(self.schedulers)
-            for worker in self.schedulers[node].dispatcher.workers.values()
+            for node in sorted(self.node_managers)
+            for worker in self.node_managers[node].dispatcher.workers.values()
             if worker.actor and worker.address in self.workers
         ]
         if not actors:
@@ -428,11 +426,11 @@ class SimCluster:
         if not self.config.gcs_durable:
             raise ValueError(NO_HEAD_AGAIN)
         if not self.head.alive:
-            raise ValueError("the head is away already")
+            raise ValueError("the head has ended already")
         self.head.kill()
-        self.env.after(self.profile.start_worker_s, self._start_head_again)
+        self.env.after(self.profile.start_worker_s, self._restart_head)
 
-    def _start_head_again(self) -> None:
+    def _restart_head(self) -> None:
         assert self.replicas is not None
         self.head = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
         self.replicas.begin(self.head)
@@ -441,8 +439,8 @@ class SimCluster:
             address = f"node:{number}"
             if address in self.processes:
                 ctx = self.processes[address].contexts[address]
-                for chained in chains:
-                    ctx.after(self.profile.latency_s, chained.start)
+                for client in chains:
+                    ctx.after(self.profile.latency_s, client.start)
 
     def kill_replica(self, name: str) -> None:
         """End the process of a replica of the GCS at once."""
@@ -450,7 +448,7 @@ class SimCluster:
         self.replicas.kill(name)
 
     def kill_member(self, chain: int, which: int = 0) -> None:
-        """End a member of a chain of the GCS; `which` counts from the chain's head, modulo."""
+        """End a member of a chain; `which` counts from the chain's head, modulo the size."""
         if self.replicas is None or chain >= self.config.chains:
             raise ValueError(f"the GCS has no chain {chain} of replicas that could die alone")
         members = [info.name for info in self.replicas.masters[chain].members]
@@ -459,7 +457,7 @@ class SimCluster:
             raise ValueError(f"chain {chain} has one member, which alone has the state")
         self.kill_replica(members[which % len(members)])
 
-    # -- by number -------------------------------------------------------------
+    # -- look-ups by number ----------------------------------------------------
 
     def _worker(self, node: int, which: int) -> str:
         self._check(node)
@@ -469,7 +467,7 @@ class SimCluster:
         return workers[which % len(workers)]
 
     def _processes_of(self, node: int) -> list[SimProcess]:
-        """Return a node's scheduler and workers, not the driver."""
+        """Return the processes of a node and its workers, without the driver."""
         self._check(node)
         names = [f"node:{node}", *(a for a in self.workers if node_of(a) == node)]
         return [self.processes[name] for name in names if name in self.processes]
@@ -482,7 +480,7 @@ class SimCluster:
     def transmit(
         self, node: int, source: str, destination: str, messages: list[Any], nbytes: int
     ) -> None:
-        """Send a frame from a node; to an address that is not there it is lost."""
+        """Send a frame from a node; a frame to an unknown address is lost."""
         process = self.processes.get(destination)
         if process is None:
             return
@@ -496,7 +494,7 @@ class SimCluster:
         """Run the simulation until `ready()` holds.
 
         With `watch`, raises RaySystemError once nothing was `working` and only heartbeats
-        have passed for `stall_s`: then it can never hold.
+        have passed for `stall_s`: then `ready()` can never hold.
         """
         env = self.env
         step = env.step
@@ -511,8 +509,8 @@ class SimCluster:
                 frames, since_s = self.frames, env.now
             elif env.now - since_s > self.stall_s:
                 raise RaySystemError(
-                    f"nothing has happened for {self.stall_s:g} virtual seconds: what is awaited"
-                    " cannot come (is there a task whose resources no node has?)"
+                    f"nothing has happened for {self.stall_s:g} virtual seconds: the wait cannot"
+                    " end (is there a task whose resources no node has?)"
                 )
 
     def close(self) -> None:
@@ -521,7 +519,7 @@ class SimCluster:
             return
         self.closed = True
         gc.set_threshold(*self._gc_thresholds)
-        if get_ident() == self.thread:  # else the thread has ended, and its greenlets with it
+        if get_ident() == self.thread:  # else that thread has ended with its greenlets
             for driver in self.drivers:
                 driver.kill()
             for address in list(self.workers):

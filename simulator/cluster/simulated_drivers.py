@@ -1,8 +1,8 @@
 """Drivers in virtual time: the calling program, and further drivers.
 
 The program that started the cluster is its first driver. A further driver is a program in a
-greenlet, with a process and a job of its own; node 0 admits it, as it admits a
-driver of real processes does, and makes progress while the first one waits.
+greenlet, with a process and a job of its own. Node 0 admits it, as in the real runtime, and it
+makes progress while the first driver waits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
 
 
 class SimSession(Session):
-    """A driver's session; shutting down the first driver's ends the cluster."""
+    """A driver's session; the shutdown of the first driver's session ends the cluster."""
 
     def __init__(self, world: SimWorld, cluster: ClusterPort, end: Callable[[], None]) -> None:
         super().__init__(world, end)
@@ -33,7 +33,7 @@ class SimSession(Session):
     def describe_job(self, namespace: str, env_vars: tuple[tuple[str, str], ...] = ()) -> None:
         """Describe this driver's job to the GCS, without the real process's PID and arguments.
 
-        These would differ from run to run, and so would the frames of one execution.
+        These differ from run to run, so the frames would, too.
         """
         self.namespace = namespace
         self.context.env_vars = env_vars
@@ -114,11 +114,11 @@ class SimDriver:
             return
         self.done = True
         if self._world is not None:
-            # In an event of its own: the program may be within a turn of its process.
+            # In an event of its own: the program may run within a turn of its process.
             self._cluster.env.after(0, partial(self._leave, reason))
 
     def _die(self, reason: str) -> None:
-        """End the driver: its program has ended the process at once."""
+        """End the driver, whose program has ended the process at once (`os._exit`, a signal)."""
         self.done = True
         self._leave(reason)
 
@@ -130,7 +130,8 @@ class SimDriver:
 
 
 class SimAdmission:
-    """``admission:0``, which registers and reports drivers of node 0: see `driver_admission`."""
+    """``admission:0``: registers drivers with node 0 and reports their ends, as the real
+    `driver_admission` does."""
 
     def __init__(self, cluster: ClusterPort) -> None:
         self._cluster = cluster

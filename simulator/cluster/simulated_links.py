@@ -1,7 +1,7 @@
-"""A process's connections to nodes in virtual time: it takes no frame of a dead incarnation.
+"""A process's connections to nodes in virtual time: it accepts no frame of a dead incarnation.
 
 The counterpart of `links` in the real processes. Here a frame needs no connection: a process
-that was notified of the end of a node's incarnation refuses its frames.
+refuses the frames of an incarnation once `NodeChanged` has reported its death.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class SimLinks:
         on_change: Callable[[int, bool], None] | None = None,
         known: dict[int, NodeInfo] | None = None,
     ) -> None:
-        """`known`: the changes that `on_change` has received, also from an earlier process."""
+        """`known`: each node's last change that `on_change` has received, also from an earlier
+        process."""
         self._process = process
         self._known = {} if known is None else known
         self._drop_peer = drop_peer
@@ -33,9 +34,9 @@ class SimLinks:
         if not isinstance(message, NodeChanged):
             raise TypeError(f"connections were sent {type(message).__name__}")
         info = message.info
-        over = info.incarnation - 1 if info.alive else info.incarnation
-        if over and info.node != self._process.node:
-            self._process.refused[f"node:{info.node}"] = over
+        last_dead = info.incarnation - 1 if info.alive else info.incarnation
+        if last_dead and info.node != self._process.node:
+            self._process.refused[f"node:{info.node}"] = last_dead
         if not info.alive and self._drop_peer is not None:
             self._drop_peer(info.node)
         if self._on_change is not None and self._known.get(info.node) != info:

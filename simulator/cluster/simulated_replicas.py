@@ -1,17 +1,17 @@
 """The GCS as a chain in virtual time: the master in the head, a process per replica.
 
-A new replica's host is the one with the fewest of its chain, so that one host's death
-takes no two while there are as many hosts; a durable one that comes back is where its
-files are. Each has a number of its own in the network. When a replica is killed the kernel
-of its host closes its connections: its peers learn of that one latency later.
+A new replica's host is the one with the fewest replicas of its chain, so that one host's death
+ends at most one of them while there are as many hosts. Each replica has a number of its own in
+the network. When a replica is killed the kernel of its host closes its connections: its peers
+learn of its death one latency later.
 
-The state goes to a joining replica over the network like any message. Besides, encoding it
+The state travels to a joining replica over the network like any message. Besides, encoding it
 and restoring it each cost the CPU time of one copy (`ReplicaCosts`): a lower bound, and the
 only figure that profiles have for it.
 
-The one replica of a durable GCS is in the head's process. Its storage is in memory: it shows what
-is written and when, and charges no time for writing. When the head is killed, another one begins
-after the time that it takes to start a process; nodes find it a latency later.
+The one replica of a durable GCS is in the head's process. Its storage is in memory, and writing
+takes no time. When the head is killed, another one starts after the time that a process takes
+to start; nodes reconnect a latency later.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ from raytwin.simulator.machine.simulated_process import SimProcess
 
 
 class ReplicaCosts(CostModel):
-    """The costs of a replica's turns: the head's, and copies of snapshots."""
+    """The costs of a replica's turns: those of the head, and copies of snapshots."""
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile.head)
         self._bandwidth = profile.memory_bandwidth
 
     def received(self, messages: list[Any]) -> float:
-        """Add the restoring of a snapshot."""
+        """Add the time to restore snapshots."""
         return super().received(messages) + self._copying_s(messages)
 
     def sent(self, messages: list[Any]) -> tuple[float, int]:
-        """Add the encoding of a snapshot."""
+        """Add the time to encode snapshots."""
         total_s, nbytes = super().sent(messages)
         return total_s + self._copying_s(messages), nbytes
 
@@ -80,7 +80,7 @@ class SimReplicas:
         self.cluster = cluster
         self._on_change = on_change
         self._hosts: dict[str, int] = {}
-        """By replica: its host; also of those that have ended."""
+        """By replica, ended ones included: its host."""
         self._known: dict[int, NodeInfo] = {}
         self._file = SimFile()
         """The file of a durable GCS."""
@@ -91,32 +91,32 @@ class SimReplicas:
         config = self.cluster.config
         self.masters: list[Master] = []
         """By number of the chain; see `gcs.sharding`."""
-        chains = [self._add_master(head, chain) for chain in range(config.chains)]
+        clients = [self._add_master(head, chain) for chain in range(config.chains)]
         head.add(LAUNCHER, self)
         head.on_refused = self._notify_fenced
         head.add("links", SimLinks(head, on_change=self._on_change, known=self._known))
-        for chained, master in zip(chains, self.masters, strict=True):
-            chained.start()
+        for client, master in zip(clients, self.masters, strict=True):
+            client.start()
             master.start()
-        if len(chains) > 1:
-            relay = Relay(head.context(RELAY), len(chains))
+        if len(clients) > 1:
+            relay = Relay(head.context(RELAY), len(clients))
             head.add(RELAY, relay)
             relay.start()
 
     def _notify_fenced(self, address: str) -> None:
-        """Tell a node whose frame the head refuses that it was declared dead."""
+        """Notify a node, whose frame the head has refused, that it was declared dead."""
         change = NodeChanged(self._known[int(address.partition(":")[2])])
         self.cluster.transmit(self.cluster.head.node, "gcs", address, [change], 60)
 
     def _add_master(self, head: SimProcess, chain: int) -> ChainClient:
         address, config = master_of(chain), self.cluster.config
-        chained = ChainClient(
+        client = ChainClient(
             head.context(address), address, lambda ctx: Master(ctx, config, chain), chain
         )
-        assert isinstance(chained.inner, Master)
-        self.masters.append(chained.inner)
-        head.add(address, chained)
-        return chained
+        assert isinstance(client.inner, Master)
+        self.masters.append(client.inner)
+        head.add(address, client)
+        return client
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, StopReplica):
@@ -128,7 +128,7 @@ class SimReplicas:
         name, head = message.name, self.cluster.head
 
         def start() -> None:
-            # A head that has ended meanwhile does not start it: no other head would know of it.
+            # A head that has died meanwhile starts no replica: its successor would not know it.
             if head.alive:
                 self._start(name)
 
@@ -140,8 +140,8 @@ class SimReplicas:
     def tail_machine(self, chain: int = 0) -> Machine:
         """Return the tail's state machine; raises LookupError if the chain has no member."""
         for name in reversed([info.name for info in self.masters[chain].members]):
-            at = self.cluster.head if self.cluster.config.gcs_durable else None
-            process = at or self.cluster.processes.get(name)
+            head = self.cluster.head if self.cluster.config.gcs_durable else None
+            process = head or self.cluster.processes.get(name)
             if process is not None:
                 replica = process.components[name]
                 assert isinstance(replica, Replica)
@@ -151,7 +151,7 @@ class SimReplicas:
     def _start(self, name: str) -> None:
         cluster = self.cluster
         if cluster.config.gcs_durable:
-            self._start_within(name)
+            self._start_in_head(name)
             return
         number = int(name.partition(".")[2])
         host = self._hosts.setdefault(name, self._host_for(name, number))
@@ -183,7 +183,7 @@ class SimReplicas:
         in_turn = ((number - 1 + chain + step) % hosts for step in range(hosts))
         return min(in_turn, key=lambda host: living[host])
 
-    def _start_within(self, name: str) -> None:
+    def _start_in_head(self, name: str) -> None:
         """Start the one replica of a durable GCS, and its storage, in the head."""
         cluster, head = self.cluster, self.cluster.head
         head.add(STORAGE, SimStorage(head.context(STORAGE), self._file))
@@ -205,17 +205,17 @@ class SimReplicas:
         process.kill()
         cluster.network.remove_node(process.node)
         for address, other in list(cluster.processes.items()):
-            mine = address == master_of(chain_of(name))
-            if mine or address.startswith(("replica:", "node:")):
-                near = other.host is process.host
+            is_master = address == master_of(chain_of(name))
+            if is_master or address.startswith(("replica:", "node:")):
+                same_host = other.host is process.host
                 profile = cluster.profile
-                latency_s = profile.loopback_latency_s if near else profile.latency_s
+                latency_s = profile.loopback_latency_s if same_host else profile.latency_s
                 lost = ReplicaLost(name, "it was killed")
                 cluster.env.after(latency_s, partial(other.arrive, address, address, [lost]))
 
 
 class SimFile:
-    """The file that a `SimStorage` writes; outlives the process."""
+    """The file that a `SimStorage` writes; it outlives the head."""
 
     def __init__(self) -> None:
         self.cold: list[list[tuple[bytes, bytes]]] = []
@@ -237,7 +237,7 @@ class SimFile:
 
 
 class SimStorage:
-    """``storage:gcs`` in virtual time: writing costs nothing."""
+    """``storage:gcs`` in virtual time: writing takes no time."""
 
     def __init__(self, ctx: Context, file: SimFile) -> None:
         self._ctx = ctx

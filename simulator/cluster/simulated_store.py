@@ -1,8 +1,8 @@
 """The node's object store and worker pool in virtual time.
 
-They take the same messages as the real ones. Time passes in three places: transfers over
+They receive the same messages as the real ones. Three things take time: transfers over
 the network, one after another from each source node and over as many streams as in the
-real object manager; the disk, which serves one request after another; and the start of
+real object store; the disk, which serves one request after another; and the start of
 a worker.
 """
 
@@ -45,10 +45,7 @@ class _Fetching:
 
 
 class SimStore:
-    """``store:<n>``: counts the memory in use, and keeps values as pickles.
-
-    Its memory is never fragmented.
-    """
+    """``store:<n>``: counts the memory in use, which never fragments, and stores pickles."""
 
     def __init__(self, cluster: ClusterPort, node: int, capacity: int) -> None:
         self.cluster = cluster
@@ -58,12 +55,12 @@ class SimStore:
         self.values: dict[int, bytes] = {}
         self._sizes: dict[int, int] = {}
         self._places: dict[bytes, dict[int, None]] = {}
-        """By object: its offsets; several for a while if it is made or fetched twice."""
+        """By object: its offsets; several for a while if it was created or fetched twice."""
         self._offsets = 0
         self._disk: dict[bytes, dict[int, tuple[bytes, int]]] = {}
-        """Object -> {place: (pickle, size)}."""
+        """By object: (pickle, size) by place."""
         self._disk_free_s = 0.0
-        """When the disk will have served all requests so far."""
+        """When the disk will have served all its requests."""
         self.disk_used = 0
         self.spilled_bytes = 0
         """Bytes written to disk so far."""
@@ -79,7 +76,7 @@ class SimStore:
                 self._places.setdefault(message.object, {})[offset] = None
                 self._send(Allocated(message.object, offset, message.client))
             else:
-                self._send_full(message.object, message.size, message.client)
+                self._send_no_room(message.object, message.size, message.client)
         elif isinstance(message, Free):
             self._free(message.object, message.offset)
         elif isinstance(message, Fetch):
@@ -109,7 +106,7 @@ class SimStore:
         self._sizes[self._offsets] = size
         return self._offsets
 
-    def _send_full(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
+    def _send_no_room(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
         self._send(NoRoom(oid, size, self.capacity, self.capacity - self.used, client, node))
 
     def _free(self, oid: bytes, offset: int) -> None:
@@ -120,8 +117,8 @@ class SimStore:
         if not places:
             self._places.pop(oid, None)
 
-    def _land(self, oid: bytes, offset: int, payload: bytes) -> None:
-        """Note an object that has arrived in full."""
+    def _add_copy(self, oid: bytes, offset: int, payload: bytes) -> None:
+        """Enter a copy that has arrived in full."""
         self.values[offset] = payload
         self._places.setdefault(oid, {})[offset] = None
 
@@ -132,7 +129,7 @@ class SimStore:
         else:
             offset = self._allocate(fetch.size)
             if offset < 0:
-                self._send_full(fetch.object, fetch.size, node=fetch.node)
+                self._send_no_room(fetch.object, fetch.size, node=fetch.node)
                 return
             queue.appendleft((fetch, offset))
         self._next(fetch.node)
@@ -145,7 +142,7 @@ class SimStore:
         if offset < 0:
             offset = self._allocate(fetch.size)
         if offset < 0:
-            self._send_full(fetch.object, fetch.size, node=node)
+            self._send_no_room(fetch.object, fetch.size, node=node)
             self._next(node)
             return
         current = self._current[node] = _Fetching(fetch, offset)
@@ -165,22 +162,22 @@ class SimStore:
                 streams = config.fetch_streams if fetch.size >= config.stripe_bytes_min else 1
                 cluster.working += 1
                 current.transfer = cluster.network.transfer(
-                    node, self.node, fetch.size, landed, streams
+                    node, self.node, fetch.size, transferred, streams
                 )
 
-        def landed(arrived: bool) -> None:
+        def transferred(arrived: bool) -> None:
             cluster.working -= 1
             done(arrived)
 
         def done(arrived: bool) -> None:
-            if self._current.get(node) is not current or self._gone:
+            if self._current.get(node) is not current or self._ended:
                 return
             del self._current[node]
             peer = cluster.stores.get(node)
             payload = peer.value_of(fetch.object) if peer is not None else None
             elapsed_s = cluster.env.now - started_s
             if arrived and payload is not None:
-                self._land(fetch.object, offset, payload)
+                self._add_copy(fetch.object, offset, payload)
                 self._send(Fetched(fetch.object, offset, fetch.size, elapsed_s, "", node))
             else:
                 self._free(fetch.object, offset)
@@ -191,7 +188,7 @@ class SimStore:
         if node not in cluster.stores:
             cluster.env.after(0, lambda: done(False))
             return
-        # The request goes there before the bytes come back.
+        # The request takes a latency before the transfer begins.
         cluster.network.send(self.node, node, 60, begin)
 
     def drop_peer(self, node: int) -> None:
@@ -209,8 +206,8 @@ class SimStore:
             self._send(Fetched(fetch.object, -1, fetch.size, 0.0, "its node died", node))
 
     @property
-    def _gone(self) -> bool:
-        """Whether this store's process has ended; another may have the node's number by now."""
+    def _ended(self) -> bool:
+        """Whether this store's process has ended; a restarted node may have its number by now."""
         return self.cluster.stores.get(self.node) is not self
 
     def value_of(self, oid: bytes) -> bytes | None:
@@ -220,31 +217,31 @@ class SimStore:
                 return self.values[offset]
         return next((payload for payload, _ in self._disk.get(oid, {}).values()), None)
 
-    def read_for_sending(self, oid: bytes, then: Callable[[], None]) -> None:
-        """Call `then` when the object can be sent: after a read, if it is on disk only."""
+    def read_for_sending(self, oid: bytes, done: Callable[[], None]) -> None:
+        """Call `done` when the object can be sent: after a read, if it is only on disk."""
         spilled = self._disk.get(oid)
         if oid in self._places or spilled is None:
-            then()
+            done()
         else:
-            self._use_disk(next(size for _, size in spilled.values()), then)
+            self._use_disk(next(size for _, size in spilled.values()), done)
 
     # -- disk ------------------------------------------------------------------
 
-    def _use_disk(self, size: int, then: Callable[[], None]) -> None:
-        """Call `then` when the disk, after its earlier requests, has moved `size` bytes."""
+    def _use_disk(self, size: int, done: Callable[[], None]) -> None:
+        """Call `done` when the disk, after its earlier requests, has moved `size` bytes."""
         env = self.cluster.env
         begin_s = max(env.now, self._disk_free_s)
         self._disk_free_s = begin_s + size / self.cluster.profile.disk_bandwidth
         self.cluster.working += 1
 
-        def over() -> None:
+        def served() -> None:
             self.cluster.working -= 1
-            then()
+            done()
 
-        env.after(self._disk_free_s - env.now, over)
+        env.after(self._disk_free_s - env.now, served)
 
     def _spill(self, message: Spill) -> None:
-        # The pickle is taken now, because the memory may be freed during the write.
+        # The control plane may free the memory during the write: take the pickle now.
         payload = self.values[message.offset]
         self._offsets += 1
         place = self._offsets
@@ -264,13 +261,13 @@ class SimStore:
         if spilled is None:
             self._send(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
         elif offset < 0:
-            self._send_full(oid, size, node=self.node)
+            self._send_no_room(oid, size, node=self.node)
         else:
             payload = next(payload for payload, _ in spilled.values())
             started_s = self.cluster.env.now
 
             def read() -> None:
-                self._land(oid, offset, payload)
+                self._add_copy(oid, offset, payload)
                 elapsed_s = self.cluster.env.now - started_s
                 self._send(Fetched(oid, offset, size, elapsed_s, "", self.node))
 
@@ -279,12 +276,12 @@ class SimStore:
     def _send(self, message: Any) -> None:
         # The store is in the node's process: its messages take no network and no time.
         process = self.cluster.processes.get(f"node:{self.node}")
-        if process is not None and not self._gone:
+        if process is not None and not self._ended:
             process.arrive(f"store:{self.node}", f"node:{self.node}", [message])
 
 
 class SimPool:
-    """``pool:<n>``: starts workers after the time that a fork takes."""
+    """``pool:<n>``: starts a worker after the time that a fork takes."""
 
     def __init__(self, cluster: ClusterPort, node: int, process: SimProcess) -> None:
         self.cluster = cluster

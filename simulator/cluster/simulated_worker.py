@@ -1,8 +1,8 @@
 """A simulated worker: client and executor in one process, and a program in a greenlet.
 
 The program takes ranges from the executor, runs them and reports them, until it exits.
-The worker makes its greenlet with the first range: most workers of a large cluster
-never run anything, and the greenlet's stack is what costs memory.
+The worker makes its greenlet when it has its first range: most workers of a large
+cluster never run a task, and a greenlet's stack takes the most memory of a worker.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SimWorker:
 
     @property
     def in_use(self) -> bool:
-        """Whether its program computes or sleeps."""
+        """Whether the program computes or sleeps."""
         return self._world is not None and self._world.in_use
 
     def handle(self, source: str, message: Any) -> None:
@@ -111,7 +111,7 @@ class SimWorker:
         self.client.waits.forget_waiters()
 
     def _begin(self) -> None:
-        """Make and start the program, once there is work."""
+        """Make and start the program when the first range has arrived."""
         if not self.executor.queue:
             return
         world = SimWorld(self.cluster, self.process, self.client, self.executor, self._values)
@@ -127,7 +127,7 @@ class SimWorker:
 
 
 def _live(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
-    """Run the worker's process, from its program's first line to its end."""
+    """Run the worker's program, and end its process as a real one would end."""
     try:
         _work(world, session, executor, runner)
     except GreenletExit:
@@ -136,7 +136,7 @@ def _live(world: SimWorld, session: Session, executor: Executor, runner: TaskRun
         code = exit_code(error)
         world.leave(code)
         if world.is_for_driver(error):
-            raise  # in the driver, to which the signal was sent
+            raise  # in the driver: the signal was sent to the real process
         if not isinstance(error, SystemExit):
             sys.__excepthook__(type(error), error, error.__traceback__)
         elif error.code is not None and not isinstance(error.code, int):
@@ -144,12 +144,12 @@ def _live(world: SimWorld, session: Session, executor: Executor, runner: TaskRun
     else:
         world.leave()
     finally:
-        # Other simulated processes have the same variables.
+        # All simulated processes share the real process's environment variables.
         world.environment.leave()
 
 
 def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
-    """Run ranges until the executor may leave."""
+    """Run ranges until the worker may exit."""
     client = world.client
     while not runner.may_leave():
         with world:

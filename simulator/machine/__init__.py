@@ -1,30 +1,29 @@
 """Simulated hosts and their network: the part of the model that is not the control plane's code.
 
-The paper ran on up to 100 hosts of 64 cores on a 25 Gbit/s network. Here a `host` is cores that
-processes take in turns, and a share of the network. Nothing in this package decides anything
+The paper ran on up to 100 hosts of 64 cores on a 25 Gbit/s network. Here a `host` is a number of
+cores that its processes share, and a network card. Nothing in this package decides anything
 about tasks or objects.
 
 State: per host, the processes that compute and those that wait for a core; per pair of
 nodes, a link with its frames in flight; per process, its inbox and its timers.
 
-A process has *turns*. It takes all that has arrived, gives each component that was addressed
-its turn, and occupies a core for the cost of the messages; its frames leave when the turn is
-over. Frames that arrive meanwhile wait for the next turn; on a real socket batches form in the
-same way.
+A process runs in *turns*. It takes all frames that have arrived, gives each component that was
+addressed its turn, and occupies a core for the cost of the messages; its frames leave when the
+turn is over. Frames that arrive meanwhile wait for the next turn, as on a real socket.
 
 Promises:
 
 - Time passes only through `clock`, and randomness comes only from seeded generators: the
   same seed gives the same events in the same order.
-- A host never runs more processes at once than it has cores, and work is neither lost nor
-  done twice: CPU time that was asked for is served in full, unless its process ends.
+- A host never runs more processes at once than it has cores, and serves all CPU time that a
+  process has requested, exactly once, unless the process ends.
 - Frames from one node to another arrive in the order in which they were sent, or not at all.
 - Transfers share a bandwidth max-min fairly, as flows of a network do.
 
 Modules, the lower first:
 
 - `clock`: virtual time, SimPy's event queue.
-- `costs`: the CPU time and the bytes of each message and call, from a profile.
+- `costs`: the CPU time and the size of each message and call, from a profile.
 - `host`: a machine's cores, shared in time slices.
 - `network`: frames and transfers between nodes, with latency and shared bandwidth.
 - `simulated_process`: a single-threaded server of components, the `Context` of simulated time.

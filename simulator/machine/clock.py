@@ -1,8 +1,8 @@
-"""Virtual time: SimPy's environment, made quick where it is used most.
+"""Virtual time: SimPy's environment, with a faster `now` and `step`.
 
-`now` is read a dozen times per event and events are processed by the million:
-here it is an attribute, not a property, and `step` omits SimPy's handling of failed
-events and of `run`, which this package does not use.
+A simulation processes millions of events and reads `now` a dozen times in each: here
+it is an attribute, not a property, and `step` omits SimPy's handling of failed events
+and of `run`, which this package does not use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Call(Event):
     def __init__(
         self, call: Callable[[], object], callbacks: list[Callable[[Any], None]] | None = None
     ) -> None:
-        """`callbacks`: those to use instead of the one that makes the call."""
+        """`callbacks` replace the one that makes the call."""
         # SimPy's own constructor is skipped: it allocates a list per event.
         self.call = call
         self.callbacks = callbacks or _MAKE_CALL
@@ -41,7 +41,7 @@ _MAKE_CALL: list[Callable[[Any], None]] = [_make_call]
 
 
 class Clock(simpy.Environment):
-    """Virtual time in seconds, from 0 on, and the events that are due."""
+    """Virtual time in seconds, from 0 on, and the queue of events."""
 
     now = 0.0
 
@@ -60,5 +60,5 @@ class Clock(simpy.Environment):
         self.schedule(Call(call), NORMAL, delay_s)
 
     def schedule_at(self, event: Event, when_s: float) -> None:
-        """Make an event due at a time; `schedule` with a delay would round that."""
+        """Make an event due at exactly `when_s`; `schedule` with a delay would round it."""
         heappush(self._queue, (when_s, NORMAL, next(self._eid), event))

@@ -1,26 +1,26 @@
 """Costs in virtual time: a profile of one kind of machine.
 
-The control plane's own code runs; the profile says how long its turns take on the
-modelled machine, and how fast that machine's network, memory and disk are.
+The control plane's own code decides what a turn does; the profile states how long the turn
+takes on the modelled machine, and how fast that machine's network, memory and disk are.
 
 A turn of a process costs::
 
-    turn_s                             wake up, poll, go to sleep again
+    turn_s                             wake up, poll, sleep again
     + frame_s   x frames sent          a system call each
     + for each message received or sent:
         message_s                      to decode or encode and to handle it
         + range_s   x its ranges       (of tasks or results)
         + element_s x its elements
 
-Its frames leave `after_s` before it is over: a process that has written to its
-socket still cleans up and goes to sleep, while the reader wakes up already.
+The frames leave `after_s` before the turn is over: after the write to a socket the
+writer still cleans up, while the reader wakes up already.
 
 A request to a chain of the GCS costs as much as the messages in it, at every replica
 that applies it.
 
-Each role has its own figures (``head``, ``node``, ``worker``, ``driver``), and
-each kind of message may override them. User code costs ``call_s`` per API call
-and ``task_s`` per task that a worker runs, besides the time it takes itself.
+Each role (``head``, ``node``, ``worker``, ``driver``) has figures of its own, and may
+have others for a type of message. User code costs ``call_s`` per API call and
+``task_s`` per task that a worker runs, besides the time that it computes.
 
 A profile is a JSON object with the fields below. ``paper`` is built in, see
 `profiles/paper.json`; `raytwin calibrate` writes one for the machine at hand.
@@ -79,7 +79,7 @@ class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
 
     turn_s: float = 0.0
     after_s: float = 0.0
-    """The part of `turn_s` that follows the leaving of the turn's frames."""
+    """The part of `turn_s` after the turn's frames have left."""
     frame_s: float = 0.0
     received: MessageCost = msgspec.field(default_factory=MessageCost)
     sent: MessageCost = msgspec.field(default_factory=MessageCost)
@@ -119,9 +119,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     task_s: float = 0.0
     """CPU time of a worker per task, besides the user's code."""
     memory_bandwidth_all: float = 0.0
-    """Of a copy by the best number of threads; 0: one thread is as fast."""
+    """Of a copy by the best number of threads; 0 if one thread is as fast."""
     copy_thread_s: float = 3e-5
-    """Time to hand a part of a copy to one more thread."""
+    """Time to start one more thread on its part of a copy."""
     disk_bandwidth: float = 1.25e9
     """Of a node's disk, which takes evicted objects; the default is the rate of an
     m4.16xlarge to its network disks (10 Gbit/s)."""
@@ -151,9 +151,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load_profile(name: str | os.PathLike[str]) -> Profile:
-    """Return the profile of that name, or of the file at that path.
+    """Return the built-in profile of this name, or the one in the file at this path.
 
-    Raises ValueError, in one line, for what is neither.
+    Raises ValueError, in one line, if there is neither.
     """
     path = Path(name)
     if path.suffix == ".json" or path.exists():
@@ -216,7 +216,7 @@ def _size_of_updates(message: TaskUpdates) -> Size:
     ranges = len(message.added) + len(message.done) + len(message.copies) + len(message.puts)
     gone = len(message.released) + len(message.owner_died)
     nbytes += 12 * len(message.with_references) + sum(
-        12 + len(pack(why)) for _, why in message.unreconstructable
+        12 + len(pack(cause)) for _, cause in message.unreconstructable
     )
     return ranges + len(message.released), elements, nbytes + 12 * gone
 
@@ -234,7 +234,7 @@ def _size_of_commands(message: ChainCommands) -> Size:
 
 
 def _size_by(attribute: str) -> Callable[[Any], Size]:
-    """Return the size of messages that consist of one attribute, of bytes."""
+    """Return the size function of messages whose one large attribute is bytes."""
     return lambda message: (0, 0, 60 + len(getattr(message, attribute) or b""))
 
 
@@ -263,7 +263,7 @@ def size_of(message: Any) -> Size:
 
 
 class _CostsByType(dict[type, MessageCost | None]):
-    """The cost of each type of message, None if it is free; filled on first use."""
+    """The cost of each type of message, computed at its first use; None if it is free."""
 
     def __init__(self, default: MessageCost, by_name: dict[str, MessageCost]) -> None:
         super().__init__()
@@ -281,7 +281,7 @@ class _CostsByType(dict[type, MessageCost | None]):
 class CostModel:
     """A role's costs, with a fast look-up by message type.
 
-    Costs of user code come from the profile; without one they are zero.
+    The costs of user code are those of the profile; without one they are zero.
     """
 
     def __init__(self, role: RoleCost, profile: Profile | None = None) -> None:
@@ -294,9 +294,9 @@ class CostModel:
         self._received = _CostsByType(role.received, role.received_by_type)
         self._sent = _CostsByType(role.sent, role.sent_by_type)
 
-    def called(self, what: str, count: int) -> float:
+    def called(self, kind: str, count: int) -> float:
         """Return the cost of `count` API calls of a kind."""
-        return self._call_s.get(what, 0.0) * count
+        return self._call_s.get(kind, 0.0) * count
 
     def ran(self, count: int) -> float:
         """Return the cost of a range of `count` tasks that a worker runs."""
@@ -322,13 +322,13 @@ class CostModel:
         return total_s
 
     def _applied(self, body: bytes) -> float:
-        """Return the cost of handling the messages in a request."""
+        """Return the cost of handling the messages in a request to a chain of the GCS."""
         if not body:
             return 0.0
         return self.received([inner for frame in decode_frames(body) for inner in frame.messages])
 
     def sent(self, messages: list[Any]) -> tuple[float, int]:
-        """Return the cost of sending messages in one frame, and their bytes."""
+        """Return the cost of sending messages in one frame, and the frame's bytes."""
         total_s = 0.0
         total_bytes = 40
         for message in messages:

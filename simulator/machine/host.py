@@ -3,30 +3,30 @@
 The model
 ---------
 A *job* is CPU time of one thread. Jobs wait in one FIFO queue for any of the
-host's identical cores. A job holds its core until it is done, or until it has used a
+host's identical cores. A job keeps its core until it is done, or until it has used a
 quantum in its current *turn* and another job waits: then it goes to the tail
-of the queue, with the work it did credited. A job that has run alone for
-longer than a quantum yields as soon as a competitor comes. If an owner asks
-for a job at the instant at which its earlier job ends, the new job continues that job's
-turn, as a thread does that has not given up its core.
+of the queue with its remaining time. A job that has run alone for longer than
+a quantum yields as soon as another job arrives. If an owner requests a job at the
+instant at which its earlier job ends, the new job continues that job's turn, as a
+thread does that has not given up its core.
 
 So no core idles while a job waits, equal long jobs progress within a quantum
 of one another, and a job waits for its first turn at most
 ``quantum_s * (waiting / cores + 1)``.
 
-Simplifications: switching costs nothing and caches stay warm; there are no
+Simplifications: context switches cost nothing and caches stay warm; there are no
 priorities and no wake-up preemption (Linux would favour a process that mostly
-sleeps; here it waits for a turn to end); cores are neither pinned nor slowed
-by one another.
+sleeps; here it waits for a turn to end); no job is bound to a core, and cores do
+not slow one another.
 
 How it is computed
 ------------------
-A job *is* its SimPy event, due when the job would end without a disturbance,
-so a job that is never disturbed costs exactly one event. A disturbance only moves
-the job's end later: the event stays where it is and, if it finds the job
-unfinished, is scheduled again. Turns are enforced by one timer per host, set
-for the oldest turn's end, under the same rule, and only while a job waits.
-An event of a cancelled job stays in the schedule and does nothing when due.
+A job *is* its SimPy event, due when the job would end if it ran on without a break,
+so a job that is never preempted or paused costs exactly one event. A break only
+delays the job's end: the event stays in the schedule and, if the job is unfinished
+when it is due, is scheduled again. One timer per host ends turns; it is set for the
+oldest turn's end, and only while a job waits. The event of a cancelled job stays in
+the schedule and does nothing when due.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from raytwin.simulator.machine.clock import Clock
 
 
 class _Job(Event):
-    """CPU time that an owner asks for; its own completion event.
+    """CPU time that an owner has requested; its own completion event.
 
-    `remaining_s` is right while the job has no core, `ends` and `turn_ends` while
-    it has one; `armed` says whether the schedule contains the event.
+    `remaining_s` is valid while the job has no core, `ends` and `turn_ends` while
+    it has one; `armed` tells whether the schedule contains the event.
     """
 
     __slots__ = ("armed", "callbacks", "done", "ends", "owner", "remaining_s", "turn_ends")
@@ -92,9 +92,9 @@ class Host:
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:
         """Use one core for `cpu_s` seconds of CPU time, then call `done()`.
 
-        `done` is called from an event of its own, never from within `run`. A job
-        that `done` asks for with the same `owner` continues the turn; a job with another
-        owner waits behind those that wait already.
+        `done` is called from an event of its own, never from within `run`. If `done`
+        requests a job for the same `owner`, that job continues the turn; a job of another
+        owner joins the queue.
         """
         job = _Job(cpu_s, done, owner)
         ended = self._ended
@@ -116,10 +116,9 @@ class Host:
                 self._end_turns()
 
     def cancel(self, owner: Hashable) -> None:
-        """Drop all jobs of `owner`, paused ones too, and never call their `done()`.
+        """Drop all jobs of a process that has died, paused ones too, without calling `done()`.
 
-        This is the death of a process. The owner is no longer paused either,
-        so its name may be used again.
+        A new process of this name is not paused.
         """
         self._take(owner)
         self._paused.pop(owner, None)
@@ -128,7 +127,7 @@ class Host:
     def pause(self, owner: Hashable) -> None:
         """Stop the jobs of `owner`, future ones too, until `resume` (SIGSTOP).
 
-        They give up their cores and keep the work they did. A second pause has no effect.
+        They give up their cores and keep their remaining time. A second pause has no effect.
         """
         if owner not in self._paused:
             self._paused[owner] = self._take(owner)
@@ -162,16 +161,16 @@ class Host:
             self._end_turns()
 
     def _end_turns(self) -> None:
-        """Rotate every job whose turn is over while others wait; set the timer if any still do.
+        """Preempt every job whose turn is over while others wait; set the timer if any still do.
 
-        Each rotation begins a fresh turn, so there is at most one per core.
+        The next job begins a fresh turn, so there is at most one preemption per core.
         """
         running, queue, now = self._running, self._queue, self._env.now
         while queue:
-            # A job that goes on with an earlier turn is not in order of turns.
+            # A job that continues an earlier turn may be older than those before it.
             oldest = min(running, key=_TURN_ENDS)
             if oldest.ends <= now:
-                # Its own event, due at this instant, frees the core and comes back here.
+                # Its own event, due at this instant, frees the core and then calls this method.
                 return
             if oldest.turn_ends > now:
                 self._timer_set = True
@@ -198,7 +197,7 @@ class Host:
         running = self._running
         if job not in running:  # waiting, paused or cancelled
             job.armed = False
-        elif job.ends > self._env.now:  # it was disturbed on its way
+        elif job.ends > self._env.now:  # it was preempted or paused meanwhile
             job.callbacks = self._job_callbacks
             self._env.schedule_at(job, job.ends)
         else:
@@ -206,7 +205,7 @@ class Host:
             if not self._queue:
                 job.done()
                 return
-            # Its owner may continue the turn; else the next job in the queue begins.
+            # The owner may continue the turn with a new job; else the next in the queue begins.
             self._ended = job
             job.done()
             self._ended = None

@@ -15,14 +15,14 @@ shrinking the rate of one that is no faster. The shared bandwidths are each host
 egress and ingress (`bandwidth` each) and its loopback (`loopback_bandwidth`).
 A transfer is done one latency after its last byte left.
 
-A *paused* node's process neither reads nor writes: its transfers stand still.
+A *paused* node's process neither reads nor writes: its transfers stall.
 Frames to it still arrive, and wait in the inbox of its process. A removed node's
 frames are lost, in either direction, and its transfers fail.
 
 Simplifications: frames neither wait for nor slow down transfers or one
-another (control traffic is taken to be small beside the bandwidth); no
+another (control traffic is assumed to be small compared with the bandwidth); no
 packets, slow start, loss or retransmission timers; the core of the network is
-never the bottleneck; a failed transfer is known to both sides at once.
+never the bottleneck; both sides learn at once that a transfer has failed.
 
 How it is computed
 ------------------
@@ -93,12 +93,12 @@ class Transfer:
         self.streams = streams
         self.done = done
         self.link: Link
-        """Unset if one of the nodes is not there."""
+        """Unset if one of the nodes does not exist."""
         self.rate = 0.0
         """Bytes/s since `since_s`."""
         self.since_s = 0.0
         self.left = float(nbytes)
-        """Bytes that had not left the source at `since_s`."""
+        """Bytes that had not yet left the source at `since_s`."""
         self.ends_s = inf
 
     def sent_bytes(self, now_s: float) -> float:
@@ -106,7 +106,7 @@ class Transfer:
         return self.nbytes - max(0.0, self.left - self.rate * (now_s - self.since_s))
 
     def set_rate(self, rate: float, now_s: float) -> None:
-        """Go on at another rate."""
+        """Change the rate from now on."""
         self.left = max(0.0, self.left - self.rate * (now_s - self.since_s))
         self.since_s = now_s
         self.rate = rate
@@ -136,21 +136,21 @@ class Network:
         self._links: dict[int, dict[int, Link]] = {}
         """By source, then destination."""
         self._latencies: dict[tuple[int, int], float] = {}
-        """By source and destination: latencies that were set. They outlive the nodes."""
+        """By source and destination: latencies that faults have set. They outlive the nodes."""
         self._sent_before: Counter[tuple[int, int]] = Counter()
-        """Bytes sent on links that are gone, by hosts."""
+        """By hosts: bytes sent on links of removed nodes."""
         self._flowing: dict[Transfer, None] = {}
         self._ending: dict[Transfer, bool] = {}
-        """Transfers whose end is due, and whether they have arrived."""
+        """Transfers that are about to end, and whether they have arrived."""
         self._shares_due = False
         self._next_end: Call | None = None
 
     # -- nodes -------------------------------------------------------------
 
     def add_node(self, node: int, host: int) -> None:
-        """Put `node` on `host`. A number that was removed may be used again.
+        """Put `node` on `host`. The number of a removed node may be used again.
 
-        Raises ValueError if the node is there already.
+        Raises ValueError if the node exists already.
         """
         if node in self._hosts:
             raise ValueError(f"node {node} is on host {self._hosts[node]} already")
@@ -161,7 +161,7 @@ class Network:
         """Lose all frames from and to `node`; fail its transfers at this instant.
 
         Until it is added again, its frames are lost silently and its transfers fail.
-        Raises ValueError if the node is not there.
+        Raises ValueError if the node does not exist.
         """
         self.host_of(node)
         for transfer in [*self._flowing, *self._ending]:
@@ -177,28 +177,28 @@ class Network:
         self._paused.discard(node)
 
     def pause_node(self, node: int) -> None:
-        """Let transfers from and to `node` stand still; pausing twice is pausing once.
+        """Stall transfers from and to `node`; a second pause has no effect.
 
-        Raises ValueError if the node is not there.
+        Raises ValueError if the node does not exist.
         """
         self.host_of(node)
         self._paused.add(node)
         self._share_later()
 
     def resume_node(self, node: int) -> None:
-        """Undo `pause_node`. Raises ValueError if the node is not there."""
+        """Undo `pause_node`. Raises ValueError if the node does not exist."""
         self.host_of(node)
         self._paused.discard(node)
         self._share_later()
 
     def host_of(self, node: int) -> int:
-        """Return the host of `node`; raises ValueError if the node is not there."""
+        """Return the host of `node`; raises ValueError if the node does not exist."""
         if node not in self._hosts:
             raise ValueError(f"there is no node {node}")
         return self._hosts[node]
 
     def set_latency(self, src: int, dst: int, latency_s: float | None) -> None:
-        """Set the latency from `src` to `dst`; None is the network's own again.
+        """Set the latency from `src` to `dst`; None restores the network's own.
 
         Frames that were sent earlier are not affected.
         """
@@ -216,7 +216,7 @@ class Network:
         """Send a control frame of `nbytes`; `deliver()` is called when it arrives.
 
         `src` may equal `dst`: a local socket. The frame is lost if either node
-        is not there, or is removed before it arrives.
+        does not exist, or is removed before the frame arrives.
         """
         try:
             link = self._links[src][dst]
@@ -238,7 +238,7 @@ class Network:
     ) -> Transfer:
         """Move `nbytes` over `streams` streams; `done(True)` a latency after the last byte left.
 
-        `done(False)` if either node is not there, or is removed meanwhile. `done` is always
+        `done(False)` if either node does not exist, or is removed meanwhile. `done` is always
         called from an event, never from within this call.
         """
         transfer = Transfer(src, dst, nbytes, streams, done)
@@ -255,7 +255,7 @@ class Network:
         return transfer
 
     def cancel(self, transfer: Transfer) -> None:
-        """Give up a transfer, whose `done` is not called. Once it is over, do nothing."""
+        """Cancel a transfer without calling `done`; no effect on one that has ended."""
         self._stop(transfer)
         self._ending.pop(transfer, None)
 
@@ -276,7 +276,7 @@ class Network:
     # -- links -------------------------------------------------------------
 
     def _connect(self, src: int, dst: int) -> Link | None:
-        """Return the new link between two nodes, None if either is not there."""
+        """Return the new link between two nodes, None if either does not exist."""
         if src not in self._hosts or dst not in self._hosts:
             return None
         hosts = self._hosts[src], self._hosts[dst]
@@ -292,7 +292,7 @@ class Network:
     # -- transfers ---------------------------------------------------------
 
     def _stop(self, transfer: Transfer) -> None:
-        """Take a transfer off its link, if it still flows; the bytes so far count as sent."""
+        """Stop a transfer that still flows; its bytes so far count as sent."""
         if transfer in self._flowing:
             transfer.link.sent_bytes += round(transfer.sent_bytes(self.env.now))
             del self._flowing[transfer]
@@ -307,13 +307,13 @@ class Network:
             transfer.done(self._ending.pop(transfer))
 
     def _share_later(self) -> None:
-        """Have all rates computed again at the end of this instant."""
+        """Schedule `_share` for the end of this instant."""
         if not self._shares_due:
             self._shares_due = True
             self.env.schedule(Call(self._share), END_OF_INSTANT, 0)
 
     def _share(self) -> None:
-        """Set the rates of all transfers; have an event when the next one ends."""
+        """Set the rates of all transfers; schedule an event for the end of the next one."""
         self._shares_due = False
         paused = self._paused
         moving = [t for t in self._flowing if t.src not in paused and t.dst not in paused]
@@ -325,7 +325,7 @@ class Network:
                 transfer.set_rate(rate, now_s)
         ends_s = min((transfer.ends_s for transfer in self._flowing), default=inf)
         if ends_s < inf:
-            # An event that was due for an earlier set of rates finds that it was replaced.
+            # The event of an earlier set of rates sees that this one has replaced it.
             self._next_end = event = Call(lambda: self._on_end(event))
             self.env.schedule_at(event, ends_s)
 
@@ -333,7 +333,7 @@ class Network:
         if event is not self._next_end:
             return
         for transfer in [t for t in self._flowing if t.ends_s <= self.env.now]:
-            transfer.left = transfer.rate = 0.0  # whatever rounding has left
+            transfer.left = transfer.rate = 0.0  # rounding may have left a rest
             self._stop(transfer)
             self._end_after(transfer.link.latency_s, transfer, True)
 
@@ -344,7 +344,7 @@ def fair_rates(
     """Return the max-min fair rate of each transfer, by progressive filling.
 
     The rates of all streams grow together until a bandwidth is used up; the streams that
-    share it keep their rate, and the others grow on.
+    share it keep their rate, and the others grow further.
     """
     users: dict[Share, list[Transfer]] = {}
     for transfer in transfers:

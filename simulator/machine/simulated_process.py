@@ -1,10 +1,10 @@
 """A simulated process: a single-threaded server that runs components in turns.
 
-This is the simulator's implementation of `context.Context`. Frames that arrive wait
-in the inbox. When the process is free it takes all of them, every component that
-was addressed has its turn, and the process is busy for the turn's cost (see
-`costs`) before its frames leave. So frames that arrive meanwhile are batched, in
-the same way as on a real socket.
+`SimContext` is the simulator's implementation of `context.Context`. Frames that
+arrive wait in the inbox. When the process is free it takes all of them, gives every
+component that was addressed its turn, and is busy for the turn's cost (see `costs`)
+before its frames leave. So frames that arrive meanwhile form a batch, as on a real
+socket.
 
 If all cores of the host are busy, the process first waits for one, and takes
 all frames that have arrived by then.
@@ -30,7 +30,7 @@ from raytwin.simulator.machine.costs import CostModel
 from raytwin.simulator.machine.host import Host
 
 LONG_TURN_S = 1.0
-"""A turn that takes longer counts as work under way: a heartbeat's never takes so long."""
+"""A longer turn counts as progress (`working`): the turn of a heartbeat never takes so long."""
 
 Frame = tuple[str, str, list[Any], int]
 """Source, destination, messages, bytes."""
@@ -38,7 +38,7 @@ Frame = tuple[str, str, list[Any], int]
 
 @dataclass(slots=True)
 class Counts:
-    """Counts over all components that ever had one role.
+    """Counts over all components that have had one role.
 
     A *role* is the kind of a component's address: ``gcs`` and ``global`` (both in the
     head's process), ``node``, ``store``, ``worker``, ``driver``, ... Replicas
@@ -51,7 +51,7 @@ class Counts:
     frames: int = 0
     """Sent to other processes."""
     bytes: int = 0
-    """Bytes of these frames."""
+    """Sum of the sizes of these frames."""
 
 
 def role_of(address: Address) -> str:
@@ -64,7 +64,7 @@ def role_of(address: Address) -> str:
 
 
 class ProcessPort(Protocol):
-    """The cluster as a process in it sees it."""
+    """The interface of the cluster for its processes."""
 
     env: Clock
     seed: int
@@ -74,16 +74,16 @@ class ProcessPort(Protocol):
     counts: defaultdict[str, Counts]
     """By role."""
     processes: dict[str, SimProcess]
-    """By the address of each component that runs in one."""
+    """By the address of each component: the process in which it runs."""
     incarnations: dict[int, int]
-    """How often each node was started so far."""
+    """By node: how many times it was started."""
     working: int
-    """How much is under way that will end by itself: while it is not 0, nothing is stuck."""
+    """The number of operations that will end by themselves; until it is 0, nothing is stuck."""
 
     def transmit(
         self, node: int, source: str, destination: str, messages: list[Any], nbytes: int
     ) -> None:
-        """Send a frame from a node; to an address that is not there it is lost."""
+        """Send a frame from a node; a frame to an unknown address is lost."""
 
 
 class SimTimer(Event):
@@ -131,7 +131,7 @@ class SimContext:
         self.counts: Counts = process.cluster.counts[role_of(address)]
 
     def __getattr__(self, name: str) -> Any:
-        # Most components draw no random number, and seeding is the costliest part of a context.
+        # Most components draw no random number, and seeding is the slowest part of a context.
         if name != "rng":
             raise AttributeError(name)
         self.rng = random.Random(f"{self._seed}/{self.address}")
@@ -173,12 +173,12 @@ class SimProcess:
         self.alive = True
         self.paused = False
         self.refused: dict[str, int] = {}
-        """By node: its frames are refused up to this incarnation, see `SimLinks`."""
+        """By node: the last incarnation whose frames are refused, see `SimLinks`."""
         self.on_refused: Callable[[str], None] | None = None
         """Called with the sender of a refused frame."""
-        self._held: list[Callable[[], None]] = []
+        self._after_resume: list[Callable[[], None]] = []
         self.debt_s = 0.0
-        """CPU time of user code that has run, and that has not passed yet."""
+        """CPU time that user code has used and that has not passed yet in virtual time."""
         self.busy_s = 0.0
         """CPU time of this process's turns so far."""
         self.after_turn: Callable[[], None] | None = None
@@ -186,14 +186,14 @@ class SimProcess:
         self._timers: list[SimTimer] = []
         self._busy = False
         self._long = False
-        """Whether the turn under way counts in the cluster's `working`."""
+        """Whether the current turn counts in the cluster's `working`."""
         self._leaving: list[Frame] | None = None
-        """Frames of the turn under way, which leave when it ends."""
-        self._last: Callable[[], None] | None = None
+        """Frames of the current turn, which leave when it ends."""
+        self._on_sent: Callable[[], None] | None = None
         """Called when the last frames of a process that exits have left."""
 
     def context(self, address: str) -> SimContext:
-        """Return the context for a component that will have this address."""
+        """Return the context of the component that will have this address."""
         made = self.contexts[address] = SimContext(self, address, self.cluster.seed)
         return made
 
@@ -210,7 +210,7 @@ class SimProcess:
         """Put a frame into the inbox; begin a turn if the process is free."""
         if not self.alive:
             return
-        if self.refused and source in self.refused and self._is_over(source):
+        if self.refused and source in self.refused and self._is_dead(source):
             if self.on_refused is not None:
                 self.on_refused(source)
             return
@@ -223,13 +223,13 @@ class SimProcess:
             self._begin()
 
     def arrive_timer(self, timer: SimTimer) -> None:
-        """Note a timer that is due; begin a turn if the process is free."""
+        """Add a due timer to the next turn; begin the turn if the process is free."""
         self._timers.append(timer)
         if not self._busy:
             self._begin()
 
     def begin(self) -> None:
-        """Have the first turn: it sends the messages of the components' constructors."""
+        """Begin the first turn, which sends the messages of the components' constructors."""
         self._busy = True
         self._turns()
 
@@ -238,7 +238,7 @@ class SimProcess:
         if self.host.idle and not self.paused:
             self._turns()
         else:
-            # Zero CPU time would not wait for a core.
+            # A job of zero CPU time would not wait for a core.
             self.host.run(1e-9, self._turns, self)
 
     # -- turns -----------------------------------------------------------------
@@ -327,23 +327,23 @@ class SimProcess:
         self._leaving = None
         for frame in frames:
             self.cluster.transmit(self.node, *frame)
-        if self._last is not None:
-            self._last()
+        if self._on_sent is not None:
+            self._on_sent()
         elif self.after_turn is not None:
             self.after_turn()
         if after_s and self.alive:
-            self.host.run(after_s, self._rest, self)
+            self.host.run(after_s, self._end_after_s, self)
         elif (self._frames or self._timers) and not self._busy:
             self._begin()
 
     def _end_long(self) -> None:
-        """Stop counting a long turn that has ended, or whose process has."""
+        """Stop counting a long turn: it, or its process, has ended."""
         if self._long:
             self._long = False
             self.cluster.working -= 1
 
-    def _rest(self) -> None:
-        """End the turn, after the time that follows the leaving of its frames (`after_s`)."""
+    def _end_after_s(self) -> None:
+        """End the turn `after_s` after its frames have left."""
         if not self.alive:
             return
         self._busy = False
@@ -354,7 +354,7 @@ class SimProcess:
         """Send the messages of API calls that user code has just made.
 
         Their cost adds to the program's debt. The frames leave now; or, during a turn,
-        behind its frames, because frames of one component to one address arrive in order.
+        after the turn's frames, because frames of one component to one address arrive in order.
         """
         frames: list[Frame] = []
         if self.dirty:
@@ -366,11 +366,11 @@ class SimProcess:
             self.cluster.transmit(self.node, *frame)
 
     def when_sent(self, callback: Callable[[], None]) -> None:
-        """Call back once all frames so far have left: at the end of the turn under way."""
+        """Call back once all frames so far have left: at the end of the current turn, if any."""
         if self._leaving is None:
             callback()
         else:
-            self._last = callback
+            self._on_sent = callback
 
     # -- faults ----------------------------------------------------------------
 
@@ -380,24 +380,24 @@ class SimProcess:
         self.host.pause(self)
 
     def resume(self) -> None:
-        """Continue the turn that was under way, and take the frames that have arrived."""
+        """Continue the interrupted turn, and take the frames that have arrived."""
         if not self.paused:
             return
         self.paused = False
         self.host.resume(self)
-        held, self._held = self._held, []
-        for callback in held:
+        callbacks, self._after_resume = self._after_resume, []
+        for callback in callbacks:
             callback()
 
     def when_running(self, callback: Callable[[], None]) -> None:
         """Call back now, or when the process is resumed; never if it has ended."""
         if self.paused:
-            self._held.append(partial(self.when_running, callback))
+            self._after_resume.append(partial(self.when_running, callback))
         elif self.alive:
             callback()
 
-    def _is_over(self, source: str) -> bool:
-        # Frames of a process that has ended are lost, so this one is of the node's last start.
+    def _is_dead(self, source: str) -> bool:
+        # Frames of a dead process are lost, so this one is of the node's latest incarnation.
         return self.cluster.incarnations[int(source[5:])] <= self.refused[source]
 
     def kill(self) -> None:

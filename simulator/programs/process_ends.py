@@ -1,7 +1,7 @@
 """The end of a simulated process: `os._exit`, signals to itself, exit handlers.
 
 All simulated processes share a real one, which `os._exit`, `os.abort` and signals would end. So
-where the program of a simulated worker or further driver calls these, its simulated process ends
+when the program of a simulated worker or further driver calls these, its simulated process ends
 instead, with the exit code or signal of a real one: the program stops, its unsent messages are
 lost, and its node receives `WorkerDied`. Elsewhere (in the program that started the cluster, in
 other threads, in forked children) they remain Python's own. A signal that a program sends to
@@ -13,7 +13,7 @@ the signal arrived.
 
 `atexit.register` puts a handler on the list of the worker whose program calls it. An actor that
 exits in good order calls its handlers; a killed worker calls none. Handlers that a module
-registers while it is imported stay with the real process, because all programs share the module.
+registers during its import stay with the real process, because all programs share the module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Handler = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 _exit, _abort, _kill, _raise_signal = os._exit, os.abort, os.kill, signal.raise_signal
 _register, _unregister = atexit.register, atexit.unregister
-"""Python's own functions, for callers that are no simulated programs."""
+"""Python's own functions, for callers that are not simulated programs."""
 
 _HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
 """Signals whose default action is to do nothing."""
@@ -46,7 +46,7 @@ def install() -> None:
     """Replace Python's functions by those of this module; does nothing the second time."""
     if atexit.register is register:
         return
-    # The first `finalize` registers one handler for all: it must be the real process's.
+    # The first `finalize` registers the one handler of all finalizers: with the real process.
     weakref.finalize(register, int).detach()
     os._exit = exit_process
     os.abort = abort_process
@@ -99,7 +99,7 @@ def _end(reason: str) -> None:
 
 
 def from_handler(error: BaseException) -> bool:
-    """Whether a signal's handler has raised an error, and not the program."""
+    """Whether a signal's handler, and not the program, has raised an error."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {_code_of(handler) for handler in handlers} - {None}
     at = error.__traceback__
@@ -109,7 +109,7 @@ def from_handler(error: BaseException) -> bool:
         last, at = at, at.tb_next
     if type(error) is not KeyboardInterrupt or signal.default_int_handler not in handlers:
         return False
-    # Python's own handler has no frame: its error comes out of any instruction but the one
+    # Python's own handler has no frame: its error comes from any instruction but the one
     # with which a program raises.
     return last.tb_frame.f_code.co_code[last.tb_lasti] != _RAISE
 
@@ -135,7 +135,7 @@ def run(handlers: list[Handler]) -> None:
 
 
 def register(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-    """`atexit.register`: have a function called when the program's process ends in good order."""
+    """`atexit.register`: call a function when the program's process exits in good order."""
     handlers = _handlers()
     if handlers is None or sys._getframe(1).f_code.co_name == "<module>":
         return _register(function, *args, **kwargs)

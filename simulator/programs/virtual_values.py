@@ -1,4 +1,4 @@
-"""Values in virtual time: those of `serialization`, and blobs that only claim their size."""
+"""Values in virtual time: serialized as elsewhere, except blobs, which only claim their size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raytwin.runtime.serialization.serialization import Serialized
 _DIGEST_BYTES = 16
 
 _claimed_bytes = 0
-"""Total size of the blobs pickled since `_claiming` last reset it; only one thread uses it."""
+"""Total size of the blobs that `_claiming` has pickled; only one thread uses it."""
 
 _blobs: ContextVar[list[Blob] | None] = ContextVar("blobs", default=None)
 """Blobs of the value that `read` is loading."""
@@ -56,10 +56,10 @@ def _blob(nbytes: int) -> Blob:
 def serialize(value: Any) -> Serialized:
     """As in `serialization`; blobs count with the bytes that they claim."""
     if type(value) is bytes:
-        # In the pickle, whatever the size: reading copies bytes on every backend.
+        # Bytes of any size stay in the pickle: reading copies them on every backend.
         return Serialized(pickle.dumps(value, 5))
     if type(value) is list and value and {*map(type, value)} == {NoneType}:
-        # Long ranges of tasks that return None are common, and cloudpickle takes longer.
+        # Long ranges of tasks that return None are common, and cloudpickle is slower.
         return Serialized(pickle.dumps(value, 5))
     return _claiming(serialization.serialize, value)
 
@@ -80,12 +80,12 @@ def _claiming(write: Callable[[Any], Serialized], value: Any) -> Serialized:
 def read(payload: bytes, on_release: Callable[[], None]) -> Any:
     """Return the value of a payload in the store.
 
-    `on_release` is called exactly once: when the last of its arrays and blobs has been
-    collected, which share the store's memory on a real backend; or before this returns
-    (or raises) if it has none.
+    `on_release` is called exactly once: when the last array or blob of the value has been
+    collected (on a real backend these are views of the store's memory); or before `read`
+    returns or raises, if the value has none.
     """
     blobs: list[Blob] = []
-    left = 2  # the arrays count as one, and so does loading
+    left = 2  # the arrays count as one, and the loading as another
 
     def released() -> None:
         nonlocal left
@@ -107,17 +107,17 @@ def read(payload: bytes, on_release: Callable[[], None]) -> Any:
 
 
 class Functions:
-    """Numbers in place of the functions of a cluster, for their IDs: the same in each run.
+    """Numbers the functions of a cluster, so that function IDs are the same in each run.
 
     The serialized form of a function differs between runs: it contains a random ID for each
-    class that travels by value, and sets in the order of hashes. IDs choose shards, so a
-    function ID that was computed from it would change the execution. The order in which
-    functions are first serialized is the same in each run.
+    class that travels by value, and sets in the order of hashes. Function IDs choose shards,
+    so IDs computed from it would change the execution. The order in which functions are
+    first serialized is the same in each run.
     """
 
     def __init__(self) -> None:
         self._known: dict[bytes, int] = {}
-        """By digest of the serialized form: numbers in order of first occurrence."""
+        """By digest of the serialized form: the function's number."""
 
     def identity(self, blob: bytes) -> bytes:
         """Return the bytes that identify the function with this serialized form."""

@@ -2,13 +2,13 @@
 
 The first driver's program runs in the main greenlet. When it waits, it runs the
 simulation until its condition holds. A worker's program runs in a greenlet of
-its own; when it waits, or uses time, it switches back to the simulation, which
-switches to it again when the event is due.
+its own; when it waits, or uses time, it switches to the simulation, which
+switches back when the event is due.
 
 API calls and task overheads take CPU time too. They add to the program's *debt*,
-which is paid (time passes, on a core of the host) before the program's messages
-leave and before it waits: a loop of a thousand submissions pays for all of them in a
-few events.
+which the program pays (time passes, on a core of the host) before its messages leave
+and before it waits: a loop of a thousand submissions pays for all of them in a few
+events.
 """
 
 from __future__ import annotations
@@ -39,69 +39,69 @@ from raytwin.simulator.programs.process_ends import Handler, from_handler, run
 from raytwin.simulator.programs.virtual_values import Functions
 
 STALL_S = 60.0
-"""A driver that waits raises after so many virtual seconds without progress.
+"""After so many virtual seconds without progress a driver's wait raises.
 
 Programs that use time or wait with a timeout, transfers and long turns are progress.
-The control plane's own timers are shorter, see `SimCluster.stall_s`.
+All timers of the control plane are shorter, see `SimCluster.stall_s`.
 """
 
 
-REFUSED = (
-    "simulated programs have one thread, and this is another one: call raytwin where init() was"
-    " called, and let tasks, or actors with max_concurrency, do things side by side"
+OTHER_THREAD = (
+    "simulated programs have one thread, and this is another one: call raytwin in the thread that"
+    " called init(), and use tasks, or actors with max_concurrency, for concurrency"
 )
 
-REAL = (
+NO_REAL_IO = (
     "a simulated actor's event loop is in virtual time, and cannot wait for real processes,"
-    " sockets and pipes: use what blocks (subprocess.run), or run the program on backend 'local'"
+    " sockets and pipes: use blocking calls (subprocess.run), or backend 'local'"
 )
 
 
 class ProgramPort(ProcessPort, Protocol):
-    """The cluster as its programs and their worlds see it."""
+    """The interface of the cluster for its programs and their worlds."""
 
     profile: Profile
     hub: Any
     """The greenlet that runs the simulation, and the first driver's program."""
     thread: int
-    """The one thread in which any of it may run."""
+    """The one thread in which the simulation may run."""
     pid: int
-    """The real process that all of it is in."""
+    """The real process that runs the simulation."""
     loop_of_hub: asyncio.AbstractEventLoop | None
-    """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
+    """The hub's running asyncio loop, saved while a program's greenlet runs."""
     hooks_of_hub: Any
     """The hub's hooks for asynchronous generators: see `sys.set_asyncgen_hooks`."""
     functions: Functions
     tasks: int
-    """Tasks and actors' calls that workers have run so far, counted again if run again."""
+    """Tasks and calls that workers have run so far, repetitions included."""
     closed: bool
 
     def run_until(self, ready: Callable[[], object], watch: bool) -> None:
         """Run the simulation until `ready()` holds; with `watch`, raise if it never can."""
 
     def worker_left(self, process: SimProcess, reason: str) -> None:
-        """End a worker's process that has ended in good order."""
+        """End a worker's process that has exited in good order."""
 
     def worker_died(self, process: SimProcess, reason: str) -> None:
-        """End a worker's process that its program has ended at once."""
+        """End a worker's process that its program has killed (`os._exit`, a signal)."""
 
 
 def check_thread(owner: int) -> None:
     """Raise RuntimeError unless called on the thread with this number.
 
-    All programs run on that thread in turn, and a turn ends where a program waits. A call from
-    another thread would interfere in the middle of a turn; it is refused before it has changed
-    anything, so the simulation goes on.
+    All programs take turns on that thread, and switch only where they wait. A call from another
+    thread would interfere between; this check comes before the call has changed anything, so
+    the simulation continues.
     """
     if get_ident() != owner:
-        raise RuntimeError(REFUSED)
+        raise RuntimeError(OTHER_THREAD)
 
 
 class ProgramGreenlet(greenlet):
     """A greenlet that knows the session of the program that it runs.
 
     Python keeps the running asyncio loop, and the hooks for asynchronous generators, per
-    thread. This thread runs many programs, so each switch sets both.
+    thread. One thread runs all programs, so each switch exchanges both.
     """
 
     session: Session
@@ -146,11 +146,11 @@ class SimWorld:
         self._thread = cluster.thread
         self._depth = 0
         self.in_use = False
-        """Whether the program computes or sleeps, and so does not wait for a turn."""
-        self._sleeping: list[tuple[Any, Callable[[], object]]] = []
+        """Whether the program computes or sleeps; then it does not wait for a turn."""
+        self._waiting: list[tuple[Any, Callable[[], object]]] = []
         """The program's greenlets that wait, and the condition of each."""
         self.session: Session | None = None
-        """The session, for further greenlets of the program."""
+        """The program's session, which its further greenlets share."""
         self.end: Callable[[str], None] = partial(cluster.worker_died, process)
         """Ends the process at once; takes the reason."""
         self.exit_handlers: list[Handler] | None = None if executor is None else []
@@ -162,7 +162,7 @@ class SimWorld:
 
     def __enter__(self) -> SimWorld:
         if get_ident() != self._thread:
-            raise RuntimeError(REFUSED)
+            raise RuntimeError(OTHER_THREAD)
         self._depth += 1
         return self
 
@@ -183,13 +183,13 @@ class SimWorld:
             process.debt_s += process.costs.called(what, count)
 
     def settle(self) -> None:
-        """Let the time pass that the program has used so far."""
+        """Pay the debt: let the CPU time pass that the program has used."""
         process = self.process
         while process.debt_s > 0:
-            # `now` adds the debt: while its time passes, it must not be counted twice.
+            # `now` adds the debt, which must not count twice while its time passes.
             debt_s, process.debt_s = process.debt_s, 0.0
             process.busy_s += debt_s
-            self._pass(process.host.run, debt_s, process)
+            self._pass_time(process.host.run, debt_s, process)
 
     # -- waiting ---------------------------------------------------------------
 
@@ -216,8 +216,8 @@ class SimWorld:
             self.cluster.working -= 1
         return bool(ready())
 
-    def _pass(self, begin: Callable[..., None], seconds: float, *rest: Any) -> None:
-        """Let time pass until ``begin(seconds, done, *rest)`` has had `done()` called."""
+    def _pass_time(self, begin: Callable[..., None], seconds: float, *rest: Any) -> None:
+        """Call ``begin(seconds, done, *rest)``, and let time pass until it calls `done()`."""
         cluster = self.cluster
         current = getcurrent()
         cluster.working += 1
@@ -227,7 +227,7 @@ class SimWorld:
                 begin(seconds, lambda: over.append(True), *rest)
                 cluster.run_until(over.__len__, False)
             else:
-                # Only `done` switches back to this greenlet; turns of the process go on.
+                # Only `done` switches back to this greenlet; turns of the process continue.
                 begin(seconds, current.switch, *rest)
                 self._switch_out()
         finally:
@@ -239,19 +239,19 @@ class SimWorld:
         if current is self.cluster.hub:
             self.cluster.run_until(ready, watch)
             return
-        self._sleeping.append((current, ready))
+        self._waiting.append((current, ready))
         self._switch_out()
 
     def _switch_out(self) -> None:
-        """Let the simulation go on until it switches back.
+        """Run the simulation until it switches back.
 
         Raises GreenletExit, which no program catches by accident, once the
         process or the whole cluster has ended.
         """
         cluster, process = self.cluster, self.process
         if process.alive and not cluster.closed:
-            # Other programs share this real process and thread: the environment variables
-            # and the running event loop of a task are its own.
+            # All programs share this real process and thread: withdraw this program's
+            # environment variables and running event loop until it continues.
             environment = self.environment
             if environment.variables:
                 environment.withdraw()
@@ -266,8 +266,8 @@ class SimWorld:
                 _end_loop(loop)
                 raise
             finally:
-                # Also if GreenletExit ends the program: its event loop must not appear to run
-                # in the greenlet that has ended it.
+                # Also if GreenletExit ends the program: else its event loop would seem to run
+                # in the greenlet that has ended the program.
                 cluster.loop_of_hub = asyncio._get_running_loop()
                 cluster.hooks_of_hub = sys.get_asyncgen_hooks()
                 asyncio._set_running_loop(loop)
@@ -276,22 +276,22 @@ class SimWorld:
             if environment.variables:
                 environment.apply()
         if not process.alive or cluster.closed:
-            self._sleeping.clear()
+            self._waiting.clear()
             _end_loop(asyncio._get_running_loop())
             raise GreenletExit
 
     def _after_turn(self) -> None:
-        """Switch to the greenlets of the program whose condition holds."""
-        sleeping = self._sleeping
-        if len(sleeping) == 1:
-            # Most programs are one greenlet.
-            if sleeping[0][1]():
-                sleeping.pop()[0].switch()
+        """Switch to each of the program's greenlets whose condition holds."""
+        waiting = self._waiting
+        if len(waiting) == 1:
+            # Most programs have one greenlet.
+            if waiting[0][1]():
+                waiting.pop()[0].switch()
             return
-        for sleeper in list(sleeping):
-            if sleeper in sleeping and sleeper[1]():
-                sleeping.remove(sleeper)
-                sleeper[0].switch()
+        for waiter in list(waiting):
+            if waiter in waiting and waiter[1]():
+                waiting.remove(waiter)
+                waiter[0].switch()
 
     # -- several at a time -----------------------------------------------------
 
@@ -302,7 +302,7 @@ class SimWorld:
         spawned = ProgramGreenlet(run, self.cluster)
         spawned.session = self.session
         self._spawned.append(spawned)
-        self._soon(spawned.switch)
+        self._call_soon(spawned.switch)
 
     unwinding: tuple[type[BaseException], ...] = (GreenletExit,)
     is_for_driver = staticmethod(from_handler)
@@ -323,8 +323,8 @@ class SimWorld:
             else:
                 failed(RuntimeError("its event loop was stopped"))
             finally:
-                # The process has ended, and its coroutines with it: asyncio must not
-                # report that they were never finished.
+                # The process has ended with its coroutines: asyncio must not report that
+                # they are unfinished.
                 loop.set_exception_handler(lambda loop, context: None)
 
         self.spawn(run, 1)
@@ -335,10 +335,10 @@ class SimWorld:
         run(self.exit_handlers)
 
     def wake_blocked(self) -> None:
-        """Have the program's greenlets check their conditions, in an event of its own."""
-        self._soon(self._after_turn)
+        """Check the conditions of the program's greenlets, in an event of its own."""
+        self._call_soon(self._after_turn)
 
-    def _soon(self, call: Callable[[], object]) -> None:
+    def _call_soon(self, call: Callable[[], object]) -> None:
         def run_alive() -> None:
             if self.process.alive:
                 call()
@@ -354,7 +354,7 @@ class SimWorld:
     def leave(self, code: int = 0) -> None:
         """End a worker's process in good order, once its last frames have left."""
         left = partial(self.cluster.worker_left, self.process, f"exit code {code}")
-        self._soon(lambda: self.process.when_sent(left))
+        self._call_soon(lambda: self.process.when_sent(left))
 
     def die(self, reason: str) -> NoReturn:
         """End the process at once, as the operating system would, for `reason`."""
@@ -367,7 +367,7 @@ class SimWorld:
                 program.throw()
 
         # In an event of its own: unwinding may switch to another of the process's greenlets.
-        self._soon(end)
+        self._call_soon(end)
         while True:
             self._switch_out()
 
@@ -380,14 +380,14 @@ class SimWorld:
         self.settle()
         executor = self.executor
         if executor is None or executor.running is None:
-            self._pass(self._call_after, seconds)
+            self._pass_time(self._call_after, seconds)
         else:
             self.in_use = True
             try:
                 self.block(lambda: executor.interrupt, seconds)
             finally:
                 self.in_use = False
-        self._look_up()
+        self._after_time_passed()
 
     def _call_after(self, seconds: float, done: Callable[[], None]) -> None:
         self._env.after(seconds, partial(self.process.when_running, done))
@@ -399,11 +399,10 @@ class SimWorld:
             self.settle()
         finally:
             self.in_use = False
-        self._look_up()
+        self._after_time_passed()
 
-    def _look_up(self) -> None:
-        """Have the executor report the running range, since time has passed; interrupt the task
-        if it was cancelled."""
+    def _after_time_passed(self) -> None:
+        """Have the executor report the running range; interrupt the task if it was cancelled."""
         if self.executor is not None:
             self.executor.alerts.append("time")
             if self.executor.interrupt:
@@ -443,7 +442,7 @@ class SimWorld:
         self._values[offset] = value.to_bytes()
 
     def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
-        # A copy, but it pins the object, as a view of shared memory does.
+        # This copies, but pins the object as a view of shared memory does.
         return virtual_values.read(self._values[offset], released)
 
     def close(self) -> None:
@@ -454,18 +453,18 @@ class SimWorld:
 
 
 class _VirtualSelector(selectors.BaseSelector):
-    """Waits in virtual time; the files it is given never become ready."""
+    """Waits in virtual time; registered files never become ready."""
 
     def __init__(self, world: SimWorld) -> None:
         self._world = world
         self._keys: dict[Any, selectors.SelectorKey] = {}
         self.woken = False
         self.done: list[NotifyingWaiter] = []
-        """Waiters whose reference has a value by now, or whose stream has an item."""
+        """Waiters whose reference has a value now, or whose stream has an item."""
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         if self._keys:  # the first is the loop's own
-            raise RuntimeError(REAL)
+            raise RuntimeError(NO_REAL_IO)
         key = self._keys[fileobj] = selectors.SelectorKey(fileobj, 0, events, data)
         return key
 
@@ -478,7 +477,7 @@ class _VirtualSelector(selectors.BaseSelector):
         self.woken = False
         while self.done:
             waiter = self.done.pop(0)
-            # It may be unready again for a moment, while a large value is fetched.
+            # The value may be unready again for a moment, while the node fetches it.
             if waiter.ready and not waiter.future.done():
                 assert self._world.session is not None
                 settle(waiter.future, partial(waiter.value, self._world.session))
@@ -525,7 +524,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         return waiter.future
 
     async def _make_subprocess_transport(self, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError(REAL)
+        raise RuntimeError(NO_REAL_IO)
 
     def _write_to_self(self) -> None:
         self._virtual.woken = True
@@ -535,27 +534,27 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
 def _end_loop(loop: asyncio.AbstractEventLoop | None) -> None:
     """Stop a loop for good, without reports, because its process has ended.
 
-    Otherwise asyncio would take the error that unwinds a coroutine or callback for its
-    result, and run the next one. Call this in the greenlet that runs the loop, also if
-    that is the program's own. None, and loops that are not asyncio's, stay as they are.
+    Otherwise asyncio would take GreenletExit for the result of the coroutine that it unwinds,
+    and run the next one. The greenlet that runs the loop must call this. It ignores None and
+    loops that are not asyncio's.
     """
     if not isinstance(loop, asyncio.BaseEventLoop):
         return
     own: Any = loop
     loop.set_exception_handler(lambda loop, context: None)
-    own._run_once = partial(_run_no_more, loop)
-    _close_unbegun(loop)
-    for handle in own._ready:  # or the round under way would still run them
+    own._run_once = partial(_exit_loop, loop)
+    _close_unstarted(loop)
+    for handle in own._ready:  # or the current iteration would still run them
         handle.cancel()
 
 
-def _run_no_more(loop: asyncio.BaseEventLoop) -> NoReturn:
-    _close_unbegun(loop)  # `asyncio.run` makes further coroutines at its end
+def _exit_loop(loop: asyncio.BaseEventLoop) -> NoReturn:
+    _close_unstarted(loop)  # `asyncio.run` makes further coroutines at its end
     raise GreenletExit
 
 
-def _close_unbegun(loop: asyncio.BaseEventLoop) -> None:
-    """Close coroutines that have not begun, or Python warns that they were never awaited."""
+def _close_unstarted(loop: asyncio.BaseEventLoop) -> None:
+    """Close coroutines that have not started; else Python warns that they were never awaited."""
     for task in asyncio.all_tasks(loop):
         coroutine: Any = task.get_coro()
         if inspect.iscoroutine(coroutine) and (

@@ -69,7 +69,7 @@ def load(rng: random.Random) -> None:
 
 def clean(session: Any) -> None:
     assert settled(lambda: at_end(session), ray.sleep) == []
-    for number, scheduler in session.cluster.schedulers.items():
+    for number, scheduler in session.cluster.node_managers.items():
         if f"node:{number}" not in session.cluster.processes:
             continue
         assert all(

@@ -59,7 +59,7 @@ class Watch:
         cluster.after_node_turn.append(self._look)
 
     def _look(self, node: int) -> None:
-        if min(self._cluster.schedulers[node].pool.free.values()) >= 0:
+        if min(self._cluster.node_managers[node].pool.free.values()) >= 0:
             for address, worker in self._cluster.workers.items():
                 if worker.node == node:
                     self._resumes[address] = worker.executor.resumes
@@ -79,7 +79,7 @@ def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> lis
     """
     used: Counter[str] = Counter()
     has: Counter[str] = Counter({**cluster.resources[node], f"node:{node}": 1.0})
-    for bundle in cluster.schedulers[node].bundles.all():
+    for bundle in cluster.node_managers[node].bundles.all():
         used.update(dict(parse_demand(bundle.demand)))
         if bundle.committed:
             has.update(bundle.resources)
@@ -125,7 +125,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
     cluster = session.cluster
     found = []
     kept = _kept(session)
-    for number, scheduler in cluster.schedulers.items():
+    for number, scheduler in cluster.node_managers.items():
         if f"node:{number}" not in cluster.processes:
             continue
         pool = scheduler.pool
@@ -144,7 +144,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
         found.append(f"tables: {len(remaining)} arrays are left in the GCS, the first is {first}")
     clients = [worker.client for worker in cluster.workers.values()]
     found += _references([session.client, *clients], kept)
-    for scheduler in cluster.schedulers.values():
+    for scheduler in cluster.node_managers.values():
         contained_references = scheduler.contained_references
         if f"node:{scheduler.node}" in cluster.processes:
             inside = [array for array in contained_references.contained if array not in kept]
@@ -186,7 +186,7 @@ def _kept(session: Any) -> set[bytes]:
         for array, entry in client.entries.items()
         if entry.borrowers and PINNED in entry.borrowers.has
     }
-    for scheduler in cluster.schedulers.values():
+    for scheduler in cluster.node_managers.values():
         kept.update(a for a, owner in scheduler.objects.owners.items() if owner == NOBODY)
     for table in (tables.table for tables in cluster.gcs_tables):
         for array, row in table.store.rows.items():
@@ -194,7 +194,7 @@ def _kept(session: Any) -> set[bytes]:
             if array in table.store.lineage.uses if row.released else not row.owners:
                 kept.add(array)
     contained: dict[bytes, set[bytes]] = {}
-    for scheduler in cluster.schedulers.values():
+    for scheduler in cluster.node_managers.values():
         for array, inside in scheduler.contained_references.contained.items():
             contained.setdefault(array, set()).update(each for each, _ in inside)
     pending = list(kept)
