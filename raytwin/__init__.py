@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Any:
 
     Only for those who ask: looking it up loads more than the rest of this module.
     """
-    if name in modules.AT_ASKING:
+    if name in modules.LAZY_MODULES:
         return importlib.import_module(modules.PUBLIC[name])
     if name != "__version__":
         raise AttributeError(modules.missing(name))

@@ -74,9 +74,9 @@ def test_no_option_goes_unmentioned() -> None:
     require("ray", importlib.util.find_spec("ray") is not None, "Ray is not installed")
     from ray._common.ray_option_utils import task_options
 
-    from raytwin.runtime.api.options.task_options import NAMES, ONLY_RAYS
+    from raytwin.runtime.api.options.task_options import NAMES, UNSUPPORTED
 
-    assert set(NAMES) <= set(task_options) <= set(NAMES) | set(ONLY_RAYS)
+    assert set(NAMES) <= set(task_options) <= set(NAMES) | set(UNSUPPORTED)
 
 
 def test_no_option_of_actors_and_methods_goes_unmentioned() -> None:
@@ -86,14 +86,14 @@ def test_no_option_of_actors_and_methods_goes_unmentioned() -> None:
 
     from raytwin.runtime.api.options import actor_options as ours
     from raytwin.runtime.api.options import method_options
-    from raytwin.runtime.api.options.task_options import ONLY_RAYS
+    from raytwin.runtime.api.options.task_options import UNSUPPORTED
 
     own = {"checkpoint_interval"}
-    assert set(ours.NAMES) - own <= set(actor_options) <= set(ours.NAMES) | set(ONLY_RAYS)
+    assert set(ours.NAMES) - own <= set(actor_options) <= set(ours.NAMES) | set(UNSUPPORTED)
     with pytest.raises(AssertionError) as refused:
         ray.method(bogus=1)
     theirs = str(refused.value).rpartition("[")[2]
-    names = {*method_options.NAMES, *ONLY_RAYS}
+    names = {*method_options.NAMES, *UNSUPPORTED}
     assert set(re.findall(r"'(\w+)'", theirs)) <= names
 
 

@@ -4,20 +4,20 @@
 returns its `ActorHandle`, whose methods' ``.remote()`` are calls. Calls of one
 caller start in the order in which they were made.
 
-An actor with ``max_restarts`` is rebuilt when its worker or node dies: its
+An actor with ``max_restarts`` is reconstructed when its worker or node dies: its
 constructor runs again, then every call that took effect before, in the same
-order; those that ran at the same time (``max_concurrency``) one after another as
-they ended, so that a state which depends on how they took turns may differ. A class
-may shorten that with checkpoints, taken every ``checkpoint_interval`` calls::
+order. Concurrent calls (``max_concurrency``) are replayed one after another in the
+order of their ends, so a state that depends on how they interleaved may differ. A class
+may shorten the replay with checkpoints, taken every ``checkpoint_interval`` calls::
 
     def __ray_save__(self):           # return the state, anything that can be pickled
         return self.total
     def __ray_restore__(self, state): # after the constructor: become that state
         self.total = state
 
-If ``__ray_save__`` raises, or what it returns cannot be pickled or is longer than
-512 MB, the checkpoint before still counts and the worker logs one line. If
-``__ray_restore__`` raises the actor is dead, as with a constructor that raises.
+If ``__ray_save__`` raises, or its result cannot be pickled or is longer than
+512 MB, the actor keeps its last checkpoint and the worker logs one line. If
+``__ray_restore__`` raises, the actor is dead, as after a constructor that raises.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ from raytwin.runtime.api.arguments import Parameters
 from raytwin.runtime.api.backend import ObjectRef, current
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.api.ids import ActorID
-from raytwin.runtime.api.modules import not_there, refuser, says_what_is_missing
+from raytwin.runtime.api.modules import (
+    explains_missing_attributes,
+    missing_attribute,
+    missing_names,
+)
 from raytwin.runtime.api.options import checks
 from raytwin.runtime.api.options.actor_options import ActorOptions
 from raytwin.runtime.api.options.checks import name_of, text
@@ -44,29 +48,29 @@ from raytwin.runtime.api.options.method_options import (
     ActorCall,
     checked,
     functions_of,
-    of_kind,
+    options_by_kind,
 )
 from raytwin.runtime.api.streams import ObjectRefGenerator
 from raytwin.runtime.control.messages import READY_METHOD
 from raytwin.runtime.control.messages.errors import ActorDeath
 
 ASYNC_CONCURRENCY = 1000
-"""Calls of an actor with async methods that run at a time, unless it says otherwise."""
+"""The default of ``max_concurrency`` for an actor with async methods."""
 READY, TERMINATE, CALL = READY_METHOD, "__ray_terminate__", "__ray_call__"
 _BUILT_IN = (READY, TERMINATE, CALL)
 
 _DEFAULT = ActorOptions()
-__getattr__ = refuser("actor")
+__getattr__ = missing_names("actor")
 
 
 class ActorClassInheritanceException(TypeError):
-    """An actor class was to be a base class."""
+    """A program has used an actor class as a base class."""
 
 
 def method(*plain: Callable[..., Any], **options: Any) -> Any:
-    """Give a method of an actor class options: ``@method(num_returns=2)``.
+    """Set options of a method of an actor class: ``@method(num_returns=2)``.
 
-    Raises ValueError for unknown ones or impossible values, TypeError for values of
+    Raises ValueError for unknown options or impossible values, TypeError for values of
     the wrong type.
     """
     if plain:
@@ -91,7 +95,7 @@ class ActorClass:
         self.class_name = name_of(cls)
         functions = functions_of(cls, ActorHandle)
         self.methods: dict[str, dict[str, Any]] = {
-            name: {**of_kind(f), **getattr(f, "__raytwin_method__", {})}
+            name: {**options_by_kind(f), **getattr(f, "__raytwin_method__", {})}
             for name, f in functions.items()
         }
         self.is_async = any(
@@ -105,7 +109,7 @@ class ActorClass:
             if self.concurrency != 1:
                 raise ValueError("checkpoint_interval needs an actor with max_concurrency=1")
         self.exported: tuple[bytes, object, bytes, bytes] | None = None
-        """(job, whose functions, ID, serialized form), made by the first session that needs it."""
+        """(job, scope of function IDs, ID, serialized form), set by the session that exports it."""
         self.__name__ = cls.__name__
         self.__qualname__ = cls.__qualname__
         self.__module__ = cls.__module__
@@ -118,7 +122,7 @@ class ActorClass:
 
     @property
     def concurrency(self) -> int:
-        """How many calls may run at a time."""
+        """The number of calls that may run concurrently."""
         chosen = self.actor_options.max_concurrency
         return chosen or (ASYNC_CONCURRENCY if self.is_async else 1)
 
@@ -158,20 +162,20 @@ class ActorClass:
         )  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the plain class has: a constant, a function."""
+        """Return an attribute of the plain class: a constant, a function."""
         cls = self.__dict__.get("cls")
         if cls is None or name.startswith("__") or name == "bind" or not hasattr(cls, name):
-            raise not_there("ActorClass", self, name)
+            raise missing_attribute("ActorClass", self, name)
         value = getattr(cls, name)
         if isinstance(value, FunctionType):
-            # Another one than the class's own, which would be found by its name here when the
-            # class is sent, and not be sent with it: workers would import its module.
+            # A copy: cloudpickle would find the class's own function by its name here, and send
+            # the name only, so that workers would have to import its module.
             return update_wrapper(_copied(value), value)
         return value
 
     def __getstate__(self) -> dict[str, Any]:
-        # All that the class is known by, for a class that mentions itself is made before
-        # it has its methods.
+        # The whole state, since unpickling makes a class that mentions itself before it sets
+        # its methods.
         return {**self.__dict__, "exported": None}
 
     def __repr__(self) -> str:
@@ -188,12 +192,12 @@ def _copied(function: FunctionType) -> FunctionType:
 
 
 def _check_open(ref: ObjectRef) -> None:
-    """A handle of a cluster that is gone must not start another one, where it hangs."""
+    """Raise if the actor's cluster is gone: `current` would start another, without the actor."""
     if ref.closed:
         raise RaySystemError("the cluster of this actor is gone")
 
 
-@says_what_is_missing("ActorMethod")
+@explains_missing_attributes("ActorMethod")
 class ActorMethod:
     """A method of an actor: ``handle.method.remote(...)`` calls it."""
 
@@ -204,13 +208,13 @@ class ActorMethod:
         """Keeps the actor alive until the call is made."""
         self._call = call
         self._parameters = parameters
-        """With `self` among them."""
+        """The method's parameters, including `self`."""
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method; return its `ObjectRef`.
 
-        A list of them for ``num_returns`` > 1, None for 0; an `ObjectRefGenerator`
-        of a generator's, and for ``num_returns="streaming"``. Raises TypeError for
+        Returns a list of them for ``num_returns`` > 1, None for 0; an `ObjectRefGenerator`
+        for a generator method and for ``num_returns="streaming"``. Raises TypeError for
         arguments that the method does not take, RaySystemError if the actor's
         cluster is gone.
         """
@@ -242,12 +246,12 @@ class HandleDescription(NamedTuple):
     methods: dict[str, dict[str, Any]]
     """The options of each method."""
     max_task_retries: int
-    rebuilt: bool
+    restartable: bool
     pending_max: int
 
 
 class ActorHandle:
-    """An actor, as its callers see it; may be sent to tasks and other actors."""
+    """A caller's handle of an actor; the program may send it to tasks and other actors."""
 
     def __init__(
         self, actor: bytes, ref: ObjectRef, description: HandleDescription, cls: type | None = None
@@ -280,16 +284,16 @@ class ActorHandle:
             **found.methods.get(name, {}),
         }
         call = ActorCall(
-            self._actor, self._ref.binary(), name, rebuilt=found.rebuilt,
+            self._actor, self._ref.binary(), name, restartable=found.restartable,
             pending_max=found.pending_max, **options,
         )  # fmt: skip
         made = ActorMethod(self._ref, call, Parameters(self._function(name)))
-        # Found without this method the next time.
+        # Cached, so that the next access does not call `__getattr__`.
         self.__dict__[name] = made
         return made
 
     def _function(self, name: str) -> Any:
-        """Return a method's function, None if its parameters are not known."""
+        """Return a method's function, None if the handle does not know its parameters."""
         if self._cls is None or name in _BUILT_IN:
             return None
         static = inspect.getattr_static(self._cls, name)
@@ -311,8 +315,8 @@ class ActorHandle:
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     """Return the handle of a named actor.
 
-    Raises ValueError if there is none or the namespace is empty, TypeError for one that is no
-    string.
+    Raises ValueError if there is no such actor or the namespace is empty, TypeError for a
+    namespace that is no string.
     """
     if not isinstance(name, str) or not name:
         raise ValueError("get_actor takes the actor's name")
@@ -325,9 +329,9 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
-    """End an actor at once, whatever it is doing.
+    """End an actor at once, also while it runs a call.
 
-    With ``no_restart=False`` it starts again if it has restarts left.
+    With ``no_restart=False`` the actor starts again if it has restarts left.
     """
     if not isinstance(actor, ActorHandle):
         raise ValueError(f"kill takes an actor's handle, not {actor!r}; to end a task use cancel")
@@ -336,7 +340,7 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
 
 
 class ActorExit(BaseException):
-    """Raised by `exit_actor`, and caught where the call was begun."""
+    """Ends an actor: `exit_actor` raises it, and the worker that runs the call catches it."""
 
     def __init__(self, why: ActorDeath) -> None:
         super().__init__(why)
@@ -344,9 +348,9 @@ class ActorExit(BaseException):
 
 
 def exit_actor() -> None:
-    """End the actor that calls this, in good order and for good.
+    """End the calling actor gracefully and for good.
 
-    Calls before it are answered; this one and later ones raise ActorDiedError.
+    The actor answers earlier calls; this call and later ones raise ActorDiedError.
     Raises TypeError outside of an actor.
     """
     current().exit_actor()

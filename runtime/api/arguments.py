@@ -1,7 +1,7 @@
-"""The arguments that a function takes: a check of calls that costs next to nothing.
+"""Checks a call's arguments against the function's parameters, at next to no cost.
 
 ``inspect.Signature.bind`` takes microseconds a call. Most calls have positional
-arguments only, and then two comparisons do; other calls are bound.
+arguments only, and then two comparisons suffice; other calls are bound.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 class Parameters:
     """The parameters of a function or class.
 
-    Without one, or of a builtin that does not say, any call is right.
+    Accepts any call if there is no function, or no signature, as for some builtins.
     """
 
     __slots__ = ("_signature", "least", "most")
 
     def __init__(self, function: Any) -> None:
         self.least, self.most = 0, sys.maxsize
-        """How many positional arguments alone are right; (more than any call has, 0): none are."""
+        """The bounds of a call with positional arguments only; least > most: none is right."""
         self._signature: inspect.Signature | None = None
         if function is None:
             return

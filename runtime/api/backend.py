@@ -1,6 +1,6 @@
-"""The backend of the calling code, and references to objects, which it makes and resolves.
+"""The backend of the calling code, and the references to objects that it makes and resolves.
 
-A driver or worker of a real backend has one backend for the whole process. In virtual
+A real driver or worker has one backend for the whole process. In virtual
 time many drivers and workers share a process, so a backend may install a
 look-up that finds the backend of the running greenlet.
 """
@@ -14,7 +14,7 @@ from typing import Any, Protocol, overload
 
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.api.ids import JobID, TaskID
-from raytwin.runtime.api.modules import not_there, says_what_is_missing
+from raytwin.runtime.api.modules import explains_missing_attributes, missing_attribute
 from raytwin.runtime.api.options.actor_options import ActorOptions
 from raytwin.runtime.api.options.method_options import ActorCall
 from raytwin.runtime.api.options.task_options import TaskOptions
@@ -28,7 +28,7 @@ class RefHolder(Protocol):
     """The part of a session that counts references."""
 
     closed: bool
-    """Whether its cluster is gone, and with it every value."""
+    """Whether the session's cluster is gone, and with it every value."""
 
     def ref_added(self, oid: bytes) -> None: ...
     def ref_dropped(self, oid: bytes) -> None: ...
@@ -40,15 +40,15 @@ class RefHolder(Protocol):
         """Note that a reference is unpickled; `ObjectRef` counts it next."""
 
 
-class _Kind(type):
-    """The class of `ObjectRef`, which refuses attributes that it lacks: ``ObjectRef.nil()``."""
+class _ObjectRefType(type):
+    """The class of `ObjectRef`, which explains missing attributes such as ``ObjectRef.nil()``."""
 
     def __getattr__(cls, name: str) -> Any:
-        raise not_there("ObjectRef", cls, name)
+        raise missing_attribute("ObjectRef", cls, name)
 
 
-@says_what_is_missing("ObjectRef")
-class ObjectRef(metaclass=_Kind):
+@explains_missing_attributes("ObjectRef")
+class ObjectRef(metaclass=_ObjectRefType):
     """A reference to a value that exists, or will once its task has run."""
 
     __slots__ = ("__weakref__", "_holder", "_id")
@@ -61,12 +61,12 @@ class ObjectRef(metaclass=_Kind):
                 "raytwin makes no ObjectRef of an ID: calls, put() and map() return references, and"
                 " they may be sent to tasks and actors"
             )
-        # Counted first: if that fails there is no reference whose end would be counted.
+        # Counted first: if that fails there is no reference, whose `__del__` would count it down.
         holder.ref_added(oid)
         return counted_ref(oid, holder)
 
     def __del__(self) -> None:
-        # Runs wherever the garbage collector does; the holder only notes it.
+        # Runs on any thread, at any moment; the holder only queues the ID.
         self._holder.ref_dropped(self._id)
 
     @property
@@ -90,8 +90,8 @@ class ObjectRef(metaclass=_Kind):
         return self.as_future().__await__()
 
     def as_future(self) -> Any:
-        """Return an asyncio future of the value; an event loop runs."""
-        import asyncio  # most processes have no event loop, and do without these 3 MB
+        """Return an asyncio future of the value, within a running event loop."""
+        import asyncio  # imported late, since most processes have no event loop: 3 MB less
 
         return asyncio.wrap_future(self.future())
 
@@ -100,11 +100,11 @@ class ObjectRef(metaclass=_Kind):
         return TaskID(self._id[:TASK_BYTES])
 
     def job_id(self) -> JobID:
-        """Return the ID of the job whose driver or task asks."""
+        """Return the ID of the calling code's job."""
         return JobID(current().job_number.to_bytes(4, "little"))
 
     def is_nil(self) -> bool:
-        """Whether it refers to nothing: never."""
+        """Whether the reference is to nothing: always False."""
         return False
 
     __class_getitem__: Any = classmethod(GenericAlias)
@@ -123,14 +123,14 @@ class ObjectRef(metaclass=_Kind):
 
 
 def _restore(oid: bytes, owner: str) -> ObjectRef:
-    """Make the reference anew in whatever session deserializes it."""
+    """Make the reference anew in the session that unpickles it."""
     holder = current().references
     holder.ref_received(oid, owner)
     return ObjectRef(oid, holder)
 
 
 def counted_ref(oid: bytes, holder: RefHolder) -> ObjectRef:
-    """Return a reference that its holder has counted already, as it makes many."""
+    """Return a reference that its holder has already counted, since it counts several at once."""
     ref = _new(ObjectRef)
     ref._id = oid
     ref._holder = holder
@@ -145,7 +145,7 @@ def any_closed(refs: Sequence[ObjectRef | ObjectRefArray]) -> bool:
 
 
 class ObjectRefArray(Sequence[ObjectRef]):
-    """The references of one ``f.map``: a sequence that makes them when asked."""
+    """The references of one ``f.map``, a sequence that makes each reference on access."""
 
     __slots__ = ("_array", "_count", "_holder")
     _array: bytes
@@ -193,7 +193,7 @@ class ObjectRefArray(Sequence[ObjectRef]):
         return f"ObjectRefArray({self._array.hex()}, {self._count})"
 
     def __reduce__(self) -> Any:
-        # Sent as its references: the receiver does not own the array.
+        # Sent as single references, since the receiver does not own the array.
         return list, (list(self),)
 
 
@@ -205,11 +205,11 @@ class Backend(Protocol):
 
     name: str
     node: int
-    """The calling code's."""
+    """The number of the calling code's node."""
     address: str
-    """The calling process's."""
+    """The address of the calling process."""
     cluster_address: str
-    """Where other drivers may join; empty: they cannot."""
+    """The address at which other drivers may join; empty if they cannot."""
     namespace: str
 
     @property
@@ -218,24 +218,24 @@ class Backend(Protocol):
 
     @property
     def actor(self) -> tuple[bytes, ActorInfo | None] | None:
-        """The ID and description of the actor that the calling code is part of."""
+        """The ID and description of the actor whose code calls; None outside of actors."""
 
     def task_id(self) -> bytes | None:
-        """Return the ID of the task or call that calls; None in a driver."""
+        """Return the ID of the running task or call; None in a driver."""
 
     def running_task(self) -> tuple[TaskSpec, bytes] | None:
-        """Return the task that the calling code is part of and its ID; None in a driver."""
+        """Return the running task and its ID; None in a driver."""
 
     def is_cancelled(self) -> bool:
-        """Return whether `cancel` was called for the task or call that calls.
+        """Return whether `cancel` was called for the running task or call.
 
         Raises RuntimeError in a driver, and in an actor of coroutines.
         """
 
     def options_in_force(self) -> tuple[str, TaskExtra | None] | None:
-        """Return the demand and the extra that hold for the calling code; None in a driver.
+        """Return the demand and the extra of the calling code; None in a driver.
 
-        They are the task's, and in the methods of an actor those that it was made with.
+        They are the running task's, or those of the actor's creation.
         """
 
     def submit(
@@ -280,9 +280,9 @@ class Backend(Protocol):
         timeout_s: float | None,
         fetch_local: bool,
     ) -> tuple[list[ObjectRef], list[ObjectRef]] | None:
-        """As `wait`, for the list of references that it returned last.
+        """Wait as `wait` does, for the list of references that it returned last.
 
-        None for any other list, which may be anything: it has not been checked.
+        Returns None for any other list, which the caller has yet to check.
         """  # fmt: skip
 
     def create_actor(
@@ -292,10 +292,10 @@ class Backend(Protocol):
         kwargs: dict[str, Any],
         options: ActorOptions,
     ) -> tuple[bytes, ObjectRef, bytes]:
-        """Create an actor, or find the one of that name where `options` allow it.
+        """Create an actor, or find the one of that name if `options` allow it.
 
-        Return its ID, a reference that keeps it alive, and, if it was found, its
-        handle's description as it was given; raise ValueError if the name is taken.
+        Return its ID, a reference that keeps it alive, and for a found actor the
+        pickled description of its handle; raise ValueError if the name is taken.
         """
 
     def call_actor(
@@ -310,7 +310,7 @@ class Backend(Protocol):
         """Return (ID, reference, handle's description) of a named actor, or None."""
 
     def kill_actor(self, actor: bytes, restart: bool) -> None:
-        """End an actor at once; with `restart` it starts again if it may."""
+        """End an actor at once; with `restart` it starts again if it has restarts left."""
 
     def function_name(self, spec: TaskSpec) -> str:
         """Return the qualified name of a running task's function."""
@@ -319,10 +319,10 @@ class Backend(Protocol):
         """Return the reference that keeps the calling actor alive, and its class."""
 
     def exit_actor(self) -> None:
-        """End the actor that calls."""
+        """End the calling actor."""
 
     def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
-        """Wait for an item of a stream; None: it has ended. Raises GetTimeoutError."""
+        """Wait for an item of a stream; None if the stream has ended. Raises GetTimeoutError."""
 
     def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
         """Return a future of what `next_item` returns."""
@@ -331,15 +331,15 @@ class Backend(Protocol):
         """Return a future of an object's value."""
 
     def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
-        """Take back the task that makes an object."""
+        """Cancel the task that makes an object."""
 
     def create_group(
         self, name: str, bundles: list[dict[str, float]], strategy: str, detached: bool
     ) -> bytes:
         """Begin to reserve a placement group, which may outlive its job; return its ID.
 
-        It waits until the global scheduler knows the group, not until it is reserved.
-        ValueError if another one has the name.
+        Waits until the global scheduler knows the group, not until the bundles are
+        reserved. Raises ValueError if another group has the name.
         """
 
     @property
@@ -347,13 +347,13 @@ class Backend(Protocol):
         """The number of the calling code's job."""
 
     def describe_job(self, namespace: str, env_vars: tuple[tuple[str, str], ...] = ()) -> None:
-        """Register a driver's job: its namespace, empty: one of its own; its tasks' variables."""
+        """Register a driver's job: its namespace (empty: its own), its environment variables."""
 
     def job_namespace(self) -> str:
-        """Return that namespace."""
+        """Return the namespace of the calling code's job."""
 
     def remove_group(self, group: bytes) -> None:
-        """Give a placement group back."""
+        """Release a placement group."""
 
     def query(self, kind: str) -> Any:
         """Return ``nodes``, ``timeline``, ``stores`` or ``disks`` rows; see `queries`."""
@@ -377,14 +377,14 @@ class Backend(Protocol):
 Connect = Callable[..., Backend]
 
 on_connect: list[Callable[[Any], None]] = []
-"""Called with each backend that `init` has connected, before the program goes on."""
+"""Functions that `init` calls with the backend that it has connected."""
 
 _current: Backend | None = None
 _lookup: Callable[[], Backend | None] | None = None
 _check: Callable[[], None] | None = None
 _backends: dict[str, Connect] = {}
 _start: Callable[[], Any]
-"""Starts a local cluster. `lifecycle`, which has `init`, registers it."""
+"""Starts a local cluster; `lifecycle`, the module of `init`, registers it."""
 
 
 def current() -> Backend:
@@ -401,7 +401,7 @@ def current() -> Backend:
 
 
 def present() -> Backend:
-    """Return the calling code's backend, and start none for a query.
+    """Return the calling code's backend, without starting one.
 
     Raises RaySystemError if no cluster is connected.
     """
@@ -413,7 +413,7 @@ def present() -> Backend:
 
 
 def check() -> None:
-    """Raise RuntimeError where the calling thread may not use the backend."""
+    """Raise RuntimeError if the calling thread may not use the backend."""
     if _check is not None:
         _check()
 
@@ -432,7 +432,7 @@ def set_current(
     lookup: Callable[[], Backend | None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> None:
-    """Make this the process's backend, with a look-up that goes before it.
+    """Set the process's backend, and a look-up that takes precedence over it.
 
     `check` raises RuntimeError on threads that may not use it.
     """
@@ -448,7 +448,7 @@ def register_backend(name: str, connect: Connect) -> None:
 
 
 def register_start(start: Callable[[], Any]) -> None:
-    """Have `current` call `start` where no cluster is connected."""
+    """Have `current` call `start` if no cluster is connected."""
     global _start
     _start = start
 

@@ -8,19 +8,19 @@ from contextlib import suppress
 from types import BuiltinFunctionType
 from typing import Any
 
-from raytwin.runtime.api.modules import refuser
+from raytwin.runtime.api.modules import missing_names
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause, Failure
 
 log = logging.getLogger("raytwin")
 
-__getattr__ = refuser("exceptions")
+__getattr__ = missing_names("exceptions")
 
 
 class RayError(Exception):
     """Base of all errors that do not come from the calling code itself."""
 
     failure: Failure | None = None
-    """The cause and its object, task or actor as data, if the control plane found the error."""
+    """The cause as data, with its object, task or actor, if the control plane found the error."""
 
 
 class RaySystemError(RayError):
@@ -32,7 +32,7 @@ class WorkerCrashedError(RayError):
 
 
 class NodeDiedError(RayError):
-    """The node died that the call depends on."""
+    """The node has died on which the call depends."""
 
 
 class LocalRayletDiedError(RayError):
@@ -43,11 +43,11 @@ class TaskCancelledError(RayError):
     """The task was cancelled before it was done."""
 
     task_id: Any = None
-    """The ID of the task whose value was asked for, where it is known."""
+    """The ID of the task whose value the program asked for, if known."""
 
     @property
     def error_message(self) -> str:
-        """What the error says."""
+        """The text of the error."""
         return str(self)
 
 
@@ -56,7 +56,7 @@ class TaskUnschedulableError(RayError):
 
 
 class TaskPlacementGroupRemoved(RayError):
-    """The placement group was removed that the task was to run in."""
+    """The task's placement group was removed."""
 
 
 class RuntimeEnvSetupError(RayError):
@@ -67,19 +67,19 @@ class ObjectLostError(RayError):
     """No copy of the object is left."""
 
     object_ref_hex: str = ""
-    """The ID of the object that was asked for, where it is known."""
+    """The ID of the object that the program asked for, if known."""
     owner_address: bytes | None = None
-    """Never known."""
+    """Always None, as the owner's address is not recorded."""
     call_site: str = ""
-    """Where its reference was made: never recorded."""
+    """Always empty, as the place that made the reference is not recorded."""
 
 
 class ObjectFetchTimedOutError(ObjectLostError):
-    """A copy exists, and could not be brought here."""
+    """A copy exists, but the node could not fetch it."""
 
 
 class ObjectReconstructionFailedError(ObjectLostError):
-    """The object was lost, and its task cannot make it again."""
+    """The object was lost, and its task cannot reconstruct it."""
 
 
 class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
@@ -87,11 +87,11 @@ class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
 
 
 class ObjectFreedError(ObjectLostError):
-    """The object was released on request."""
+    """The program has freed the object."""
 
 
 class OwnerDiedError(ObjectLostError):
-    """The driver or worker died that owned the object."""
+    """The object's owner, a driver or worker, has died."""
 
 
 class ObjectStoreFullError(RayError):
@@ -99,7 +99,7 @@ class ObjectStoreFullError(RayError):
 
 
 class OutOfDiskError(RayError):
-    """The disk has no room for an object that was to move there."""
+    """The disk has no room for an object that the node spills."""
 
 
 class OutOfMemoryError(RayError):
@@ -119,11 +119,11 @@ class GetTimeoutError(RayError, TimeoutError):
 
 
 class PendingCallsLimitExceeded(RayError):
-    """The actor has as many calls pending as it may have."""
+    """The actor already has ``max_pending_calls`` pending calls of this caller."""
 
 
 class UserCodeException(RayError):
-    """Code of the program raised where the system had called it."""
+    """User code that the system had called raised."""
 
 
 class CrossLanguageError(RayError):
@@ -131,24 +131,24 @@ class CrossLanguageError(RayError):
 
 
 class AsyncioActorExit(RayError):
-    """The actor leaves on its own account."""
+    """The actor ends itself."""
 
 
 class RayActorError(RayError):
-    """The actor cannot serve the call: it died, or is not there for now."""
+    """The actor cannot serve the call: it died, or is not available for now."""
 
     actor_id: str | None = None
-    """The actor's ID in hexadecimal, where it is known."""
+    """The actor's ID in hexadecimal, if known."""
     preempted = False
 
     @property
     def error_msg(self) -> str:
-        """What the error says."""
+        """The text of the error."""
         return str(self)
 
     @property
     def actor_init_failed(self) -> bool:
-        """Whether its constructor raised."""
+        """Whether the actor's constructor raised."""
         death = self.failure
         return isinstance(death, ActorDeath) and death.cause is DeathCause.CONSTRUCTOR_RAISED
 
@@ -166,7 +166,7 @@ class ActorUnschedulableError(RayError):
 
 
 class ActorPlacementGroupRemoved(RayError):
-    """The placement group was removed that the actor was to live in."""
+    """The actor's placement group was removed."""
 
 
 class ActorAlreadyExistsError(ValueError, RayError):
@@ -182,11 +182,11 @@ class UnserializableException(RayError):
 
 
 class OufOfBandObjectRefSerializationException(RayError):
-    """A reference was pickled where it is not counted; raytwin pins it instead."""
+    """The program pickled a reference where Ray does not count it; raytwin pins it instead."""
 
 
 class StreamingGeneratorReplayInconsistentError(RaySystemError):
-    """A generator that ran again has yielded another number of items."""
+    """A generator that ran again has yielded a different number of items."""
 
 
 class RayDirectTransportError(RaySystemError):
@@ -202,11 +202,11 @@ class RayChannelTimeoutError(RayChannelError, TimeoutError):
 
 
 class RayCgraphCapacityExceeded(RaySystemError):
-    """A compiled graph has as many calls pending as it may have."""
+    """A compiled graph has reached its limit of pending calls."""
 
 
 class RpcError(RayError):
-    """Two processes of the cluster could not speak to each other."""
+    """Two processes of the cluster could not communicate."""
 
 
 class AuthenticationError(RayError):
@@ -214,15 +214,15 @@ class AuthenticationError(RayError):
 
 
 class RayTaskError(RayError):
-    """A task raised; the exception also is an instance of the cause's class.
+    """A task raised; the exception is also an instance of the cause's class.
 
     `cause` is the original exception (None if it could not be serialized),
     `traceback_str` the remote traceback.
     """
 
     def __init__(self, function_name: str, traceback_str: str, cause: Any = None) -> None:
-        # Not super(): in `make_task_error`'s classes that is the cause's class,
-        # whose constructor wants other arguments.
+        # Not super(): in the classes of `make_task_error` that is the cause's class,
+        # whose constructor takes other arguments.
         Exception.__init__(self, function_name, traceback_str, cause)
         self.function_name = function_name
         self.traceback_str = traceback_str
@@ -239,7 +239,7 @@ class RayTaskError(RayError):
         return make_task_error, (self.function_name, self.traceback_str, self.cause)
 
 
-_DUAL: dict[type, type] = {}
+_DUAL_CLASSES: dict[type, type] = {}
 
 
 def make_task_error(function_name: str, traceback_str: str, cause: Any) -> RayTaskError:
@@ -248,37 +248,41 @@ def make_task_error(function_name: str, traceback_str: str, cause: Any) -> RayTa
     if root is None:
         return RayTaskError(function_name, traceback_str, cause)
     cls = type(root)
-    dual = _DUAL.get(cls)
+    dual = _DUAL_CLASSES.get(cls)
     if dual is None:
         try:
             dual = type(
                 f"RayTaskError({cls.__name__})",
                 (RayTaskError, cls),
-                {"__init__": RayTaskError.__init__, "__new__": _unmade, "__module__": __name__},
+                {
+                    "__init__": RayTaskError.__init__,
+                    "__new__": _bare,
+                    "__module__": __name__,
+                },
             )
             dual(function_name, traceback_str, root)
         except Exception as why:
-            # The class cannot be a base: it is final, or its layout conflicts.
+            # The cause's class cannot be a base: it is final, or its layout conflicts.
             log.warning("%s is raised as a plain RayTaskError: %s", cls.__qualname__, why)
             dual = RayTaskError
-        _DUAL[cls] = dual
+        _DUAL_CLASSES[cls] = dual
     error = dual(function_name, traceback_str, root)
     if type(error) is not RayTaskError:
-        # As Ray's; the class may have a property of this name.
+        # As in Ray. By the descriptor, since the class may have a property of this name.
         BaseException.args.__set__(error, (root,))  # type: ignore[attr-defined]
     for name, value in getattr(root, "__dict__", {}).items():
         error.__dict__.setdefault(name, value)
     if dual is not RayTaskError:
-        _copy_members(root, error)
+        _copy_builtin_attributes(root, error)
     assert isinstance(error, RayTaskError)
     return error
 
 
-def _unmade(dual: type, function_name: str, traceback_str: str, root: BaseException) -> Any:
-    """Return an instance of which nothing but its class is set.
+def _bare(dual: type, function_name: str, traceback_str: str, root: BaseException) -> Any:
+    """Return an instance with no attribute set; the ``__new__`` of the dual classes.
 
-    As the ``__new__`` of these classes: the cause's own may want arguments that nobody
-    has here, and what it sets is copied from the cause. The built-in one is called.
+    It calls the built-in ``__new__``: the cause's own may take arguments that are unknown
+    here, and its attributes are copied from the cause anyway.
     """
     natives = (vars(cls).get("__new__") for cls in type(root).__mro__)
     native = next(found for found in natives if isinstance(found, BuiltinFunctionType))
@@ -287,14 +291,14 @@ def _unmade(dual: type, function_name: str, traceback_str: str, root: BaseExcept
     return native(dual)
 
 
-def _copy_members(source: BaseException, target: BaseException) -> None:
-    """Copy what built-in exceptions keep outside of their ``__dict__``, as ``errno``."""
+def _copy_builtin_attributes(source: BaseException, target: BaseException) -> None:
+    """Copy attributes that built-in exceptions have outside of ``__dict__``, such as ``errno``."""
     for cls in type(source).__mro__:
         for name, member in vars(cls).items():
             of_c = inspect.ismemberdescriptor(member) or inspect.isgetsetdescriptor(member)
             if of_c and name != "args" and not name.startswith("_"):
                 value = getattr(source, name, None)
                 if value is not None:
-                    # Some cannot be set; `cause` has their values too.
+                    # Some attributes are read-only; `cause` has their values too.
                     with suppress(AttributeError, TypeError):
                         setattr(target, name, value)

@@ -1,7 +1,7 @@
-"""The exception, and its text, that a failure of the system is to a program.
+"""Turns a failure of the system into an exception with its text.
 
-The control plane's `errors` have the causes; this is the one place that
-has the words, one function a failure.
+The control plane's `errors` name the causes as data; only this module has the
+texts, with one function per failure.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ LOSSES = {
     LossCause.RELEASED: "its owner has died or released it",
     LossCause.FREED: "its owner has released it",
     LossCause.JOB_ENDED: "its job has ended",
-    LossCause.EARLIER_RUN: ("it was made for an earlier run of its caller, which has let go of it"),
+    LossCause.EARLIER_RUN: "it was made for an earlier run of its caller, which has released it",
     LossCause.FORGOTTEN: (
         "its call took effect for an earlier run of its caller, and so many came since that its"
         " result is not remembered"
     ),
 }
-"""Why no copy is left."""
+"""The reasons why no copy is left."""
 
 UNMADE = {
     Unmade.PUT: "it was put, so no task makes it again",
@@ -62,7 +62,7 @@ UNMADE = {
     Unmade.INPUT_LOST: "{0.task} needs an input that is lost",
     Unmade.NOT_YIELDED: "{0.task} has not yielded it again",
 }
-"""Why it is not made again."""
+"""The reasons why a lost object cannot be reconstructed."""
 
 DEATHS = {
     DeathCause.CONSTRUCTOR_RAISED: "{0.name} died: its constructor raised\n{0.detail}",
@@ -84,7 +84,7 @@ DEATHS = {
         " done before: what it needs is gone, or it does not do the same every time"
     ),
 }
-"""Why an actor is dead."""
+"""The reasons why an actor is dead."""
 
 FULL = {
     FullCause.TOO_LARGE: "{0.size:,} bytes: the whole object store has {0.capacity:,}",
@@ -97,7 +97,7 @@ FULL = {
         " in use and cannot leave, {0.spilled:,} are on disk"
     ),
 }
-"""Why an object store has no room."""
+"""The reasons why an object store has no room."""
 
 OUTGROWN = (
     "; it does not start again: its log of calls outgrew actor_log_bytes_max, which all actors"
@@ -106,14 +106,14 @@ OUTGROWN = (
 
 
 def exception_of(failure: Failure, oid: bytes = b"") -> RayError:
-    """Return the exception that a failure is; `oid` is the object that was asked for, if any."""
+    """Return the exception of a failure; `oid` is the object that the program asked for, if any."""
     error = _MAKERS[type(failure)](failure, oid)
     error.failure = failure
     return error
 
 
-def words_of(failure: Failure) -> str:
-    """Return a failure in words, as within the text of another."""
+def error_text(failure: Failure) -> str:
+    """Return a failure as text, for use within the text of another failure."""
     error = exception_of(failure)
     return f"{type(error).__name__}: {error}"
 
@@ -125,7 +125,7 @@ def _lost(loss: errors.Loss, oid: bytes) -> RayError:
     if loss.unmade is not None:
         why += f", and {UNMADE[loss.unmade].format(loss)}"
     if loss.root is not None:
-        why += f": {words_of(loss.root)}"
+        why += f": {error_text(loss.root)}"
     lost = loss.object or oid
     what = f"object {lost.hex()}" if lost else f"what {loss.task} made"
     kind = OwnerDiedError if loss.cause is LossCause.OWNER_DIED else ObjectLostError
@@ -160,7 +160,7 @@ def _of_actor(error: RayActorError, actor: bytes) -> RayError:
 def _dead(death: errors.ActorDeath, oid: bytes) -> RayError:
     text = DEATHS[death.cause].format(death)
     if death.root is not None:
-        text += f": {words_of(death.root)}"
+        text += f": {error_text(death.root)}"
     if death.outgrown:
         text += OUTGROWN
     return _of_actor(ActorDiedError(text), death.actor)

@@ -1,15 +1,15 @@
-"""IDs as programs see them: of jobs, nodes, actors and tasks."""
+"""The classes of IDs that programs see: of jobs, nodes, actors and tasks."""
 
 from __future__ import annotations
 
 from typing import Any, Self
 
-from raytwin.runtime.api.modules import says_what_is_missing
+from raytwin.runtime.api.modules import explains_missing_attributes
 
 
-@says_what_is_missing("ID")
+@explains_missing_attributes("ID")
 class BaseID:
-    """Bytes of a fixed length; two of one class are equal if their bytes are."""
+    """An ID of a fixed length; two IDs of one class are equal if their bytes are."""
 
     __slots__ = ("_id",)
     SIZE = 16
@@ -19,16 +19,16 @@ class BaseID:
 
     @classmethod
     def from_hex(cls, digits: str) -> Self:
-        """Return the ID that is written so."""
+        """Return the ID of these hexadecimal digits."""
         return cls(bytes.fromhex(digits))
 
     @classmethod
     def nil(cls) -> Self:
-        """Return the ID of nothing."""
+        """Return the nil ID, which names nothing."""
         return cls(b"\xff" * cls.SIZE)
 
     def is_nil(self) -> bool:
-        """Whether it is the ID of nothing."""
+        """Whether this is the nil ID."""
         return self._id == b"\xff" * len(self._id)
 
     def binary(self) -> bytes:
@@ -36,7 +36,7 @@ class BaseID:
         return self._id
 
     def hex(self) -> str:
-        """Return them in hexadecimal."""
+        """Return the bytes in hexadecimal."""
         return self._id.hex()
 
     def __eq__(self, other: object) -> bool:
@@ -72,12 +72,12 @@ class NodeID(BaseID):
     __slots__ = ()
 
     def hex(self) -> str:
-        """Return what `nodes()` and strategies call the node."""
+        """Return the node's ID as `nodes()` and scheduling strategies write it."""
         return self._id.decode()
 
     @classmethod
     def from_hex(cls, digits: str) -> NodeID:
-        """Return the ID of the node that is called so."""
+        """Return the ID of the node with this number."""
         return cls(digits.encode())
 
     def __repr__(self) -> str:

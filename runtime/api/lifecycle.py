@@ -1,4 +1,4 @@
-"""Starting, asking and ending a cluster."""
+"""Starts, queries and ends a cluster."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from raytwin.runtime.api.options.task_options import env_vars
 from raytwin.runtime.control.core.group_resources import group_resources
 
 _starting = threading.RLock()
-"""Held while a cluster starts: of several threads' first calls, one starts it."""
+"""Locked while a cluster starts, so that only one of several threads starts one."""
 
 
 ADDRESS = "RAYTWIN_ADDRESS"
-"""Environment variable: the address where ``init()`` is given none."""
+"""The environment variable with the default address of ``init()``."""
 
 OVERRIDES: dict[str, Any] = {}
-"""Options of the command line of `raytwin exec`; they go before the script's own."""
+"""Options of the command line of `raytwin exec`, which override the script's own."""
 
 started_by = 0
-"""The process that has started a cluster with these; those that it starts may join that one."""
+"""The process that has started a cluster with `OVERRIDES`; its children may join that cluster."""
 
-_NOT_OURS = {
+_UNSUPPORTED = {
     "labels": "nodes have no labels",
     "job_config": "namespace and runtime_env say what a job has of its own",
     "enable_resource_isolation": "workers share the machine",
@@ -76,38 +76,37 @@ def init(
 
     With ``address``, or `ADDRESS` in the environment, the program joins a cluster of
     this user that is running on this machine, as a further job: ``"auto"`` means the
-    one that was started last, ``host:port`` the one that `raytwin start` printed, or
-    ``context.address_info["address"]`` in the program that started it has. docs/api.md
-    says what jobs share. Otherwise, and with ``"local"``,
-    a cluster is started, which ends with this program.
+    one that was started last, ``host:port`` the one that `raytwin start` has printed
+    (``context.address_info["address"]`` in the program that started it). docs/api.md
+    lists what jobs share. Otherwise, and with ``"local"``, `init` starts a cluster,
+    which ends with this program.
 
-    To start one every backend takes, besides what docs/api.md lists:
+    To start one, every backend takes, besides the options in docs/api.md:
 
     - ``backend``: ``local`` (the default), ``sim``, ...;
-    - ``nodes``: how many (default 1), or a list with one ``{resource: amount}``
+    - ``nodes``: their number (default 1), or a list with one ``{resource: amount}``
       per node; the driver lives on node 0;
     - ``cpus_per_node`` (or ``num_cpus``, Ray's name): default this machine's
       cores; ``num_gpus``, ``resources``: further resources of every node;
-    - ``object_store_memory``: bytes per node; what does not fit goes to disk;
+    - ``object_store_memory``: bytes per node; further objects are spilled to disk;
     - ``policy``: the scheduling policy's name (default ``bottom-up``) or import
       path; ``seed``: of the control plane's random choices (default 0);
-    - ``heartbeat_timeout_s``: a node that was not heard of for so long is declared
+    - ``heartbeat_timeout_s``: a node without heartbeats for so long is declared
       dead (default 5);
-    - ``gcs_replicas``, ``gcs_shards``: processes in each chain of the GCS, and chains that
-      its tables are spread over (default 1: the head process has all);
-    - ``gcs_storage``: where the GCS keeps its state, so that it comes back with it
-      when all its processes are killed: a file, and with several replicas or shards
-      a directory. It is of one cluster only;
+    - ``gcs_replicas``, ``gcs_shards``: processes in each chain of the GCS, and chains
+      among which its tables are divided (default 1: the head process has all);
+    - ``gcs_storage``: the file in which the GCS keeps its state, from which a new head
+      restores it when the head was killed; for one cluster, without replicas or shards;
     - ``runtime_env``: ``{"env_vars": {...}}`` for every task; ``namespace``: in which this
       job names actors and looks them up (default: one that no other job has).
 
-    Of these a joining program may give ``namespace`` and ``runtime_env``. What Ray has
-    for its dashboard and its logs is accepted and has no effect: there is no dashboard,
+    Of these a joining program may give ``namespace`` and ``runtime_env``. Ray's options
+    for its dashboard and its logs are accepted and have no effect: there is no dashboard,
     and workers write to the standard output and error of the program that started the
     cluster.
 
-    The result is a context manager that ends the cluster, or leaves it if it was
-    joined. Raises RuntimeError if a cluster is connected already, ConnectionError if
+    The result is a context manager that ends the cluster, or leaves a joined one.
+    Raises RuntimeError if a cluster is connected already, ConnectionError if
     there is none to join, ValueError or TypeError for bad options.
     """
     with _starting:
@@ -119,8 +118,8 @@ def init(
         if local_mode:
             raise ValueError("raytwin has no local_mode: backend='sim' runs in one process")
         for name in options:
-            if name in _NOT_OURS or name.startswith("_"):
-                why = _NOT_OURS.get(name, "it is for Ray's own use")
+            if name in _UNSUPPORTED or name.startswith("_"):
+                why = _UNSUPPORTED.get(name, "it is for Ray's own use")
                 raise ValueError(f"raytwin's init() does not have Ray's {name}: {why}")
         named = {
             "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus,
@@ -130,10 +129,10 @@ def init(
         check_values({**options, **named})
         env = env_vars(runtime_env) if runtime_env is not None else ()
         namespace = checks.namespace(namespace)
-        overrides = {} if _is_started(address) else OVERRIDES
+        overrides = {} if _joins_started(address) else OVERRIDES
         options.update(overrides)
         options.pop("address", None)
-        address = _where(address, overrides)
+        address = _address_to_join(address, overrides)
         backend = options.pop("backend", None) or backend or "local"
         known = backends()
         if backend not in known:
@@ -162,16 +161,16 @@ def init(
         return made
 
 
-def _is_started(given: str | None) -> bool:
-    """Whether an address may be that of the cluster that the command line has had started."""
+def _joins_started(given: str | None) -> bool:
+    """Whether an address may be of the cluster that a parent process started with `OVERRIDES`."""
     return given not in (None, "", "local") and started_by not in (0, os.getpid())
 
 
-def _where(given: str | None, overrides: Mapping[str, Any]) -> str | None:
-    """Return which cluster `init` joins that is given an address or None; None: it starts one.
+def _address_to_join(given: str | None, overrides: Mapping[str, Any]) -> str | None:
+    """Return the address that `init` joins, given the program's; None: it starts a cluster.
 
-    The command line of `raytwin exec` goes before it, and that is said. A cluster that it
-    has options for is the one that ``"auto"`` finds.
+    The command line of `raytwin exec` overrides the program's address, and prints so. With options
+    for a new cluster, ``"auto"`` means that cluster.
     """
     if not overrides:
         return given or os.environ.get(ADDRESS)
@@ -194,13 +193,13 @@ def _at_exit(made: Backend, pid: int) -> None:
 def shutdown() -> None:
     """End the cluster that this driver started, or leave the one that it joined.
 
-    Does nothing if there is none. Raises RuntimeError on another thread of a simulated
-    program than its own.
+    Does nothing if no cluster is connected. Raises RuntimeError on a thread that a simulated
+    program has started.
     """
     backend = connected()
     if backend is not None:
         check()
-        # Registered with the backend, which it would keep for as long as the program runs.
+        # The registration refers to the backend, and would keep it until the program ends.
         atexit.unregister(_at_exit)
         _shutdown(backend)
 
@@ -220,9 +219,9 @@ def nodes() -> list[dict[str, Any]]:
 
     Keys as in Ray: ``NodeID``, ``Alive``, ``NodeManagerAddress``,
     ``NodeManagerHostname``, ``NodeManagerPort``, ``NodeName``, ``Resources``,
-    ``Labels`` (there are none) and ``DeathReason`` (in words).
-    Like `cluster_resources`, `available_resources` and `timeline` it starts no cluster:
-    it raises RaySystemError if there is none.
+    ``Labels`` (always empty) and ``DeathReason`` (a text).
+    Like `cluster_resources`, `available_resources` and `timeline` it starts no cluster,
+    and raises RaySystemError if there is none.
     """
     return [
         {
@@ -242,10 +241,10 @@ def nodes() -> list[dict[str, Any]]:
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return what all living nodes have together.
+    """Return the total resources of all living nodes.
 
-    What placement groups have reserved is there twice: as what it is, and by its names in the
-    group (``CPU_group_<id>``), of which `available_resources` says how much is free.
+    Resources that placement groups have reserved count twice: under their own names, and under
+    their names in the group (``CPU_group_<id>``), whose free amounts `available_resources` has.
     """
     backend = present()
     rows = [row["resources"] for row in backend.query("nodes") if row["alive"]]
@@ -263,21 +262,21 @@ def _sum(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def available_resources() -> dict[str, float]:
-    """Return what is free on all living nodes together; what is used up is left out."""
+    """Return the total free resources of all living nodes, without used-up ones."""
     total = _sum(free for _, free in present().query("available"))
     return {name: amount for name, amount in total.items() if amount}
 
 
 def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:
-    """Return what ran where and when as Chrome trace events, or write them.
+    """Return the run as Chrome trace events, or write them to a file.
 
-    What is in it, and how it looks, is in `trace`: executed ranges (a process per
+    The module `trace` describes them: executed ranges (a process per
     node, a thread per worker), transfers, placements, failures; ``ts`` and ``dur`` in
     microseconds.
-    Ranges that ran on a node, and transfers to it, are gone when the node dies; its
-    placements and failures are not.
-    With a file name the events are written as JSON (it opens in Perfetto) and None
-    is returned.
+    When a node dies, the trace loses the ranges that ran there and the transfers to it,
+    but not its placements and failures.
+    With a file name it writes the events as JSON, which opens in Perfetto, and
+    returns None.
     """
     import json
 
@@ -291,5 +290,5 @@ def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:
     return None
 
 
-# Another thread may have been first.
+# Another thread may have started a cluster meanwhile, which `init` then returns.
 register_start(functools.partial(init, ignore_reinit_error=True))

@@ -1,12 +1,12 @@
 """The modules that programs import: ``raytwin.exceptions``, ``raytwin.util``, ...
 
 `raytwin` is a package of folders (`FOLDERS`). The modules that programs import are modules of
-`raytwin.runtime.api` under a second, shorter name, which a finder on ``sys.meta_path`` gives
-them: both names stand for the same module object, so classes are the same whichever way a
-program imports them, and pickles refer to the one real name.
+`raytwin.runtime.api` under a second, shorter name. A finder on ``sys.meta_path`` maps the short
+name to the same module object, so classes are the same under both names, and pickles refer to the
+one real name.
 
-``install("ray")`` makes `ray` and its submodules stand for raytwin's in the same
-way: how a script with ``import ray`` in it runs unchanged.
+``install("ray")`` maps `ray` and its submodules to raytwin's in the same way, so that a script
+with ``import ray`` runs unchanged.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 FRONT = "raytwin"
 FOLDERS = frozenset(("__main__", "chaos", "reports", "runtime", "scenarios", "simulator"))
-"""The folders of the package `raytwin`, besides the modules named as Ray's."""
+"""The folders of the package `raytwin`, besides the modules with Ray's names."""
 AS_RAY = "RAYTWIN_AS_RAY"
-"""Environment variable: workers install the name ``ray``, too."""
+"""The environment variable that makes workers install the name ``ray``, too."""
 
 PUBLIC = {
     "": FRONT,
@@ -43,14 +43,14 @@ PUBLIC = {
     "util.queue": "raytwin.runtime.api.util.queue",
     "util.scheduling_strategies": "raytwin.runtime.api.options.scheduling_strategies",
 }
-"""Where each module really is, by its name behind ``raytwin.``."""
+"""The real name of each module, by its name after ``raytwin.``."""
 
-AT_ASKING = ("actor", "cloudpickle", "remote_function", "runtime_context", "runtime_env")
-"""Modules that are attributes of the front, as in Ray, before a program imports them."""
+LAZY_MODULES = ("actor", "cloudpickle", "remote_function", "runtime_context", "runtime_env")
+"""Modules that are attributes of `raytwin`, as in Ray, before a program imports them."""
 
-_AT_ONCE = {"util": ("util.placement_group",)}
-"""Submodules that exist with their parent: the first import of a submodule sets
-the parent's attribute, and ``util.placement_group`` is a function's name too."""
+_EAGER_SUBMODULES = {"util": ("util.placement_group",)}
+"""Submodules that are imported with their parent: importing one later would overwrite the parent's
+attribute, and ``util.placement_group`` is also a function's name."""
 
 LIBRARIES = {
     "air", "autoscaler", "dag", "dashboard", "data", "experimental", "job_submission", "llm",
@@ -59,7 +59,7 @@ LIBRARIES = {
 
 
 def missing(name: str) -> str:
-    """Return what to say of a name of Ray's that raytwin does not have."""
+    """Return the error text for a name of Ray's that raytwin does not have."""
     first = name.partition(".")[0]
     if first in LIBRARIES:
         why = "raytwin has Ray's core, not its libraries"
@@ -72,8 +72,8 @@ def missing(name: str) -> str:
     return f"raytwin has no ray.{name}: {why}"
 
 
-def refuser(module: str) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` for a module that has no other."""
+def missing_names(module: str) -> Callable[[str], Any]:
+    """Return a module's ``__getattr__``, which explains names that raytwin does not have."""
 
     def refuse(name: str) -> Any:
         raise AttributeError(missing(f"{module}.{name}"))
@@ -81,32 +81,32 @@ def refuser(module: str) -> Callable[[str], Any]:
     return refuse
 
 
-def not_there(kind: str, obj: Any, name: str) -> AttributeError:
-    """Return what to raise for an attribute that Ray may have and a raytwin object has not."""
+def missing_attribute(kind: str, obj: Any, name: str) -> AttributeError:
+    """Return the error for an attribute of an object that raytwin does not have."""
     why = "docs/api.md lists what there is"
     if name == "bind":
         why = "raytwin has Ray's core, not its libraries"
     return AttributeError(f"raytwin has no {kind}.{name}: {why}", name=name, obj=obj)
 
 
-def says_what_is_missing(kind: str) -> Callable[[type[T]], type[T]]:
-    """Make a class's objects say of attributes that Ray may have and they have not."""
+def explains_missing_attributes(kind: str) -> Callable[[type[T]], type[T]]:
+    """Give a class a ``__getattr__`` that explains attributes which raytwin does not have."""
 
     def refuse(self: Any, name: str) -> Any:
-        raise not_there(kind, self, name)
+        raise missing_attribute(kind, self, name)
 
-    def dress(cls: type[T]) -> type[T]:
+    def add(cls: type[T]) -> type[T]:
         cls.__getattr__ = refuse  # type: ignore[attr-defined]
         return cls
 
-    return dress
+    return add
 
 
 class _Alias:
     """Gives a module a second name.
 
-    A loader without that base class: `importlib.abc` would bring `tempfile` and more,
-    2 MB, into every process.
+    A loader without the base class of `importlib.abc`, which would import `tempfile`
+    and more, 2 MB, into every process.
     """
 
     def __init__(self, prefix: str, name: str) -> None:
@@ -117,9 +117,9 @@ class _Alias:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system takes what stands in sys.modules afterwards.
+        # The import system returns the module that is in sys.modules afterwards.
         sys.modules[module.__name__] = import_module(PUBLIC[self._name])
-        for name in _AT_ONCE.get(self._name, ()):
+        for name in _EAGER_SUBMODULES.get(self._name, ()):
             sys.modules[f"{self._prefix}.{name}"] = import_module(PUBLIC[name])
 
 
@@ -136,13 +136,13 @@ class _Finder:
         if first == FRONT and name.partition(".")[0] in FOLDERS:
             return None
         if name not in PUBLIC:
-            # With `name`, Python would put words of its own in its place for `from ray import x`.
+            # Without the argument `name`, or Python would replace the text for `from ray import x`.
             raise ModuleNotFoundError(missing(name))
         package = any(other.startswith(f"{name}.") for other in PUBLIC) or not name
         return ModuleSpec(fullname, cast(Any, _Alias(self.prefix, name)), is_package=package)
 
 
 def install(prefix: str) -> None:
-    """Make ``prefix`` and its submodules importable as raytwin's."""
+    """Make ``prefix`` and its submodules importable as names of raytwin's modules."""
     if not any(isinstance(f, _Finder) and f.prefix == prefix for f in sys.meta_path):
         sys.meta_path.insert(0, _Finder(prefix))

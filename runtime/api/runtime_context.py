@@ -1,4 +1,4 @@
-"""Where the calling code runs: `get_runtime_context`."""
+"""`get_runtime_context`: the job, node, task or actor of the calling code."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from raytwin.runtime.api.actors import ActorClass, ActorHandle
 from raytwin.runtime.api.backend import current
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.api.ids import ActorID, JobID, NodeID, TaskID
-from raytwin.runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.modules import explains_missing_attributes, missing_names
 from raytwin.runtime.api.options.actor_options import ActorOptions
 from raytwin.runtime.control.core.resources import UNIT, parse_demand
 from raytwin.runtime.control.messages import TaskSpec
 
 
-@says_what_is_missing("RuntimeContext")
+@explains_missing_attributes("RuntimeContext")
 class RuntimeContext:
-    """IDs as strings; those of tasks are None in a driver."""
+    """The IDs and options of the calling code; those of tasks are None in a driver."""
 
     def get_job_id(self) -> str:
-        """Return the ID of the driver's job: its number, as Ray writes it."""
+        """Return the ID of the driver's job: its number in Ray's format."""
         return current().job_number.to_bytes(4, "little").hex()
 
     def get_node_id(self) -> str:
@@ -36,7 +36,7 @@ class RuntimeContext:
         return None if task is None else task.hex()
 
     def get_task_name(self) -> str | None:
-        """Return the running task's ``name``, or its function's."""
+        """Return the running task's ``name``, by default its function's."""
         spec = _running()
         return None if spec is None else spec.name
 
@@ -46,17 +46,17 @@ class RuntimeContext:
         return None if spec is None else current().function_name(spec)
 
     def get_actor_id(self) -> str | None:
-        """Return the ID of the actor that calls, None for a task."""
+        """Return the ID of the calling actor, None for a task."""
         actor = current().actor
         return None if actor is None else actor[0].hex()
 
     def is_canceled(self) -> bool:
         """Return whether `cancel` was called for the running task or actor's call.
 
-        A cancelled task gets a KeyboardInterrupt as well; a method that is no coroutine goes
-        on, and can ask. One that is replayed was cancelled from its beginning, or from
-        the item on that it had come to. Raises RuntimeError in a driver, and in an actor
-        of coroutines, whose calls are cancelled where they wait.
+        In a cancelled task KeyboardInterrupt is raised as well; a method that is no coroutine
+        goes on, and can ask here. A replayed call counts as cancelled from its beginning, or
+        from the item on at which it was cancelled. Raises RuntimeError in a driver, and in an
+        actor of coroutines, whose calls are cancelled where they wait.
         """
         return current().is_cancelled()
 
@@ -78,13 +78,13 @@ class RuntimeContext:
 
     @property
     def actor_id(self) -> ActorID | None:
-        """The ID of the actor that calls, None for a task."""
+        """The ID of the calling actor, None for a task."""
         actor = current().actor
         return None if actor is None else ActorID(actor[0])
 
     @property
     def current_actor(self) -> ActorHandle:
-        """A handle of the actor that calls; what it calls by it is not retried.
+        """A handle of the calling actor; calls through it are not retried.
 
         Raises RuntimeError outside of an actor.
         """
@@ -111,29 +111,29 @@ class RuntimeContext:
 
     @property
     def was_current_actor_reconstructed(self) -> bool:
-        """Whether the actor that calls was started again; False for a task."""
+        """Whether the calling actor was restarted; False for a task."""
         actor = current().actor
         return actor is not None and actor[1] is not None and actor[1].incarnation > 0
 
     @property
     def namespace(self) -> str:
-        """The driver's namespace; one that only its job has if it gave none."""
+        """The driver's namespace; by default one that no other job has."""
         return current().job_namespace()
 
     def get_assigned_resources(self) -> dict[str, float]:
-        """Return what the running task or actor holds. Raises RuntimeError in a driver."""
+        """Return the resources of the running task or actor. Raises RuntimeError in a driver."""
         options = current().options_in_force()
         if options is None:
             raise RuntimeError("resources are assigned to tasks, and this is a driver")
         return {name: units / UNIT for name, units in parse_demand(options[0])}
 
     def get_placement_group_id(self) -> str | None:
-        """Return the ID of the placement group that the running task or actor is in."""
+        """Return the ID of the running task's or actor's placement group, None without one."""
         return group_of_caller().partition("/")[0] or None
 
     @property
     def should_capture_child_tasks_in_placement_group(self) -> bool:
-        """Whether what the running task or actor submits runs in its placement group."""
+        """Whether children of the running task or actor run in its placement group."""
         return group_of_caller().endswith("/capture")
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
@@ -150,11 +150,11 @@ class RuntimeContext:
 
     @property
     def gcs_address(self) -> str:
-        """The cluster's address in its drivers, where others may join it; else "local"."""
+        """The address at which other drivers may join, known to drivers; else "local"."""
         return current().cluster_address or "local"
 
     def get(self) -> dict[str, Any]:
-        """Return the IDs as a dictionary, and the namespace; what there is none of is missing."""
+        """Return the namespace and the IDs that exist as a dictionary."""
         found = {
             "job_id": self.get_job_id(),
             "node_id": self.get_node_id(),
@@ -169,7 +169,7 @@ class RuntimeContext:
 
 
 _CONTEXT = RuntimeContext()
-__getattr__ = refuser("runtime_context")
+__getattr__ = missing_names("runtime_context")
 
 
 def get_runtime_context() -> RuntimeContext:
@@ -180,7 +180,7 @@ def get_runtime_context() -> RuntimeContext:
 def get_gpu_ids() -> list[int]:
     """Return the GPUs of the running task: none if it asked for none.
 
-    Raises RaySystemError otherwise: GPUs are counted here, and have no numbers.
+    Raises RaySystemError otherwise: raytwin counts GPUs, and does not number them.
     """
     options = current().options_in_force()
     if options is not None and any(name == "GPU" for name, _ in parse_demand(options[0])):
@@ -191,7 +191,7 @@ def get_gpu_ids() -> list[int]:
 def group_of_caller() -> str:
     """Return the placement group of the running task or actor, "" outside of any.
 
-    It ends with "/capture" if what is submitted from here is to be in it too.
+    The string ends with "/capture" if children run in the group too.
     """
     options = current().options_in_force()
     return "" if options is None or options[1] is None else options[1].group

@@ -1,4 +1,4 @@
-"""Streams: the references of the items that a generator task yields, as it makes them."""
+"""Streams: the references to the items of a generator task, available as it yields them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from raytwin.runtime.api.backend import Backend, ObjectRef
 from raytwin.runtime.api.exceptions import GetTimeoutError
-from raytwin.runtime.api.modules import says_what_is_missing
+from raytwin.runtime.api.modules import explains_missing_attributes
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
 
 
-@says_what_is_missing("ObjectRefGenerator")
+@explains_missing_attributes("ObjectRefGenerator")
 class ObjectRefGenerator:
-    """Iterates over the `ObjectRef`s of what a task yields.
+    """Iterates over the `ObjectRef`s of the items that a task yields.
 
-    ``next`` waits until the task has yielded the item, and ends when the task
-    has. If it raises, `get` of the last reference raises the exception. The items live
-    until no reference to any of them is left.
+    ``next`` waits until the task has yielded the item; the iteration ends when the task
+    has ended. If the task raises, `get` of the last reference raises its exception. The
+    items live until no reference to any of them is left.
 
-    Several threads or coroutines may iterate: each item goes to one of them. All wait for
+    Several threads or coroutines may iterate; each item goes to one of them. All wait for
     the next item, and the first that wakes takes it.
     """
 
@@ -29,7 +29,7 @@ class ObjectRefGenerator:
         self._array = end.binary()[:ARRAY_BYTES]
         self._backend = backend
         self._index = 0
-        """Which item comes next."""
+        """The index of the next item."""
         self._over = False
         self._lock = threading.Lock()
 
@@ -58,7 +58,7 @@ class ObjectRefGenerator:
         raise StopAsyncIteration
 
     def _take(self, index: int, ref: ObjectRef | None) -> bool:
-        """Take an item that has come; return False if another thread or coroutine has."""
+        """Take an item that has come; return False if another thread or coroutine took it."""
         with self._lock:
             if index != self._index:
                 return False
@@ -89,7 +89,7 @@ class ObjectRefGenerator:
             return False
 
     def position(self) -> tuple[bytes, int]:
-        """Return which array its items are of, and which of them comes next."""
+        """Return the array of the items, and the index of the next one."""
         return self._array, self._index
 
     def task_id(self) -> Any:
@@ -103,7 +103,7 @@ class ObjectRefGenerator:
         return f"ObjectRefGenerator({self._array.hex()})"
 
 
-@says_what_is_missing("DynamicObjectRefGenerator")
+@explains_missing_attributes("DynamicObjectRefGenerator")
 class DynamicObjectRefGenerator:
     """The value of a task with ``num_returns="dynamic"``: the references of its items."""
 

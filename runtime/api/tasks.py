@@ -1,7 +1,6 @@
 """The task API, the paper's table 1: remote functions, `get`, `put`, `wait` and `cancel`.
 
-Beside it stand the calls that mean the same in real and in virtual time: `now`, `sleep`,
-`compute` and `Blob`.
+Further calls mean the same in real and in virtual time: `now`, `sleep`, `compute` and `Blob`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from raytwin.runtime.api.backend import (
     current,
 )
 from raytwin.runtime.api.exceptions import RaySystemError
-from raytwin.runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.modules import explains_missing_attributes, missing_names
 from raytwin.runtime.api.options.actor_options import NAMES as ACTOR_NAMES
 from raytwin.runtime.api.options.actor_options import ActorOptions
 from raytwin.runtime.api.options.checks import name_of
@@ -33,10 +32,10 @@ from raytwin.runtime.control.messages import STREAM
 
 _DEFAULT = TaskOptions()
 _JUST_REFS = {ObjectRef}
-__getattr__ = refuser("remote_function")
+__getattr__ = missing_names("remote_function")
 
 
-@says_what_is_missing("RemoteFunction")
+@explains_missing_attributes("RemoteFunction")
 class RemoteFunction:
     """A function whose calls are tasks: ``f.remote(x)`` instead of ``f(x)``."""
 
@@ -48,9 +47,9 @@ class RemoteFunction:
         self.stream = STREAM if inspect.isgeneratorfunction(function) else 0
         """Whether calls without ``num_returns`` return a stream: `STREAM`, or 0."""
         self._streams_nothing = options.stream > 0 and not _generates(function)
-        """Whether the options ask for a stream and the function makes none."""
+        """Whether the options ask for a stream, but the function is no generator."""
         self.exported: tuple[bytes, object, bytes, bytes] | None = None
-        """(job, whose functions, ID, serialized form), made by the first session that needs it."""
+        """(job, scope of function IDs, ID, serialized form), set by the session that exports it."""
         functools.update_wrapper(self, function)
 
     @property
@@ -66,11 +65,10 @@ class RemoteFunction:
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Submit a task; return its `ObjectRef`.
 
-        A list of them for ``num_returns`` > 1, None for 0; an `ObjectRefGenerator`
-        of a generator function's. An `ObjectRef` among
-        the arguments is replaced by its value before the task starts. Raises
-        TypeError for arguments that the function does not take, ValueError if it is
-        no generator function and ``num_returns`` says that it is.
+        Returns a list of them for ``num_returns`` > 1, None for 0; an `ObjectRefGenerator`
+        for a generator function. The task gets the value of an `ObjectRef` among
+        the arguments. Raises TypeError for arguments that the function does not take,
+        ValueError for a streaming ``num_returns`` of a function that is no generator.
         """
         if self._streams_nothing:
             raise ValueError(NO_GENERATOR.format(self.function_name))
@@ -85,8 +83,8 @@ class RemoteFunction:
     def map(self, *iterables: Iterable[Any]) -> ObjectRefArray:
         """Submit ``f(x)`` for every x, as one task array.
 
-        Several iterables are zipped, as `map` does. A `range` stays a range
-        however long it is. Returns a sequence of `ObjectRef`s that `get` takes
+        Several iterables are zipped, as by the built-in `map`. A `range` is sent as a
+        range, whatever its length. Returns a sequence of `ObjectRef`s that `get` takes
         as a whole; raises ValueError if ``num_returns`` is not 1.
         """
         if self.task_options.num_returns != 1:
@@ -116,7 +114,7 @@ class RemoteFunction:
 
 
 def _generates(function: Any) -> bool:
-    """Whether a function is a generator function, or a callable object has one."""
+    """Whether a function, or the ``__call__`` of an object, is a generator function."""
     called = vars(type(function)).get("__call__")
     return inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called)
 
@@ -128,9 +126,9 @@ def remote(function: Callable[..., Any], /) -> RemoteFunction: ...
 @overload
 def remote(**options: Any) -> Callable[[Any], Any]: ...
 def remote(*args: Any, **options: Any) -> Any:
-    """Make a function remote, or actors of a class: ``@remote``, ``@remote(num_cpus=2)``.
+    """Make a function remote, or a class an actor class: ``@remote``, ``@remote(num_cpus=2)``.
 
-    Raises TypeError for what is neither and ValueError for unknown options.
+    Raises TypeError for any other object and ValueError for unknown options.
     """
     if bool(args) == bool(options):
         raise TypeError("use @remote or @remote(option=value), not both at once and not @remote()")
@@ -143,7 +141,7 @@ def remote(*args: Any, **options: Any) -> Any:
 
 
 def _check_names(options: dict[str, Any]) -> None:
-    """Raise now for options that neither a function nor a class can have."""
+    """Raise early for options that neither a function nor a class can have."""
     try:
         _DEFAULT.changed(options)
     except (TypeError, ValueError):
@@ -169,10 +167,10 @@ def get(object_refs: ObjectRef | Sequence[ObjectRef], *, timeout: float | None =
 
     Waits until all are there or one is an error, at most ``timeout`` seconds. Raises
     the task's own exception (as a `RayTaskError` that also is of its class),
-    GetTimeoutError, ObjectLostError or WorkerCrashedError; ValueError for what
-    is neither a reference nor a list, TypeError for a list of anything else.
-    Arrays are read-only and share the store's memory. As in Ray, a stream is returned
-    as it is, and a ``timeout`` of -1 is none; ValueError for another negative one.
+    GetTimeoutError, ObjectLostError or WorkerCrashedError; ValueError for an object that
+    is neither a reference nor a list, TypeError for a list of other objects.
+    Arrays are read-only and share the store's memory. As in Ray, `get` returns a stream
+    unchanged, and a ``timeout`` of -1 means None; ValueError for another negative one.
     """
     if timeout is not None and timeout < 0:
         if timeout != -1:
@@ -205,15 +203,15 @@ def wait(
 ) -> tuple[list[Any], list[Any]]:
     """Return (ready, not ready) as soon as ``num_returns`` are ready.
 
-    Both lists keep the order given; at most ``num_returns`` are in the first.
-    After ``timeout`` seconds whatever is ready is returned. ``fetch_local``:
-    ready means that the value has been brought to this node. An `ObjectRefGenerator`
+    Both lists keep the order given; the first has at most ``num_returns`` references.
+    Returns those that are ready after ``timeout`` seconds. With ``fetch_local`` a
+    reference is ready once its value is on this node. An `ObjectRefGenerator`
     is ready when `next` would not wait. Raises ValueError
-    for a repeating list, an impossible ``num_returns`` or a negative timeout,
-    TypeError for what is not a list of references.
+    for a repeated reference, an impossible ``num_returns`` or a negative timeout,
+    TypeError for anything but a list of references.
     """
     if type(ray_waitables) is list and (timeout is None or timeout >= 0):
-        # The list that the call before has returned needs no second check.
+        # The list that the last call has returned needs no second check.
         backend = connected()
         if backend is not None:
             again = backend.wait_again(ray_waitables, num_returns, timeout, fetch_local)
@@ -237,13 +235,12 @@ def wait(
 def cancel(
     ray_waitable: ObjectRef | ObjectRefGenerator, *, force: bool = False, recursive: bool = True
 ) -> None:
-    """Take back the task that makes an object; its `get` raises TaskCancelledError.
+    """Cancel the task that makes an object; `get` of the object raises TaskCancelledError.
 
-    A task that has not started never runs. In one that runs KeyboardInterrupt is
-    raised, and what it makes of that is its result; with ``force`` its worker is
-    killed. With ``recursive`` the tasks that it has submitted are cancelled too.
-    A task that is done stays as it is. Raises TypeError for what is not a
-    reference.
+    A task that has not started never runs. In a running task KeyboardInterrupt is
+    raised, which the task may handle; with ``force`` its worker is killed. With
+    ``recursive`` the task's children are cancelled too. A finished task keeps its
+    result. Raises TypeError for anything but a reference.
     """
     ref = ray_waitable
     if isinstance(ref, ObjectRefGenerator):
@@ -254,7 +251,7 @@ def cancel(
 
 
 def _checked(refs: Any, what: str, error: type[Exception]) -> list[Any]:
-    """Return the references, and for `wait` also the streams, of a list of nothing else."""
+    """Return a list of references, for `wait` also of streams; raise for other items."""
     if not isinstance(refs, (list, ObjectRefArray)):
         raise error(f"{what} takes an ObjectRef or a list of them, not {type(refs).__name__}")
     kinds = ObjectRef if what == "get" else (ObjectRef, ObjectRefGenerator)
@@ -266,7 +263,7 @@ def _checked(refs: Any, what: str, error: type[Exception]) -> list[Any]:
 
 
 def _backend_of(refs: Sequence[ObjectRef | ObjectRefArray]) -> Backend:
-    """Return the backend; a reference of one that is gone does not start another."""
+    """Return the backend; raise, and start none, if a reference's cluster is gone."""
     if any_closed(refs):
         raise RaySystemError("the cluster of this reference is gone")
     return current()
@@ -283,7 +280,7 @@ def sleep(seconds: float) -> None:
 
 
 def compute(seconds: float) -> None:
-    """Use one CPU for so many seconds of CPU time."""
+    """Use one CPU for ``seconds`` of CPU time."""
     current().compute(_duration(seconds))
 
 

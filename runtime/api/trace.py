@@ -1,7 +1,7 @@
-"""A run as a Chrome trace, which opens in Perfetto: what ran, moved, was placed and failed.
+"""A run as a Chrome trace, which opens in Perfetto: executions, transfers, placements, failures.
 
 =============== ====== ========================================= =====================
-what            ``ph`` row (process, thread)                     category
+event           ``ph`` row (process, thread)                     category
 =============== ====== ========================================= =====================
 executed range  X      node, worker                              task, actor or call,
                                                                  replay, and marks
@@ -11,13 +11,12 @@ failures, ...   i      the node they name, else ``cluster``      event
 =============== ====== ========================================= =====================
 
 Marks: ``re-execution`` is a range that ran before, or an actor that was created before;
-``error`` one that failed. ``args`` of a range say which array and elements it was,
-which attempt, how many inputs it had and, if known, how long it waited on its node.
+``error`` a range that failed. ``args`` of a range have its array, its elements, the number
+of the attempt, the number of inputs and, if known, the time that it waited on its node.
 
-Slices of one thread never overlap, as viewers expect: what runs beside something on the
-same worker (a concurrent actor's calls), or arrives beside it, gets a thread of its own
-(``worker 3 (2)``). Times are in microseconds on the cluster's clock, to the nanosecond.
-Ranges and transfers of a node that died are gone with it.
+Slices of one thread never overlap, as viewers expect: concurrent calls or transfers of the
+same worker or node get further threads (``worker 3 (2)``). Times are in microseconds on the
+cluster's clock, to the nanosecond. The trace has no ranges and transfers of a node that died.
 """
 
 from __future__ import annotations
@@ -31,39 +30,39 @@ from raytwin.runtime.control.messages import OK
 Event = dict[str, Any]
 
 _COLOURS = {"re-execution": "bad", "replay": "yellow", "error": "terrible"}
-"""Names of the trace format; the last that applies is taken."""
+"""The trace format's names of colours; the last mark that applies decides."""
 _NS = 1_000_000_000
 _ROUNDING_NS = 2
-"""By how much the end of a slice may pass the start of the next one only by rounding."""
+"""The most by which rounding makes the end of a slice pass the start of the next."""
 
 
 @dataclass
 class Recording:
-    """The rows that a cluster keeps of its run, as in `queries`."""
+    """The rows that a cluster records of its run; `queries` describes them."""
 
     ranges: list[list[Any]] = field(default_factory=list)
     transfers: list[list[Any]] = field(default_factory=list)
     placements: list[list[Any]] = field(default_factory=list)
-    happened: list[list[Any]] = field(default_factory=list)
+    gcs_events: list[list[Any]] = field(default_factory=list)
 
     @classmethod
     def of(cls, query: Callable[[str], list[list[Any]]]) -> Recording:
-        """Ask a cluster; `query` is its `Backend.query`."""
+        """Query a cluster; `query` is its `Backend.query`."""
         return cls(query("timeline"), query("transfers"), query("placements"), query("events"))
 
     def events(self) -> list[Event]:
         """Return the trace's events, by time."""
         slices = [_Slice.of_range(row) for row in self.ranges]
         slices += [_Slice.of_transfer(row) for row in self.transfers]
-        _spread(slices)
+        _assign_threads(slices)
         events = [each.event() for each in slices]
         events += [_placement(row) for row in self.placements]
-        events += [_happening(row) for row in self.happened]
+        events += [_gcs_event(row) for row in self.gcs_events]
         return sorted(events, key=lambda event: float(event["ts"]))
 
 
 class _Slice:
-    """Something that took its time, in whole nanoseconds."""
+    """An executed range or a transfer, with times in whole nanoseconds."""
 
     __slots__ = ("args", "begin_ns", "cat", "colour", "end_ns", "name", "pid", "tid")
 
@@ -106,7 +105,7 @@ class _Slice:
         return cls(f"from {where}", "transfer", pid, "transfers", start_s, elapsed_s, args)
 
     def event(self) -> Event:
-        """Return it as an event of the trace."""
+        """Return the slice as an event of the trace."""
         event: Event = {
             "name": self.name,
             "cat": self.cat,
@@ -122,8 +121,8 @@ class _Slice:
         return event
 
 
-def _spread(slices: Iterable[_Slice]) -> None:
-    """Give slices that would overlap threads of their own."""
+def _assign_threads(slices: Iterable[_Slice]) -> None:
+    """Move slices that would overlap to further threads."""
     lanes: dict[tuple[str, str], list[_Slice]] = {}
     for each in sorted(slices, key=lambda each: (each.begin_ns, each.end_ns)):
         ends = lanes.setdefault((each.pid, each.tid), [])
@@ -161,7 +160,7 @@ def _placement(row: list[Any]) -> Event:
     }
 
 
-def _happening(row: list[Any]) -> Event:
+def _gcs_event(row: list[Any]) -> Event:
     """Return an event of the GCS's log; `subject` names a node, a worker or a task."""
     time_s, kind, subject, detail, count = row
     where, _, number = subject.partition(":")

@@ -120,7 +120,7 @@ class SessionActors:
             array = self._context.next_array()
             if pending is not None:
                 pending.append(array)
-            keeper = call.actor if call.rebuilt else b""
+            keeper = call.actor if call.restartable else b""
             if returns == 1 and not (deps or held or call.extra.stream or call.extra.inside):
                 entry = self.client.submitter.call(
                     array, call.extra, call.name, call.max_task_retries, payload, call.hold, keeper

@@ -60,20 +60,20 @@ def excerpt(whole: Recording, most: int, happened: int) -> Excerpt:
     others = [row for row in whole.ranges if not _is_marked(row)]
     moments = sorted(
         [at for row in marked for at in (row[3], row[3] + row[4])]
-        + [row[0] for row in whole.happened if row[1] not in _ROUTINE]
+        + [row[0] for row in whole.gcs_events if row[1] not in _ROUTINE]
     )
     around = _nearest(others, most, moments, lambda row: (row[3], row[4]))
     part = Recording(
         sorted([*marked, *around], key=lambda row: (row[3], row[1], row[2])),
         _nearest(whole.transfers, most, moments, lambda row: (row[2], row[3])),
         _nearest(whole.placements, most, moments, lambda row: (row[0], 0.0)),
-        list(whole.happened),
+        list(whole.gcs_events),
     )
     counts = {
         "executed ranges": (len(part.ranges), len(whole.ranges)),
         "transfers": (len(part.transfers), len(whole.transfers)),
         "placements": (len(part.placements), len(whole.placements)),
-        "events": (sum(row[4] for row in part.happened), happened),
+        "events": (sum(row[4] for row in part.gcs_events), happened),
     }
     return Excerpt(part, {kind: (of - n, of) for kind, (n, of) in counts.items() if n < of})
 

@@ -127,7 +127,7 @@ def check(session: Any, use: Any, mark: Path, strike: Any, near: bool, **options
         with contextlib.suppress(ObjectLostError):
             assert ray.get(ran, timeout=WAIT_S) == 7
     else:
-        with pytest.raises(ObjectLostError, match="has let go of it"):
+        with pytest.raises(ObjectLostError, match="has released it"):
             ray.get(ran, timeout=WAIT_S)
     assert [ray.get(ref, timeout=WAIT_S)[0] for ref in others] == [200, 201, 202, 203, 204]
     assert ray.get(maker.count.remote(), timeout=WAIT_S) == 1

@@ -157,7 +157,7 @@ def test_what_is_too_much_to_remember_is_lost_and_not_left_out(
         ray.sleep(0.02)
     for which in range(2):
         sim.cluster.kill_worker(2, which)
-    with pytest.raises(ObjectLostError, match="has let go of it"):
+    with pytest.raises(ObjectLostError, match="has released it"):
         ray.get(ran, timeout=WAIT_S)
 
 

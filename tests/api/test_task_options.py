@@ -11,7 +11,7 @@ import pytest
 import raytwin as ray
 from raytwin.runtime.api.exceptions import TaskUnschedulableError
 from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
-from raytwin.runtime.api.options.task_options import ONLY_RAYS
+from raytwin.runtime.api.options.task_options import UNSUPPORTED
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -131,7 +131,7 @@ def test_spread_uses_every_node() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        *(({name: 1}, ValueError, f"Ray's option '{name}'") for name in ONLY_RAYS),
+        *(({name: 1}, ValueError, f"Ray's option '{name}'") for name in UNSUPPORTED),
         ({"runtime_env": {"pip": ["x"]}}, ValueError, "env_vars only"),
         ({"runtime_env": {"env_vars": {"A": 1}}}, TypeError, "strings"),
         ({"runtime_env": 1}, TypeError, "dict"),
@@ -158,12 +158,12 @@ def test_what_asks_for_nothing_is_no_option() -> None:
             return 1
 
     defaults = {"enable_task_events": True, "max_calls": 0, "placement_group": "default"}
-    given = {**dict.fromkeys(ONLY_RAYS), **defaults, "placement_group_bundle_index": -1}
+    given = {**dict.fromkeys(UNSUPPORTED), **defaults, "placement_group_bundle_index": -1}
     assert ray.get(nap.options(**given).remote(0.0)) is None
     actor = Actor.options(**given).remote()
     method = actor.f.options(**given)
     assert ray.get(method.remote(), timeout=LIMIT_S) == 1
-    for name in ONLY_RAYS:
+    for name in UNSUPPORTED:
         with pytest.raises(ValueError, match=f"Ray's actor option '{name}'"):
             Actor.options(**{name: 1})
     for name in defaults:

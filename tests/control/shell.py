@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from raytwin.runtime.api.failures import words_of
+from raytwin.runtime.api.failures import error_text
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.core.call_batches import split
 from raytwin.runtime.control.core.ids import object_id
@@ -267,7 +267,7 @@ class Shell:
             text = (
                 value.payload.decode()
                 if value.status == USER_ERROR
-                else words_of(unpack(value.payload))
+                else error_text(unpack(value.payload))
             )
             raise TaskFailed(value.status, text)
         if not value.size:
@@ -279,7 +279,7 @@ class Shell:
         yield lambda: not waiter.missing
         offset = self.client.requests.allocations.pop(oid)
         if offset < 0:
-            raise TaskFailed(USER_ERROR, words_of(self.client.requests.full.pop(oid)))
+            raise TaskFailed(USER_ERROR, error_text(self.client.requests.full.pop(oid)))
         self.node_store.values[offset] = value
         return offset
 

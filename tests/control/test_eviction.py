@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raytwin.runtime.api.failures import words_of
+from raytwin.runtime.api.failures import error_text
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.gcs.array_row import ArrayRow, Done
@@ -135,7 +135,7 @@ def test_pinned_objects_stay_and_the_error_says_what_is_where() -> None:
     assert arena.left == [b"z"]
     (full,) = arena.failed
     assert full == StoreFull(FullCause.IN_USE, 30, 100, pinned=90, spilled=60)
-    text = words_of(full)
+    text = error_text(full)
     for number in ("30 bytes", "store of 100", "90 of its objects are in use", "60 are on disk"):
         assert number in text
     arena.put(b"c", 101)

@@ -45,9 +45,9 @@ def test_failures_and_what_was_around_them_are_kept() -> None:
     ranges[60] = ran(3, 60.0, attempt=1)
     ranges[61] = ran(61, 61.0, kind=REPLAY)
     happened = [[0.0, "node_added", "node:1", "", 1], [80.004, "node_died", "node:1", "", 1]]
-    part = excerpt(Recording(ranges, happened=happened), 7, 2)
+    part = excerpt(Recording(ranges, gcs_events=happened), 7, 2)
     assert numbers(part.recording) == [39, 40, 41, 59, 3, 61, 62, 79, 80, 81]
-    assert part.recording.happened == happened
+    assert part.recording.gcs_events == happened
     assert part.missing == {"executed ranges": (90, 100)}
     check(part.events())
 
@@ -83,7 +83,7 @@ def test_transfers_and_placements_are_those_around_failures() -> None:
 
 def test_events_that_the_gcs_has_forgotten_are_counted() -> None:
     happened = [[1.0, "task_retried", "f", "", 40], [2.0, "node_died", "node:1", "", 1]]
-    assert excerpt(Recording(happened=happened), 5, 100).missing == {"events": (59, 100)}
+    assert excerpt(Recording(gcs_events=happened), 5, 100).missing == {"events": (59, 100)}
 
 
 def test_what_is_whole_says_nothing() -> None:

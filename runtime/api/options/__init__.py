@@ -1,3 +1,3 @@
-"""The options of tasks, actors and `init`: which there are, their types and their checks."""
+"""The options of tasks, actors and `init`: their names, types and checks."""
 
 from __future__ import annotations

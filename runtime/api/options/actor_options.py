@@ -1,4 +1,4 @@
-"""The options of an actor: what ``@remote(...)`` on a class and ``.options`` take."""
+"""The options of an actor, which ``@remote(...)`` on a class and ``.options`` take."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ _LEAST = {
     "max_restarts": -1, "max_task_retries": -1, "max_pending_calls": -1, "max_concurrency": 0,
     "checkpoint_interval": 0,
 }  # fmt: skip
-"""The least value of each option that is a number."""
+"""The least value of each numeric option."""
 
 
 @dataclass(frozen=True)
 class ActorOptions:
-    """Checked options.
+    """Checked options of an actor.
 
-    An actor holds its resources for life; by default it needs none.
+    An actor has its resources until it ends; by default it needs none.
     """
 
     task: TaskOptions = TaskOptions(num_cpus=0, demand="", stream=0)  # noqa: RUF009
-    """Its resources, where it runs, and its environment."""
+    """The actor's resources, scheduling strategy and environment variables."""
     name: str = ""
     namespace: str = ""
     get_if_exists: bool = False
     lifetime: str = "non_detached"
     max_restarts: int = 0
-    """How often it may start again; -1: for ever. Its state is rebuilt."""
+    """The most restarts, each with reconstruction of the state; -1: any number."""
     max_task_retries: int = 0
-    """How often one of its calls may be sent again when it started again."""
+    """How often a caller may send a call again after restarts; -1: any number."""
     max_concurrency: int = 0
-    """Calls that may run at a time; 0: one, or 1,000 for a class with async methods."""
+    """The most concurrent calls; 0: one, or 1,000 for a class with async methods."""
     max_pending_calls: int = -1
-    """Calls of one caller that may be pending, or the next raises; -1 or 0: any number."""
+    """The most pending calls of one caller, whose next call raises; -1 or 0: any number."""
     checkpoint_interval: int = 0
-    """Calls between two checkpoints by ``__ray_save__``; 0: none."""
+    """The number of calls between two checkpoints by ``__ray_save__``; 0: no checkpoints."""
 
     def changed(self, given: dict[str, Any]) -> ActorOptions:
-        """Return these options with others in their place.
+        """Return these options with the given ones changed.
 
         Raises ValueError for an unknown name or an impossible value, TypeError
         for a value of the wrong type.

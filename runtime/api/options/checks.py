@@ -1,11 +1,11 @@
-"""The checks of public arguments before they travel.
+"""Checks public arguments before they are sent.
 
-Messages are encoded as they are and decoded by their types, in another process: a value that
+The sender encodes a message without checks, and the receiver decodes it by its type: a value that
 is not exactly of its field's type would fail there, where no error reaches the program.
 So each check returns exactly an `int`, `float`, `str` or `bytes`, also for a bool, a
-NumPy number or a subclass of `str`, and raises TypeError for values of another type,
-ValueError for what is out of range, in one line that says which argument it was. A
-simulated cluster encodes nothing, and has the same checks.
+NumPy number or a subclass of `str`. It raises TypeError for values of another type and
+ValueError for values out of range, in one line that names the argument. A
+simulated cluster encodes nothing, but has the same checks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from raytwin.runtime.control.core.group_resources import is_of_group
 
 INTEGER_MAX = 2**63 - 1
-"""The greatest that a message can hold, whichever its sign."""
+"""The greatest absolute value of an integer in a message."""
 
 
 def integer(what: str, given: Any, least: int, most: int = INTEGER_MAX, note: str = "") -> int:
-    """Return a whole number from `least` to `most`; `note` explains the least one."""
+    """Return an integer from `least` to `most`; `note` explains `least` in errors."""
     try:
         number = operator.index(given)
     except TypeError:
@@ -38,7 +38,7 @@ def integer(what: str, given: Any, least: int, most: int = INTEGER_MAX, note: st
 def amount(what: str, given: Any) -> float:
     """Return an amount of a resource: a finite number that is not negative.
 
-    Whole ones stay whole, so that they are shown as they were given.
+    Integers stay integers, so that they are shown as they were given.
     """
     if not isinstance(given, Real):
         raise TypeError(f"{what} is a number, not {given!r}")
@@ -72,7 +72,7 @@ def amounts(what: str, given: Any) -> dict[str, float]:
 
 
 def namespace(given: Any) -> str:
-    """Return a namespace, "" for None: the one that is there without it."""
+    """Return a namespace, "" for None, which means the default."""
     if given == "":
         raise ValueError("a namespace is not empty; None gives none")
     return "" if given is None else text("namespace", given)
@@ -86,12 +86,12 @@ def binary(what: str, given: Any) -> bytes:
 
 
 def name_of(function: Any) -> str:
-    """Return what a function or class calls itself, in a form that can be encoded."""
+    """Return the qualified name of a function or class, in a form that can be encoded."""
     return encodable(str(getattr(function, "__qualname__", None) or repr(function)))
 
 
 def encodable(words: str) -> str:
-    """Return a string with what no encoding has (as of a file's name) in escapes."""
+    """Return a string with escapes for characters without an encoding, of a file name say."""
     return words.encode(errors="backslashreplace").decode()
 
 
@@ -99,7 +99,7 @@ def text(what: str, given: Any) -> str:
     """Return a string that can be encoded."""
     if not isinstance(given, str):
         raise TypeError(f"{what} is a string, not {given!r}")
-    plain = str.__str__(given)  # not str(): a subclass may say anything of itself
+    plain = str.__str__(given)  # not str(), as a subclass may override it
     try:
         plain.encode()
     except UnicodeEncodeError as error:

@@ -1,7 +1,7 @@
-"""The options of `init`, checked before it starts a process.
+"""Checks the options of `init` before it starts a process.
 
-`checks` has the types of numbers and strings; whether a cluster can be made with them is
-checked where it is made.
+`checks` has the types of numbers and strings; the backend checks whether a cluster can be made
+with them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _ONLY = {
     "cores_per_host": "sim",
     "object_spilling_dir": "local",
 }
-"""Options that one backend has."""
+"""Options that only one backend has."""
 
 
 def names_of(*takers: Callable[..., Any]) -> list[str]:
-    """Return the options that several functions have together: what they take by name."""
+    """Return the options of several functions: their keyword-only parameters."""
     parameters = [each for taker in takers for each in inspect.signature(taker).parameters.values()]
     return [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
 
@@ -43,9 +43,9 @@ def check_names(backend: str, options: Mapping[str, Any], *takers: Callable[...,
 
 
 def check_directory(what: str, directory: str | os.PathLike[str], make: bool = False) -> None:
-    """Raise ValueError for what no file can be made in, whatever its mode says.
+    """Raise ValueError unless a file can be made in the directory, whatever its mode.
 
-    With `make` it is made if it is not there.
+    With `make`, creates a missing directory.
     """
     import tempfile
 
@@ -61,7 +61,7 @@ def check_directory(what: str, directory: str | os.PathLike[str], make: bool = F
 
 
 def check_file(what: str, path: str | os.PathLike[str]) -> None:
-    """Raise ValueError for what is no file to write to; makes it if it is not there."""
+    """Raise ValueError unless the file can be written; create a missing one."""
     try:
         with open(path, "ab"):
             return
@@ -72,7 +72,7 @@ def check_file(what: str, path: str | os.PathLike[str]) -> None:
 
 
 def check_values(options: Mapping[str, Any]) -> None:
-    """Raise TypeError for what is no path, ValueError for one thing that is given twice."""
+    """Raise TypeError for a path of the wrong type, ValueError for contradicting options."""
     for name in _PATHS & options.keys():
         value = options[name]
         if value is not None and not isinstance(value, (str, os.PathLike)):

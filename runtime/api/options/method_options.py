@@ -1,4 +1,4 @@
-"""An actor's methods: which there are, what ``@method(...)`` and ``.options`` take, their calls."""
+"""An actor's methods: their names, their options (``@method(...)``, ``.options``), their calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_GENERATOR = (
 
 
 def checked(given: dict[str, Any]) -> dict[str, Any]:
-    """Return options as they may travel; None means that it was not given.
+    """Return checked options, ready to be sent; a value of None means the default.
 
     Raises ValueError for an unknown name or an impossible value, TypeError
     for a value of the wrong type.
@@ -55,10 +55,10 @@ def _returns(given: Any) -> int | str:
 
 
 def functions_of(cls: type, handle: type) -> dict[str, Any]:
-    """Return the functions of a class that can be called by a handle of that class.
+    """Return the functions of a class that a `handle` of its actors can call.
 
-    As in Ray special ones are among them, as ``__len__``, if they are the program's own
-    and handles have none of that name.
+    As in Ray, these include special methods such as ``__len__`` that the program has defined,
+    unless handles have their own.
     """
     taken = {name for base in handle.__mro__ for name in vars(base)}
     return {
@@ -70,34 +70,34 @@ def functions_of(cls: type, handle: type) -> dict[str, Any]:
     }
 
 
-def of_kind(function: Any) -> dict[str, Any]:
-    """Return the options that a method has by its kind."""
+def options_by_kind(function: Any) -> dict[str, Any]:
+    """Return the default options of a method: a generator is streaming."""
     generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
     return {"num_returns": STREAMING} if generates else {}
 
 
 @dataclass(slots=True)
 class ActorCall:
-    """A call of an actor's method without its arguments, as a handle knows it."""
+    """A call of an actor's method without its arguments, which a handle describes."""
 
     actor: bytes
     hold: bytes
     """The object whose references keep the actor alive."""
     method: str
     name: str
-    rebuilt: bool
-    """The actor may restart, and then takes the call's inputs once more."""
+    restartable: bool
+    """Whether the actor may restart, and then needs the call's inputs once more."""
     pending_max: int
-    """How many calls of one caller may be pending; 0: any number."""
+    """The most pending calls of one caller; 0: any number."""
     max_task_retries: int
     num_returns: int | str = 1
     retry_exceptions: bool | tuple[type[BaseException], ...] = False
     extra: TaskExtra = field(init=False)
-    """The same for every call."""
+    """The part of the specification that all calls of the method share."""
     returns: int = field(init=False)
-    """How many values the call itself has, besides the items of a stream."""
+    """The number of values of the call itself, besides the items of a stream."""
     limited: bool = field(init=False)
-    """Each call needs a look at the pending ones, or at the errors it is retried for."""
+    """Whether the caller must check the pending calls, or send the errors of retries."""
 
     def __post_init__(self) -> None:
         stream = STREAM if self.num_returns == STREAMING else 0

@@ -1,13 +1,13 @@
-"""``runtime_env.RuntimeEnv``: what a task's or job's environment has, checked when it is made."""
+"""``runtime_env.RuntimeEnv``: the environment of a task or job, which its constructor checks."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from raytwin.runtime.api.modules import refuser
+from raytwin.runtime.api.modules import missing_names
 from raytwin.runtime.api.options.task_options import env_vars as checked
 
-__getattr__ = refuser("runtime_env")
+__getattr__ = missing_names("runtime_env")
 
 
 class RuntimeEnv(dict[str, Any]):

@@ -1,14 +1,14 @@
-"""The values of the option ``scheduling_strategy``: the nodes that a task may run on."""
+"""The values of the option ``scheduling_strategy``, which choose the nodes that may run a task."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from raytwin.runtime.api.ids import TaskID
-from raytwin.runtime.api.modules import refuser
+from raytwin.runtime.api.modules import missing_names
 from raytwin.runtime.api.options.checks import integer, text
 
-__getattr__ = refuser("util.scheduling_strategies")
+__getattr__ = missing_names("util.scheduling_strategies")
 
 
 class PlacementGroupID(TaskID):
@@ -23,8 +23,8 @@ class PlacementGroupID(TaskID):
 class GroupHandle:
     """The part of a placement group's handle that a strategy needs: its ID and its bundles.
 
-    `PlacementGroup`, its one subclass, waits for groups as well, and so needs the calls that
-    take strategies.
+    Its one subclass `PlacementGroup` also waits for groups, with tasks, which themselves need
+    this module.
     """
 
     def __init__(self, group: bytes, bundles: Sequence[dict[str, float]]) -> None:
@@ -38,19 +38,19 @@ class GroupHandle:
 
     @property
     def bundle_count(self) -> int:
-        """How many bundles there are."""
+        """The number of bundles."""
         return len(self._bundles)
 
     @property
     def is_empty(self) -> bool:
-        """Whether this is the handle of no group."""
+        """Whether this handle is of no group."""
         return not self._bundles
 
 
 class NodeAffinitySchedulingStrategy:
-    """Run on one node: there or nowhere, or if ``soft`` elsewhere once it is gone.
+    """Run on one node only; with ``soft``, on another node once it is gone.
 
-    ``node_id`` is a ``NodeID`` of `nodes()`. A hard one whose node is not there
+    ``node_id`` is a ``NodeID`` of `nodes()`. Without ``soft`` a task whose node is gone
     fails with TaskUnschedulableError.
     """
 
@@ -63,11 +63,11 @@ class NodeAffinitySchedulingStrategy:
 
 
 class PlacementGroupSchedulingStrategy:
-    """Run in a placement group: in one bundle, or with -1 in any; with None in none.
+    """Run in a bundle of a placement group (index -1: in any bundle); None: in no group.
 
-    ``placement_group_capture_child_tasks``: what the task submits runs in the
-    group too, unless it says otherwise. Raises TypeError for what is no group and
-    for an index that is no integer.
+    ``placement_group_capture_child_tasks``: the task's children run in the group
+    too, unless they have a strategy of their own. Raises TypeError for a group or an
+    index of the wrong type.
     """
 
     def __init__(

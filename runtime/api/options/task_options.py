@@ -1,4 +1,4 @@
-"""The options of a remote function: what ``@remote(...)`` and ``.options`` take."""
+"""The options of a remote function, which ``@remote(...)`` and ``.options`` take."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = (
     "scheduling_strategy", "runtime_env", "accelerator_type",
 )  # fmt: skip
 
-ONLY_RAYS = {
+UNSUPPORTED = {
     "memory": "nodes do not account for memory: give them a resource of your own",
     "max_calls": "workers are not ended after a number of calls",
     "object_store_memory": "Ray itself does not act on it",
@@ -43,7 +43,7 @@ ONLY_RAYS = {
     "enable_tensor_transport": "values go through the object store",
     "tensor_transport": "values go through the object store",
 }
-"""Options of tasks, actors and methods in Ray that raytwin does not have, and why."""
+"""Ray's options of tasks, actors and methods that raytwin does not have, with the reason."""
 
 _DEFAULTS: dict[str, Any] = {
     "enable_task_events": True,
@@ -51,12 +51,12 @@ _DEFAULTS: dict[str, Any] = {
     "placement_group": "default",
     "placement_group_bundle_index": -1,
 }
-"""The defaults of these options in Ray; those of the others are None."""
+"""The defaults of such options in Ray; the defaults of the others are None."""
 
 EVER = " (for ever)"
-"""The meaning of -1, in errors."""
+"""The explanation of -1 in errors."""
 ACCELERATOR_AMOUNT = 0.001
-"""The amount of ``accelerator_type:X`` that a task takes: it chooses nodes, and limits nothing."""
+"""The amount of ``accelerator_type:X`` that a task takes: it selects nodes, but limits nothing."""
 
 _STREAMS = {"streaming": STREAM, "dynamic": DYNAMIC}
 
@@ -69,12 +69,12 @@ class TaskOptions:
     num_gpus: float = 0
     resources: tuple[tuple[str, float], ...] = ()
     num_returns: int = 1
-    """References per call; 1 for a generator task of either kind."""
+    """The references per call; 1 for a generator task, streaming or dynamic."""
     max_retries: int = RETRIES_DEFAULT
     name: str = ""
     demand: str = "CPU:1"
     stream: int = -1
-    """`STREAM`, `DYNAMIC`, 0 for neither, -1: `STREAM` if it is a generator function."""
+    """`STREAM`, `DYNAMIC` or 0 for neither; -1: `STREAM` for a generator function, else 0."""
     retry_exceptions: bool | tuple[type[BaseException], ...] = False
     scheduling_strategy: str | NodeAffinitySchedulingStrategy | PlacementGroupSchedulingStrategy = (
         "DEFAULT"
@@ -82,10 +82,10 @@ class TaskOptions:
     env_vars: tuple[tuple[str, str], ...] = ()
     accelerator_type: str = ""
     plain: bool = True
-    """Nothing of it needs a `TaskExtra`, but perhaps `stream`."""
+    """Whether no option needs a `TaskExtra`, except perhaps `stream`."""
 
     def changed(self, given: dict[str, Any]) -> TaskOptions:
-        """Return these options with others in their place.
+        """Return these options with the given ones changed.
 
         Raises ValueError for an unknown name or an impossible value, TypeError
         for a value of the wrong type.
@@ -124,21 +124,21 @@ class TaskOptions:
 def options_given(kind: str, names: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
     """Return the options with a value; None means the default.
 
-    Raises ValueError for unknown ones, and for those of Ray's that raytwin does not have,
-    unless they are as they are in Ray by themselves.
+    Raises ValueError for unknown options, and for Ray's options that raytwin does not have,
+    unless they have Ray's default.
     """
     found = {}
     for name, value in given.items():
         if name in names:
             if value is not None:
                 found[name] = value
-        elif name not in ONLY_RAYS:
+        elif name not in UNSUPPORTED:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
             raise ValueError(f"raytwin has no {kind}option {name!r}: {hint}")
         elif type(value) is not type(_DEFAULTS.get(name)) or value != _DEFAULTS.get(name):
             raise ValueError(
-                f"raytwin does not have Ray's {kind}option {name!r}: {ONLY_RAYS[name]}"
+                f"raytwin does not have Ray's {kind}option {name!r}: {UNSUPPORTED[name]}"
                 " (docs/api.md)"
             )
     return found
@@ -153,12 +153,12 @@ def _resources(resources: Any) -> tuple[tuple[str, float], ...]:
 
 
 def returns(given: Any) -> int:
-    """Return a checked ``num_returns`` that is a number."""
+    """Return a checked numeric ``num_returns``."""
     return integer("num_returns", given, 0, RETURNS_MAX)
 
 
 def _returns(given: Any) -> tuple[int, int]:
-    """Return (references per call, stream) of a ``num_returns``."""
+    """Return (references per call, stream) for a ``num_returns``."""
     if isinstance(given, str):
         if given not in _STREAMS:
             raise ValueError(f"num_returns is a number, 'streaming' or 'dynamic', not {given!r}")
@@ -167,7 +167,7 @@ def _returns(given: Any) -> tuple[int, int]:
 
 
 def exception_classes(given: Any) -> bool | tuple[type[BaseException], ...]:
-    """Return a checked ``retry_exceptions``. Raises TypeError for what is none."""
+    """Return a checked ``retry_exceptions``. Raises TypeError for any other type."""
     if isinstance(given, bool):
         return given
     if given is None:
@@ -181,7 +181,7 @@ def exception_classes(given: Any) -> bool | tuple[type[BaseException], ...]:
 
 
 def strategy(given: Any) -> Any:
-    """Return a scheduling strategy. Raises ValueError for what is none."""
+    """Return a checked scheduling strategy. Raises ValueError for anything else."""
     if isinstance(given, NodeAffinitySchedulingStrategy | PlacementGroupSchedulingStrategy):
         return given
     if isinstance(given, str) and given in ("DEFAULT", "SPREAD"):
@@ -195,8 +195,8 @@ def strategy(given: Any) -> Any:
 def env_vars(runtime_env: Any) -> tuple[tuple[str, str], ...]:
     """Return the environment variables of a ``runtime_env``.
 
-    Raises ValueError for anything else in it: raytwin's processes share the
-    driver's files and packages, so nothing else can be set up for one task.
+    Raises ValueError for other keys: raytwin's processes share the driver's files
+    and packages, so nothing else can be set up for one task.
     """
     if not isinstance(runtime_env, Mapping):
         raise TypeError(f"runtime_env is a dict, not {runtime_env!r}")

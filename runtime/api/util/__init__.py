@@ -1,6 +1,6 @@
-"""``raytwin.util``: what Ray has under ``ray.util`` and raytwin has too.
+"""``raytwin.util``: the part of ``ray.util`` that raytwin has.
 
-Libraries on top of tasks and actors; they use nothing but the API itself.
+These are libraries on top of tasks and actors, which use only the API itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def get_node_ip_address() -> str:
 
 
 def list_named_actors(all_namespaces: bool = False) -> list[Any]:
-    """Return the names of this namespace's actors, or ``{"namespace", "name"}`` of all."""
+    """Return the names of this namespace's actors, or ``{"namespace", "name"}`` of all actors."""
     rows = current().query("names")
     if all_namespaces:
         return [{"name": name, "namespace": namespace} for namespace, name in rows]
@@ -54,14 +54,14 @@ def as_completed(
 ) -> Iterator[Any]:
     """Yield values, or references to them, as they become ready.
 
-    ``chunk_size`` values at most are fetched at once.
+    Fetches at most ``chunk_size`` values at once.
     """
     if chunk_size < 1:
         raise ValueError(f"a chunk of {chunk_size} values")
     left = list(refs)
     while left:
         wait(left, num_returns=1)
-        # All that are ready by now, and no more than a chunk.
+        # All references that are ready now, but at most a chunk.
         ready, left = wait(left, num_returns=min(chunk_size, len(left)), timeout=0)
         yield from ready if yield_obj_refs else get(ready)
 
@@ -75,7 +75,7 @@ def map_unordered(
 ) -> Iterator[Any]:
     """Yield ``fn``'s value for each item as it becomes ready.
 
-    At most ``backpressure_size`` tasks are under way; None: all at once.
+    At most ``backpressure_size`` tasks run or wait at a time; None: all.
     """
     if backpressure_size is not None and backpressure_size < chunk_size:
         raise ValueError("backpressure_size is at least chunk_size")

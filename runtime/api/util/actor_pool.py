@@ -1,9 +1,9 @@
-"""A pool of actors that share work: an idle actor takes the next piece.
+"""A pool of actors that share work: an idle actor takes the next item.
 
-Work is ``(function, value)``; ``function(actor, value)`` makes one actor call and
-returns its reference. A piece is *started* on an idle actor or waits for one, and
-gets a number when it starts. An actor is idle again once the result of its piece
-has been collected, so a pool stands still unless its results are collected.
+A work item is ``(function, value)``; ``function(actor, value)`` makes one actor call and
+returns its reference. The pool starts an item on an idle actor, or the item waits for
+one; it gets a number when it starts. An actor is idle again once the program has
+collected the item's result, so a pool stalls unless its results are collected.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from raytwin.runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.modules import explains_missing_attributes, missing_names
 from raytwin.runtime.api.tasks import get, wait
 
-__getattr__ = refuser("util.actor_pool")
+__getattr__ = missing_names("util.actor_pool")
 Work = Callable[[Any, Any], Any]
 
 
-@says_what_is_missing("ActorPool")
+@explains_missing_attributes("ActorPool")
 class ActorPool:
-    """Distributes calls over actors; see the module."""
+    """Distributes calls among actors; see the module."""
 
     def __init__(self, actors: Iterable[Any]) -> None:
         self._idle = list(actors)
         self._waiting: deque[tuple[Work, Any]] = deque()
         self._running: dict[int, tuple[Any, Any]] = {}
-        """By number: (reference or list of them, actor); uncollected."""
+        """{number: (reference or list of them, actor)} of uncollected items."""
         self._started = 0
         self._next = 0
-        """Number of the piece whose result `get_next` returns."""
+        """The number of the item whose result `get_next` returns."""
 
     def submit(self, fn: Work, value: Any) -> None:
-        """Have ``fn(actor, value)`` called with the next actor that is free."""
+        """Call ``fn(actor, value)`` with the next idle actor."""
         if self._idle:
             actor = self._idle.pop()
             self._running[self._started] = (fn(actor, value), actor)
@@ -42,29 +42,29 @@ class ActorPool:
             self._waiting.append((fn, value))
 
     def map(self, fn: Work, values: Iterable[Any]) -> Iterator[Any]:
-        """Submit all values now; return an iterator of results in their order.
+        """Submit all values now; return an iterator over the results in order.
 
-        Results of earlier submissions that were not collected are dropped.
+        Drops uncollected results of earlier submissions.
         """
         self._submit_all(fn, values)
         return self._collect(self.get_next)
 
     def map_unordered(self, fn: Work, values: Iterable[Any]) -> Iterator[Any]:
-        """As `map`, but each result as soon as it is there."""
+        """Submit all values, as `map`; the iterator yields each result as soon as it is there."""
         self._submit_all(fn, values)
         return self._collect(self.get_next_unordered)
 
     def has_next(self) -> bool:
-        """Whether there are results to collect, here already or still to come."""
+        """Whether there are results to collect, now or later."""
         return bool(self._running)
 
     def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
         """Return the next result in the order of submission.
 
-        Raises StopIteration if there is none to come, TimeoutError if it is not
-        there after ``timeout`` seconds (with ``ignore_if_timedout`` it will not
-        be returned later either), ValueError if `get_next_unordered` has gone
-        past it, and what the call itself raised.
+        Raises StopIteration if there is no further result, TimeoutError if it is not
+        there after ``timeout`` seconds (``ignore_if_timedout`` then drops the
+        result), ValueError if `get_next_unordered` has returned a later one, and the
+        call's own exception.
         """
         self._check_any()
         if self._next not in self._running:
@@ -76,9 +76,9 @@ class ActorPool:
     def get_next_unordered(
         self, timeout: float | None = None, ignore_if_timedout: bool = False
     ) -> Any:
-        """Return the result that is there first; raises as `get_next`.
+        """Return the first result that is ready; raises as `get_next`.
 
-        With ``ignore_if_timedout`` it is the oldest call whose result is dropped.
+        ``ignore_if_timedout`` drops the result of the oldest call.
         """
         self._check_any()
         numbers = list(self._running)
@@ -104,7 +104,7 @@ class ActorPool:
 
     def _submit_all(self, fn: Work, values: Iterable[Any]) -> None:
         while self._running:
-            # Each takes the next piece that waits along.
+            # Each actor takes a waiting item, which is dropped in turn.
             self._release(next(iter(self._running)))
         for value in values:
             self.submit(fn, value)
@@ -118,14 +118,14 @@ class ActorPool:
             raise StopIteration("the pool has no results to come")
 
     def _ready(self, numbers: list[int], timeout: float | None) -> list[int]:
-        """Return the number of a piece that is done, [] if none is in time."""
+        """Return the number of a finished item, [] if none finishes in time."""
         # The references of one call are ready together, so the first one is enough.
         by_ref = {_first(self._running[number][0]): number for number in numbers}
         done, _ = wait(list(by_ref), num_returns=1, timeout=timeout)
         return [by_ref[ref] for ref in done]
 
     def _take(self, number: int | None, ready: bool) -> Any:
-        """Collect a result; if it is not `ready` drop it and say so."""
+        """Collect a result; if it is not `ready`, drop it and raise TimeoutError."""
         if number is None:
             raise TimeoutError("no result in time")
         refs = self._release(number)
@@ -134,7 +134,7 @@ class ActorPool:
         return get(refs)
 
     def _release(self, number: int) -> Any:
-        """Forget a piece and let its actor go on; return its references."""
+        """Remove an item and give its actor the next one; return the item's references."""
         refs, actor = self._running.pop(number)
         self._next = max(self._next, number + 1)
         self._free(actor)

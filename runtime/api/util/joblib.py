@@ -1,6 +1,6 @@
 """joblib on a cluster: ``register_ray()``, then ``parallel_backend("ray")``.
 
-joblib's backend for a pool runs on `pool.Pool`. Needs the extra
+joblib's backend for a pool runs on `pool.Pool`. It needs the extra
 ``raytwin[joblib]``.
 """
 
@@ -10,17 +10,17 @@ from typing import Any
 
 from raytwin.runtime.api.backend import current
 from raytwin.runtime.api.lifecycle import cluster_resources
-from raytwin.runtime.api.modules import refuser
+from raytwin.runtime.api.modules import missing_names
 from raytwin.runtime.api.util.pool import Pool
 
-__getattr__ = refuser("util.joblib")
+__getattr__ = missing_names("util.joblib")
 
 _OF_PROCESSES = {"context", "max_nbytes", "mmap_mode", "temp_folder", "verbose"}
-"""Options that `Parallel` always passes, for processes that it starts itself."""
+"""Options that `Parallel` always passes, and that only concern processes of its own."""
 
 
 def register_ray() -> None:
-    """Make ``"ray"`` a backend of joblib. Raises ImportError if joblib is not there."""
+    """Make ``"ray"`` a backend of joblib. Raises ImportError without joblib."""
     try:
         from joblib import register_parallel_backend
         from joblib._parallel_backends import MultiprocessingBackend
@@ -47,7 +47,7 @@ def register_ray() -> None:
         def effective_n_jobs(self, n_jobs: int) -> int:
             if n_jobs == 0:
                 raise ValueError("n_jobs == 0 in Parallel has no meaning")
-            current()  # where there is no cluster, the pool would start one
+            current()  # starts a cluster if there is none, as the pool would
             most = max(1, int(cluster_resources().get("CPU", 1)))
             return most if n_jobs is None or n_jobs < 0 else min(n_jobs, most)
 

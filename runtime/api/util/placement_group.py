@@ -1,4 +1,4 @@
-"""Placement groups: resources reserved together, for tasks to run in."""
+"""Placement groups: bundles of resources that are reserved together, in which tasks run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from raytwin.runtime.api.backend import ObjectRef, current
 from raytwin.runtime.api.exceptions import GetTimeoutError, TaskPlacementGroupRemoved
-from raytwin.runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.modules import explains_missing_attributes, missing_names
 from raytwin.runtime.api.options.checks import amounts, text
 from raytwin.runtime.api.options.scheduling_strategies import (
     GroupHandle,
@@ -18,21 +18,21 @@ from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_number
 from raytwin.runtime.control.core.resources import format_demand
 from raytwin.runtime.control.scheduling.placement_groups import STRATEGIES
 
-__getattr__ = refuser("util.placement_group")
+__getattr__ = missing_names("util.placement_group")
 
 
-@says_what_is_missing("PlacementGroup")
+@explains_missing_attributes("PlacementGroup")
 class PlacementGroup(GroupHandle):
-    """A handle of a group; it may be sent to tasks."""
+    """A handle of a placement group; the program may send it to tasks."""
 
     @staticmethod
     def empty() -> PlacementGroup:
-        """Return the handle of no group."""
+        """Return a handle of no group."""
         return PlacementGroup(bytes(ARRAY_BYTES), [])
 
     def ready(self) -> ObjectRef:
         """Return a reference to this handle that is ready once the group is reserved."""
-        task = _itself.options(scheduling_strategy=PlacementGroupSchedulingStrategy(self))
+        task = _return_group.options(scheduling_strategy=PlacementGroupSchedulingStrategy(self))
         ref: ObjectRef = task.remote(self)
         return ref
 
@@ -62,7 +62,7 @@ class PlacementGroup(GroupHandle):
 
 
 @remote(num_cpus=0, name="placement_group_ready")
-def _itself(group: PlacementGroup) -> PlacementGroup:
+def _return_group(group: PlacementGroup) -> PlacementGroup:
     return group
 
 
@@ -74,11 +74,11 @@ def placement_group(
 ) -> PlacementGroup:
     """Reserve bundles of resources, all or none; `PlacementGroup.wait` waits until they are.
 
-    ``strategy``: PACK and SPREAD put bundles on few or many nodes if they can;
-    STRICT_PACK on one node, STRICT_SPREAD each on a node of its own, or they
-    wait. A group is removed with its driver's job, unless its ``lifetime`` is
-    ``"detached"``; its name is known to that job, a detached one's to all. Raises
-    ValueError for bundles or strategies that cannot be, or a name that another
+    ``strategy``: PACK and SPREAD put bundles on few or many nodes if possible;
+    STRICT_PACK puts all on one node, STRICT_SPREAD each on a node of its own, or the
+    group waits. A group ends with its driver's job, unless its ``lifetime`` is
+    ``"detached"``; only that job knows its name, all jobs know a detached group's. Raises
+    ValueError for impossible bundles or strategies, or a name that another
     group has, TypeError for amounts that are no numbers or names that are no strings.
     """
     if not isinstance(bundles, list) or not bundles:
@@ -101,9 +101,9 @@ def placement_group(
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:
-    """Give a group's resources back; tasks in it end with TaskPlacementGroupRemoved.
+    """Release a group's resources; tasks in it end with TaskPlacementGroupRemoved.
 
-    Another job's group stays unless it is detached: that is noted as ``refused`` in the event log.
+    Another job's group stays unless it is detached; the event log has an event ``refused`` then.
     """
     if not isinstance(placement_group, PlacementGroup):
         raise TypeError(f"remove_placement_group takes a PlacementGroup, not {placement_group!r}")
@@ -112,16 +112,16 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
     """Return the group of that name. Raises ValueError if there is none."""
-    rows = [row for row in _known("groups_there") if row[1] == placement_group_name != ""]
+    rows = [row for row in _visible_groups("groups_there") if row[1] == placement_group_name != ""]
     if not rows:
         raise ValueError(f"there is no placement group {placement_group_name!r}")
-    # The job's own goes before a detached one of another job.
+    # The job's own group takes precedence over a detached one of another job.
     row = min(rows, key=lambda row: bool(row[6]))
     return PlacementGroup(bytes.fromhex(row[0]), row[2])
 
 
-def _known(kind: str) -> list[Any]:
-    """Return the rows of the groups of the calling code's job, and of all detached ones."""
+def _visible_groups(kind: str) -> list[Any]:
+    """Return the rows of the groups of the calling code's job, and of all detached groups."""
     here = current().job_number
     return [
         row for row in current().query(kind) if row[6] or job_number(bytes.fromhex(row[0])) == here
@@ -129,16 +129,16 @@ def _known(kind: str) -> list[Any]:
 
 
 def get_current_placement_group() -> PlacementGroup | None:
-    """Return the group that the running task or actor is in, None outside of any."""
+    """Return the running task's or actor's placement group, None outside of any."""
     group = group_of_caller().partition("/")[0]
-    rows = [row for row in _known("groups") if row[0] == group] if group else []
+    rows = [row for row in _visible_groups("groups") if row[0] == group] if group else []
     return PlacementGroup(bytes.fromhex(group), rows[0][2]) if rows else None
 
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
-    """Return a row of the table, or without an argument {ID: row} of all groups.
+    """Return a group's row of the table, or without an argument {ID: row} of all groups.
 
-    That is those of the calling code's job, and detached ones.
+    All groups are those of the calling code's job and detached ones.
 
     Keys as in Ray: ``placement_group_id``, ``name``, ``bundles``,
     ``bundles_to_node_id``, ``strategy``, ``state`` (PENDING, CREATED,
@@ -153,6 +153,6 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
             "strategy": strategy,
             "state": state,
         }
-        for group, name, bundles, nodes, strategy, state, _ in _known("groups")
+        for group, name, bundles, nodes, strategy, state, _ in _visible_groups("groups")
     }
     return table if placement_group is None else table.get(placement_group.id.hex(), {})

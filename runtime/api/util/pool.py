@@ -1,7 +1,7 @@
 """``multiprocessing.Pool`` on a cluster: each process is an actor, and chunks are its calls.
 
-Chunks go to the actors in turn. The initializer runs in each actor's constructor. Nothing of
-a pool is a thread or a process of its own; it behaves alike in real and virtual time.
+Chunks go to the actors in turn. The initializer runs in each actor's constructor. A pool has no
+threads or processes of its own, and behaves alike in real and virtual time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from raytwin.runtime.api.actors import ActorClass, kill
 from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.api.lifecycle import cluster_resources, init, is_initialized
-from raytwin.runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.modules import explains_missing_attributes, missing_names
 from raytwin.runtime.api.tasks import get, wait
 
-__getattr__ = refuser("util.multiprocessing")
+__getattr__ = missing_names("util.multiprocessing")
 __path__: list[str] = []
 
 CHUNKS_PER_PROCESS = 4
@@ -52,7 +52,7 @@ class _Process:
         return outcomes
 
 
-@says_what_is_missing("AsyncResult")
+@explains_missing_attributes("AsyncResult")
 class AsyncResult:
     """The result of `apply_async` (one value) or `map_async` (a list)."""
 
@@ -63,7 +63,7 @@ class AsyncResult:
         callback: Callback | None,
         error_callback: ErrorCallback | None,
     ) -> None:
-        """One of the call-backs is called once all is done, and has returned before `get` does."""
+        """Wait for the chunks; a callback runs when all are done, before `get` returns."""
         self._chunks = chunks
         self._single = single
         self._called = threading.Event()
@@ -73,16 +73,16 @@ class AsyncResult:
             self._called.set()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until all is done, or for ``timeout`` seconds."""
+        """Wait until all calls are done, or for ``timeout`` seconds."""
         if self._all_there(timeout):
             self._called.wait(timeout)
 
     def ready(self) -> bool:
-        """Whether all is done."""
+        """Whether all calls are done."""
         return self._called.is_set() and self._all_there(0)
 
     def successful(self) -> bool:
-        """Whether no call raised. Raises ValueError while not all is done."""
+        """Whether no call raised. Raises ValueError while a call is not done."""
         if not self.ready():
             raise ValueError("it is not done yet")
         try:
@@ -110,7 +110,7 @@ class AsyncResult:
         return values[0] if self._single else values
 
     def _call_back(self, callback: Callback | None, error_callback: ErrorCallback | None) -> None:
-        """Call one of them once all is done, on the thread that completes futures."""
+        """Have the thread that completes futures call one of the callbacks when all are done."""
         futures = [chunk.future() for chunk in self._chunks]
         left = itertools.count(len(futures) - 1, -1)
 
@@ -144,7 +144,7 @@ class IMapIterator:
     """The values of `imap` or `imap_unordered`."""
 
     def __init__(self, processes: int, submit: Iterator[ObjectRef]) -> None:
-        self._ahead = 2 * processes
+        self._chunks_max = 2 * processes
         self._submit = submit
         self.ordered = True
         self._chunks: list[ObjectRef] = []
@@ -157,12 +157,12 @@ class IMapIterator:
         return self.next()
 
     def next(self, timeout: float | None = None) -> Any:
-        """Return the next value, or raise what its call did.
+        """Return the next value, or raise the exception of its call.
 
         Raises multiprocessing.TimeoutError, and StopIteration at the end.
         """
         while not self._values:
-            room = self._ahead - len(self._chunks)
+            room = self._chunks_max - len(self._chunks)
             self._chunks += itertools.islice(self._submit, room)
             if not self._chunks:
                 raise StopIteration
@@ -175,12 +175,12 @@ class IMapIterator:
         return _value(self._values.popleft())
 
 
-@says_what_is_missing("Pool")
+@explains_missing_attributes("Pool")
 class Pool:
-    """Runs functions in a pool of ``processes`` at once; see `multiprocessing.pool.Pool`.
+    """Runs functions in a pool of ``processes``; see `multiprocessing.pool.Pool`.
 
     Starts a cluster if there is none. ``processes`` is at most the number of
-    the cluster's CPUs, and that by default. ``ray_remote_args`` are options of
+    the cluster's CPUs, which is the default. ``ray_remote_args`` are options of
     the actors, which take one CPU each. Raises ValueError for an impossible number of
     processes, and for ``maxtasksperchild``: an actor lives as long as its pool.
     """
@@ -255,7 +255,7 @@ class Pool:
         callback: Callback | None = None,
         error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
-        """Start a call; one of the call-backs is called with what became of it."""
+        """Start a call; when it ends, one of the callbacks gets its value or its exception."""
         self._check(func)
         chunk = self._submit(func, [(tuple(args), dict(kwargs or {}))])
         return AsyncResult([chunk], True, callback, error_callback)
@@ -279,7 +279,7 @@ class Pool:
     def map_async(
         self, func: Callable[..., Any], iterable: Iterable[Any], *more: Any, **named: Any
     ) -> AsyncResult:
-        """Start a `map`; what else it takes is that of `starmap_async`."""
+        """Start a `map`; further arguments are those of `starmap_async`."""
         return self.starmap_async(func, ((x,) for x in iterable), *more, **named)
 
     def map(
@@ -297,7 +297,7 @@ class Pool:
     def imap(
         self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1
     ) -> IMapIterator:
-        """Yield ``func(x)`` in order; the iterable is read as room comes."""
+        """Yield ``func(x)`` in order; read the iterable only as the pool takes more chunks."""
         self._check(func, chunksize)
         chunks = self._submit_all(func, ((x,) for x in iterable), chunksize)
         return IMapIterator(self.processes, chunks)
@@ -305,23 +305,23 @@ class Pool:
     def imap_unordered(
         self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1
     ) -> IMapIterator:
-        """As `imap`, but each value as it comes."""
+        """Yield ``func(x)`` as the values come; else as `imap`."""
         values = self.imap(func, iterable, chunksize)
         values.ordered = False
         return values
 
     def close(self) -> None:
-        """Take no more calls."""
+        """Accept no more calls."""
         self._closed = True
 
     def terminate(self) -> None:
-        """Take no more calls, and end the actors: of calls not done `get` raises RayActorError."""
+        """Accept no more calls, and kill the actors: unfinished calls fail with RayActorError."""
         self._closed = True
         for actor in self._actors:
             kill(actor)
 
     def join(self) -> None:
-        """Wait until all calls are done. Raises ValueError while the pool takes more."""
+        """Wait until all calls are done. Raises ValueError before `close` or `terminate`."""
         if not self._closed:
             raise ValueError("Pool is still running")
         if self._last:

@@ -1,8 +1,8 @@
 """A first-in first-out queue that drivers, tasks and actors share.
 
-It lives in an actor of its own; a `Queue` is a handle that may be sent anywhere.
-A `get` or `put` that has to wait does so in a coroutine of that actor, at
-most as many at a time as its ``max_concurrency``.
+The queue lives in an actor of its own; a `Queue` is a handle that the program may send
+anywhere. A `get` or `put` that has to wait does so in a coroutine of the actor, whose
+``max_concurrency`` limits their number.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Any
 
 from raytwin.runtime.api.actors import ActorClass, kill
 from raytwin.runtime.api.exceptions import RayActorError
-from raytwin.runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.modules import explains_missing_attributes, missing_names
 from raytwin.runtime.api.tasks import get, wait
 
-__getattr__ = refuser("util.queue")
+__getattr__ = missing_names("util.queue")
 
 
 class Empty(queue.Empty):
-    """There is no item, or none came in time."""
+    """The queue has no item, or got none in time."""
 
 
 class Full(queue.Full):
-    """There is no room, or none came to be in time."""
+    """The queue has no room, or got none in time."""
 
 
-@says_what_is_missing("Queue")
+@explains_missing_attributes("Queue")
 class Queue:
     """A distributed queue, with the methods of the standard library's.
 
-    ``maxsize`` is in items, 0 for no limit; ``actor_options`` are those of the
-    actor that holds them.
+    ``maxsize`` is in items, 0 for no limit; ``actor_options`` are options of the
+    queue's actor.
     """
 
     def __init__(self, maxsize: int = 0, actor_options: dict[str, Any] | None = None) -> None:
@@ -44,11 +44,11 @@ class Queue:
         return self.size()
 
     def size(self) -> int:
-        """Return how many items there are."""
+        """Return the number of items."""
         return int(get(self._live().size.remote()))
 
     def qsize(self) -> int:
-        """Return how many items there are."""
+        """Return the number of items."""
         return self.size()
 
     def empty(self) -> bool:
@@ -56,7 +56,7 @@ class Queue:
         return self.size() == 0
 
     def full(self) -> bool:
-        """Whether there is no room; never, for a queue without limit."""
+        """Whether there is no room; always False for a queue without limit."""
         return 0 < self.maxsize <= self.size()
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
@@ -64,26 +64,26 @@ class Queue:
 
         Without ``block`` it does not wait; ValueError for a negative timeout.
         """
-        wait_s = _patience(block, timeout)
+        wait_s = _wait_seconds(block, timeout)
         if not get(self._live().put.remote(item, wait_s)):
             raise Full("the queue is full")
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Remove the oldest item and return it; raises Empty, else as `put`."""
-        items = get(self._live().get.remote(_patience(block, timeout)))
+        """Remove and return the oldest item. Raises Empty; arguments as in `put`."""
+        items = get(self._live().get.remote(_wait_seconds(block, timeout)))
         if not items:
             raise Empty("the queue is empty")
         return items[0]
 
     async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Add an item, as `put` does, while the event loop goes on."""
-        wait_s = _patience(block, timeout)
+        """Add an item, as `put` does, without blocking the event loop."""
+        wait_s = _wait_seconds(block, timeout)
         if not await self._live().put.remote(item, wait_s):
             raise Full("the queue is full")
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Remove the oldest item and return it, as `get` does, while the event loop goes on."""
-        items = await self._live().get.remote(_patience(block, timeout))
+        """Remove and return the oldest item, as `get` does, without blocking the event loop."""
+        items = await self._live().get.remote(_wait_seconds(block, timeout))
         if not items:
             raise Empty("the queue is empty")
         return items[0]
@@ -93,7 +93,7 @@ class Queue:
         self.put(item, block=False)
 
     def get_nowait(self) -> Any:
-        """Remove the oldest item and return it, or raise Empty."""
+        """Remove and return the oldest item, or raise Empty."""
         return self.get(block=False)
 
     def put_nowait_batch(self, items: Iterable[Any]) -> None:
@@ -122,7 +122,7 @@ class Queue:
     def shutdown(self, force: bool = False, grace_period_s: float = 5) -> None:
         """End the queue's actor, and the items with it.
 
-        Calls that it has may end within ``grace_period_s``; with ``force`` it is
+        Pending calls may end within ``grace_period_s``; with ``force`` the actor is
         killed at once. Later calls raise RayActorError.
         """
         actor, self.actor = self.actor, None
@@ -138,8 +138,8 @@ class Queue:
         return self.actor
 
 
-def _patience(block: bool, timeout: float | None) -> float | None:
-    """Return for how many seconds to wait, None for ever."""
+def _wait_seconds(block: bool, timeout: float | None) -> float | None:
+    """Return the seconds to wait, None for no limit."""
     if not block:
         return 0.0
     if timeout is not None and timeout < 0:
@@ -148,7 +148,7 @@ def _patience(block: bool, timeout: float | None) -> float | None:
 
 
 class _Items:
-    """The actor. What it cannot do it says in its answer, which costs no traceback."""
+    """The queue's actor. Its replies report failures as values, which cost no traceback."""
 
     def __init__(self, maxsize: int) -> None:
         self._queue: asyncio.Queue[Any] = asyncio.Queue(maxsize)
@@ -156,7 +156,7 @@ class _Items:
     async def put(self, item: Any, wait_s: float | None) -> bool:
         """Return whether there was room."""
         if wait_s != 0 or not self._queue.full():
-            # Not `wait_for` with 0: that gives up before it has tried.
+            # Not `wait_for` with 0, which times out before it has tried.
             try:
                 await asyncio.wait_for(self._queue.put(item), wait_s or None)
             except TimeoutError:
@@ -174,7 +174,7 @@ class _Items:
         return []
 
     async def put_batch(self, items: list[Any]) -> int | None:
-        """Return None, or how many are there if there is not room for all."""
+        """Add all items and return None, or return the size if there is not room for all."""
         size = self._queue.qsize()
         if 0 < self._queue.maxsize < size + len(items):
             return size
@@ -183,7 +183,7 @@ class _Items:
         return None
 
     async def get_batch(self, count: int) -> tuple[list[Any], int]:
-        """Return so many items, none if there are fewer; and how many there were."""
+        """Return (`count` items or none if there are fewer, the former size)."""
         size = self._queue.qsize()
         if size < count:
             return [], size
