@@ -90,6 +90,13 @@ def retries_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatcher, "_retry", wrong)
 
 
+def items_without_task(patch: pytest.MonkeyPatch) -> None:
+    """The GCS takes the number of a stream's item for the number of its task."""
+    for module in ("array_row", "lineage"):
+        name = f"raytwin.runtime.control.gcs.{module}.task_of"
+        patch.setattr(name, lambda index: index)
+
+
 def never_replayed(patch: pytest.MonkeyPatch) -> None:
     """An actor starts again as if it had never been called."""
     restore = ActorReconstruction.restore
@@ -194,12 +201,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         ("value ", "Violation", "RaySystemError", "resources:"),
     ),
     "retries are forgotten": (retries_lost, ("value ",)),
-    "items of streams have no task": (
-        lambda patch: patch.setattr(
-            "raytwin.runtime.control.gcs.array_row.task_of", lambda index: index
-        ),
-        ("value ",),
-    ),
+    "items of streams have no task": (items_without_task, ("value ",)),
     "borrowers are not counted": (mutant_without(ReferenceCounter, "_on_update"), ("value ",)),
     "an owner's death is nobody's news": (
         mutant_without(ReleaseManager, "owner_died"),

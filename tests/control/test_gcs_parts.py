@@ -17,7 +17,7 @@ from raytwin.runtime.control.gcs.array_row import ArrayRow, Done
 from raytwin.runtime.control.gcs.array_store import LOST_S
 from raytwin.runtime.control.gcs.event_log import EVENTS_MAX
 from raytwin.runtime.control.gcs.gcs import Gcs
-from raytwin.runtime.control.gcs.lineage import SPEC_BYTES, Lineage, placed_again, refusal
+from raytwin.runtime.control.gcs.lineage import SPEC_BYTES, Lineage, placed_again, recipe, refusal
 from raytwin.runtime.control.gcs.node_table import FailureDetector
 from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.messages import (
@@ -191,10 +191,10 @@ def test_a_lost_value_is_found_where_it_was_made_again() -> None:
     for index in range(10):
         done(row, index, 1, 1, 500)
     row.lose_node(1, BURNT)
-    assert row.recipe(3) is row.recipe(9) is not None
+    assert recipe(row, 3) is recipe(row, 9) is not None
     assert not row.pending(3, {2})
     row.accept(again, 2)
-    assert row.recipe(3) is again and row.recipe(5) is not again
+    assert recipe(row, 3) is again and recipe(row, 5) is not again
     assert row.pending(3, {2}) and not row.pending(5, {2})
     done(row, 3, 2, 2)
     assert not row.overlaps and not row.pending(3, {2})
@@ -203,7 +203,7 @@ def test_a_lost_value_is_found_where_it_was_made_again() -> None:
         assert found is not None and found.nodes == nodes
     # A living node that does not have it after all.
     row.lose_object(object_id(array(1), 3, 0), 2, Loss(LossCause.COPY_MISSING, 2))
-    assert not row.pending(3, {2}) and row.recipe(3) is not None
+    assert not row.pending(3, {2}) and recipe(row, 3) is not None
     assert row.outstanding() == {}
 
 

@@ -45,7 +45,7 @@ logged calls), G8 (memory is bounded: all that the GCS remembers for late messag
                          IDs of removed rows, so that a late message does not make them again
 ``owner_lookup``         asks all nodes for the owner of an array without a row
 ``object_reconstruction``  places lost elements again
-``lineage``              which specs and values other rows need
+``lineage``              which specs and values other rows need; which spec makes a value again
 ``task_history``         finished tasks; cold ones are flushed to disk
 ``kv_table``             users' key-value pairs
 ``event_log``            events of the cluster: nodes and workers that joined or died

@@ -289,16 +289,6 @@ class ArrayRow:
         at = {n for s, n in self.accepted if s.start <= index < s.start + s.count and n in alive}
         return bool(at) and not at <= {done.node for done in self.ended(index) if not done.lost}
 
-    def recipe(self, index: int) -> TaskSpec | None:
-        """Return the last spec by which the element was to be made, if any is known."""
-        found: TaskSpec | None = None
-        index = task_of(index)
-        for spec in [*self.lineage, *(spec for spec, _ in self.accepted)]:
-            newer = found is None or attempt_of(spec) >= attempt_of(found)
-            if newer and spec.start <= index < spec.start + spec.count:
-                found = spec
-        return found
-
     def unrepeated(self, index: int) -> bool:
         """Whether a stream's task has ended on its node without yielding this item."""
         if index < STREAM_BASE:

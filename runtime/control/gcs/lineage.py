@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.core.task_ranges import attempt_of, part_of
+from raytwin.runtime.control.core.task_ranges import attempt_of, part_of, task_of
 from raytwin.runtime.control.gcs.array_row import ArrayRow
 from raytwin.runtime.control.messages import TaskExtra, TaskSpec
 from raytwin.runtime.control.messages.errors import Loss, Unmade, root_of
@@ -158,11 +158,22 @@ def refusal(row: ArrayRow, spec: TaskSpec | None, lost: Loss, freed: bool = Fals
     return None
 
 
+def recipe(row: ArrayRow, index: int) -> TaskSpec | None:
+    """Return the last spec by which the element was to be made, if any is known."""
+    found: TaskSpec | None = None
+    index = task_of(index)
+    for spec in [*row.lineage, *(spec for spec, _ in row.accepted)]:
+        newer = found is None or attempt_of(spec) >= attempt_of(found)
+        if newer and spec.start <= index < spec.start + spec.count:
+            found = spec
+    return found
+
+
 def by_recipe(row: ArrayRow, indices: list[int]) -> Iterator[tuple[TaskSpec | None, int, int]]:
     """Yield (spec, start, count): elements side by side that one spec can make."""
     last: tuple[TaskSpec | None, int, int] | None = None
     for index in sorted(indices):
-        spec = row.recipe(index)
+        spec = recipe(row, index)
         if last is not None and last[0] is spec and last[1] + last[2] == index:
             last = (spec, last[1], last[2] + 1)
             continue
