@@ -39,9 +39,10 @@ loss of the head; reads are linearizable; each request takes effect once.
 Cost: per request of a chain of n, n + 1 messages and n times the machine's own work; memory for
 the commands under way.
 
-``replica``         one replica: what it does with each message
+``replica``         one replica: numbers, applies, passes on and answers commands; as tail, sends
+                    the joining one the state and reports when it has caught up
 ``state_machine``   components that are driven by commands alone; sessions and timers as data
 ``snapshot``        a machine's whole state as bytes, and back
 ``client``          a component whose GCS is a chain
-``master``          decides on the members of a chain
+``master``          decides which replica joins or leaves, and the epoch in which it is a member
 """

@@ -4,8 +4,8 @@
 
 - `Head`: GCS and global scheduler are components of this process; its death ends the cluster.
 - `DurableHead`: one replica in this process, whose commands a sqlite3 file holds.
-- `ChainHead`: this process has the masters of the chains (van Renesse & Schneider 2004); each
-  replica is a process of its own, which the zygote forks on request.
+- `ReplicatedHead`: this process has the masters of the chains (van Renesse & Schneider 2004);
+  each replica is a process of its own, which the zygote forks on request.
 
 State: connections of nodes and replicas; of a durable GCS, the file: commands, one snapshot,
 flushed rows.
@@ -25,7 +25,7 @@ Promises:
 Modules, the lower first:
 
 - `gcs_storage`: the file of a durable GCS.
-- `chain_head`: the masters, and the launcher of replicas.
+- `replicated_head`: the masters, and the launcher of replicas.
 - `durable_head`: the replica inside the head.
 - `replica_process`: the process of one replica.
 - `head_process`: the process.

@@ -17,13 +17,13 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import ReplicaInfo, StartReplica
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
 from raytwin.runtime.control.replication.replica import Replica
-from raytwin.runtime.processes.head.chain_head import ChainHead
 from raytwin.runtime.processes.head.gcs_storage import GcsStorage
+from raytwin.runtime.processes.head.replicated_head import ReplicatedHead
 from raytwin.runtime.processes.net.process_settings import HeadSettings
 
 
-class DurableHead(ChainHead):
-    """A `ChainHead` whose only replica is a component of its own process."""
+class DurableHead(ReplicatedHead):
+    """A `ReplicatedHead` whose only replica is a component of its own process."""
 
     storage: GcsStorage
 

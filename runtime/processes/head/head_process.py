@@ -84,8 +84,8 @@ def main(payload: bytes, fds: list[int]) -> None:
 
         DurableHead(settings, listener, spawner).run()
     elif settings.config.chained:
-        from raytwin.runtime.processes.head.chain_head import ChainHead
+        from raytwin.runtime.processes.head.replicated_head import ReplicatedHead
 
-        ChainHead(settings, listener, spawner).run()
+        ReplicatedHead(settings, listener, spawner).run()
     else:
         Head(settings, listener).process.run()

@@ -50,8 +50,8 @@ from raytwin.runtime.processes.net.reactor import READ
 log = logging.getLogger("raytwin")
 
 
-class ChainHead:
-    """Wires the master to the connections of replicas and nodes."""
+class ReplicatedHead:
+    """The head of a replicated GCS: joins the masters to the connections of replicas and nodes."""
 
     def __init__(
         self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
