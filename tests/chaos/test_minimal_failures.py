@@ -68,7 +68,7 @@ def test_a_stopped_workers_pins_are_given_back_in_virtual_time(sim: Any) -> None
     ray.sleep(0.5)
     worker = next(address for address in sim.cluster.workers if address.startswith("worker:0"))
     scheduler = sim.cluster.processes["node:0"].components["node:0"]
-    scheduler.objects.local.pin(ref.binary(), worker)
+    scheduler.objects.memory.pin(ref.binary(), worker)
     stopped = scheduler.dispatcher.workers.pop(worker)
     scheduler.workers.idle.remove(stopped)
     sim.cluster.processes["node:0"].arrive("node:0", "pool:0", [StopWorker(worker)])

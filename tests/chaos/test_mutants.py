@@ -22,7 +22,7 @@ from raytwin.runtime.control.gcs.task_object_table import TaskObjectTable
 from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
-from raytwin.runtime.control.objects.local_objects import LocalObjects
+from raytwin.runtime.control.objects.object_memory import ObjectMemory
 from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
@@ -216,7 +216,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         lambda patch: patch.setattr(CallQueue, "repeat", lambda self, actor, spec: False),
         ("value ", "AssertionError"),
     ),
-    "memory is never freed": (mutant_without(LocalObjects, "_free"), ("stores:", "value ")),
+    "memory is never freed": (mutant_without(ObjectMemory, "_free"), ("stores:", "value ")),
 }
 
 

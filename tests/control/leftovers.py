@@ -52,9 +52,9 @@ def leftovers(world: World) -> dict[str, Any]:
         look(f"{at}.owners", objects.owners, "others", "_counts", "actors", "died", "ends")
         look(f"{at}.results", objects.results, "_results", "_batches", "_failed", "_overlapping")
         look(
-            f"{at}.local", objects.local, "_unsealed", "_stored", "_stored_of", "_pins", "_doomed",
-            "_lost", "_idle", "_claims", "_spilling", "on_disk", "requests", "stored_bytes",
-            "_idle_bytes", "spilled_bytes",
+            f"{at}.memory", objects.memory, "_unsealed", "_stored", "_stored_of", "_pins",
+            "_doomed", "_lost", "_idle", "_claims", "_spilling", "on_disk", "requests",
+            "stored_bytes", "_idle_bytes", "spilled_bytes",
         )  # fmt: skip
         look(f"{at}.pulls", objects.pulls, "_wanted", "wanted_of", "_fetching")
         look(

@@ -43,7 +43,7 @@ from raytwin.runtime.control.messages import (
     Timing,
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.worker.executor import Executor
 from tests.control.alone import Alone, array, result
 from tests.control.alone import spec as task
@@ -339,8 +339,8 @@ def test_tasks_that_are_reported_together_keep_their_times() -> None:
 # -- the node's objects ---------------------------------------------------------
 
 
-def made_objects() -> ObjectDirectory:
-    return ObjectDirectory(Alone(), 0, Config(), lambda array, oid, size: None, lambda client: True)
+def made_objects() -> NodeObjects:
+    return NodeObjects(Alone(), 0, Config(), lambda array, oid, size: None, lambda client: True)
 
 
 def test_a_run_of_results_is_looked_up_and_released_call_by_call() -> None:
@@ -350,11 +350,11 @@ def test_a_run_of_results_is_looked_up_and_released_call_by_call() -> None:
     assert objects.may_add_batch(arrays, OWNER) and not objects.may_add_batch(arrays, "driver:0.1")
     objects.results.add_batch(answers(1, 2, 3), arrays)
     assert not objects.may_add_batch(arrays[2:], OWNER)
-    value = objects.local.lookup(array(2) + FIRST)
+    value = objects.memory.lookup(array(2) + FIRST)
     assert value is not None and msgspec.msgpack.decode(value.payload)[value.position] == 2
     assert objects.results.find(array(3), 0) and objects.has_array(array(1))
     objects.release(arrays[:2])
-    assert objects.local.lookup(array(2) + FIRST) is None and objects.owners.owns(OWNER)
+    assert objects.memory.lookup(array(2) + FIRST) is None and objects.owners.owns(OWNER)
     objects.release(arrays[2:])
     assert not objects.owners.owns(OWNER) and objects.of_job(arrays[0][:4]) == []
 

@@ -155,5 +155,5 @@ def test_it_does_not_take_the_place_of_a_value_that_one_of_them_has() -> None:
     node.turn("node:1", TaskResults(DRIVER, [result(1, node=1)]))
     failed = result(1, status=SYSTEM_ERROR, payload=pack(Loss(LossCause.RELEASED)), node=-1)
     node.turn("gcs", TaskResults(DRIVER, [failed]))
-    value = node.scheduler.objects.local.lookup(array(1) + bytes(6))
+    value = node.scheduler.objects.memory.lookup(array(1) + bytes(6))
     assert value is not None and value.status == OK

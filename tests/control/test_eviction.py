@@ -27,8 +27,8 @@ from raytwin.runtime.control.messages import (
     Spilled,
 )
 from raytwin.runtime.control.messages.errors import FullCause, Loss, LossCause, StoreFull
-from raytwin.runtime.control.objects.local_objects import CLIENT, LocalObjects, Request
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
+from raytwin.runtime.control.objects.object_memory import CLIENT, ObjectMemory, Request
 from raytwin.runtime.control.objects.result_table import ResultTable
 from tests.control.alone import Alone, array, result
 from tests.control.bodies import run_program, sequential
@@ -40,7 +40,7 @@ STORE = "store:0"
 
 
 class Arena:
-    """`LocalObjects` and the least store that goes with it: memory in one piece."""
+    """`ObjectMemory` and the least store that goes with it: memory in one piece."""
 
     def __init__(self, capacity: int = 100) -> None:
         self.ctx = Alone()
@@ -52,7 +52,7 @@ class Arena:
         """Objects that were evicted or released, in this order."""
         self.failed: list[StoreFull] = []
         self.asked = 0
-        self.local = LocalObjects(
+        self.memory = ObjectMemory(
             self.ctx, 0, Config(), ResultTable(0, ()), lambda client: True, self.ask_back
         )
 
@@ -72,29 +72,29 @@ class Arena:
         self.free()
         if self.used + size <= self.capacity:
             self.sizes[oid] = size
-            self.local.keep(oid, 7, size)
+            self.memory.keep(oid, 7, size)
             return
         until_s = self.ctx.now() + wait_s
         request = Request(
             size, rank, until_s, lambda: self.put(oid, size, rank, wait_s), self.failed.append
         )
-        self.local.need(request, NoRoom(oid, size, self.capacity, self.capacity - self.used))
+        self.memory.need(request, NoRoom(oid, size, self.capacity, self.capacity - self.used))
 
     def ask_back(self) -> None:
         self.asked += 1
 
     def pin(self, oid: bytes) -> None:
         self.pinned.add(oid)
-        self.local.pin(oid, "driver:0.0")
+        self.memory.pin(oid, "driver:0.0")
 
     def unpin(self, oid: bytes) -> None:
         self.pinned.discard(oid)
-        self.local.unpin(oid, "driver:0.0")
+        self.memory.unpin(oid, "driver:0.0")
 
     def go_on(self) -> None:
         """Let turns and writes follow one another until nothing moves."""
         while True:
-            self.local.make_room()
+            self.memory.make_room()
             self.free()
             written = self.ctx.take(Spill, STORE)
             if not written:
@@ -107,7 +107,7 @@ class Arena:
         assert spill.size == self.sizes.get(spill.object, spill.size)
         self.disk[spill.object] = spill.size
         place = int.from_bytes(spill.object, "big")
-        self.local.on_spilled(Spilled(spill.object, spill.offset, spill.size, place))
+        self.memory.on_spilled(Spilled(spill.object, spill.offset, spill.size, place))
 
 
 def test_the_least_recently_used_leaves_first() -> None:
@@ -116,7 +116,7 @@ def test_the_least_recently_used_leaves_first() -> None:
         arena.put(oid, 25)
     arena.pin(b"a")
     arena.unpin(b"a")
-    arena.local.used(b"b")
+    arena.memory.used(b"b")
     arena.put(b"e", 40)
     arena.go_on()
     assert arena.left == [b"c", b"d"] and b"e" in arena.sizes
@@ -190,7 +190,7 @@ def test_what_is_pinned_while_it_is_written_stays_and_is_clean() -> None:
     arena = Arena()
     arena.put(b"a", 60)
     arena.put(b"b", 60)
-    arena.local.make_room()
+    arena.memory.make_room()
     (spill,) = arena.ctx.take(Spill, STORE)
     arena.pin(b"a")
     arena.write(spill)
@@ -206,20 +206,20 @@ def test_a_task_evicts_inputs_of_later_tasks_only() -> None:
     arena = Arena()
     for rank, oid in enumerate((b"a", b"b")):
         arena.put(oid, 50)
-        arena.local.claim(oid, rank)
+        arena.memory.claim(oid, rank)
     arena.put(b"c", 50, rank=1, wait_s=10.0)
     arena.go_on()
     # Neither its own input, b, nor that of a task before it.
     assert arena.left == []
-    arena.local.claim(b"d", 0)
+    arena.memory.claim(b"d", 0)
     arena.put(b"d", 50, rank=0, wait_s=10.0)
     arena.go_on()
     assert arena.left == [b"b"] and b"d" in arena.sizes
-    arena.local.unclaim(b"a", 0)
+    arena.memory.unclaim(b"a", 0)
     arena.go_on()
     assert arena.left == [b"b", b"a"] and b"c" in arena.sizes
     # A client goes before all tasks.
-    arena.local.claim(b"c", 2)
+    arena.memory.claim(b"c", 2)
     arena.put(b"e", 100)
     arena.go_on()
     assert b"e" in arena.sizes
@@ -229,10 +229,10 @@ def test_a_disk_that_cannot_be_written_is_an_error_and_costs_nothing() -> None:
     arena = Arena()
     arena.put(b"a", 60)
     arena.put(b"b", 60)
-    arena.local.make_room()
+    arena.memory.make_room()
     (spill,) = arena.ctx.take(Spill, STORE)
     failed = Spilled(b"a", spill.offset, 60, -1, "No space left on device")
-    arena.local.on_spilled(failed)
+    arena.memory.on_spilled(failed)
     arena.go_on()
     assert arena.failed[0].cause is FullCause.DISK_FAILED
     assert arena.failed[0].detail == "No space left on device"
@@ -245,32 +245,32 @@ def test_disk_space_is_given_back_once_whenever_it_is_released() -> None:
     arena = Arena()
     arena.put(b"a", 60)
     arena.put(b"b", 60)
-    arena.local.make_room()
+    arena.memory.make_room()
     (spill,) = arena.ctx.take(Spill, STORE)
     # Released while it is written.
-    arena.local.free(b"a")
-    arena.local.on_spilled(Spilled(b"a", spill.offset, 60, 5))
+    arena.memory.free(b"a")
+    arena.memory.on_spilled(Spilled(b"a", spill.offset, 60, 5))
     assert arena.ctx.take(DropSpilled, STORE) == [DropSpilled(b"a", 5)]
     arena.go_on()
     arena.put(b"c", 60)
     arena.go_on()
-    arena.local.free(b"b")
-    arena.local.free(b"b")
+    arena.memory.free(b"b")
+    arena.memory.free(b"b")
     assert arena.ctx.take(DropSpilled, STORE) == [DropSpilled(b"b", ord("b"))]
-    assert arena.local.spilled_bytes == 0 and not arena.local.on_disk
+    assert arena.memory.spilled_bytes == 0 and not arena.memory.on_disk
 
 
 def test_what_was_released_while_it_was_written_and_pinned_leaves_nothing_on_disk() -> None:
-    directory = Directory()
-    directory.owners.own(array(1), "driver:0.0")
-    directory.add(result(1, size=500, offset=7))
-    directory.make_room()
-    directory.local.pin(OID, "driver:0.0")
-    directory.release([array(1)])
-    directory.local.on_spilled(Spilled(OID, 7, 500, 3))
-    directory.local.unpin(OID, "driver:0.0")
-    assert directory.alone.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
-    assert directory.is_empty()
+    objects = Objects()
+    objects.owners.own(array(1), "driver:0.0")
+    objects.add(result(1, size=500, offset=7))
+    objects.make_room()
+    objects.memory.pin(OID, "driver:0.0")
+    objects.release([array(1)])
+    objects.memory.on_spilled(Spilled(OID, 7, 500, 3))
+    objects.memory.unpin(OID, "driver:0.0")
+    assert objects.alone.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
+    assert objects.is_empty()
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 11), st.integers(1, 60)), max_size=60))
@@ -278,10 +278,10 @@ def test_whatever_happens_pins_hold_and_the_books_are_right(
     steps: list[tuple[int, int, int]],
 ) -> None:
     arena = Arena()
-    local = arena.local
+    memory = arena.memory
     for what, number, size in steps:
         oid = bytes([number + 1])
-        asked = {entry[2].size for entry in local.requests}
+        asked = {entry[2].size for entry in memory.requests}
         if what == 0 and oid not in arena.sizes and not asked:
             arena.put(oid, size, rank=number % 3, wait_s=5.0 if size % 2 else 0.0)
         elif what == 1 and oid in arena.sizes and oid not in arena.pinned:
@@ -289,30 +289,30 @@ def test_whatever_happens_pins_hold_and_the_books_are_right(
         elif what == 2 and oid in arena.pinned:
             arena.unpin(oid)
         elif what == 3 and oid in arena.sizes and oid not in arena.pinned:
-            local.free(oid)
+            memory.free(oid)
         elif what == 4:
             arena.go_on()
         else:
             arena.ctx.pass_time(size / 10)
-            local.make_room()
+            memory.make_room()
         arena.free()
         assert arena.used <= arena.capacity
-        assert local.stored_bytes == arena.used
-        assert local.spilled_bytes == sum(size for _, size in local.on_disk.values())
-        assert set(local._idle).isdisjoint(arena.pinned)
-        assert set(local._idle) <= set(arena.sizes)
+        assert memory.stored_bytes == arena.used
+        assert memory.spilled_bytes == sum(size for _, size in memory.on_disk.values())
+        assert set(memory._idle).isdisjoint(arena.pinned)
+        assert set(memory._idle) <= set(arena.sizes)
     for oid in list(arena.pinned):
         arena.unpin(oid)
     arena.ctx.pass_time(10.0)
     arena.go_on()
-    assert not local.requests, "a request was neither served nor refused"
-    assert set(local._idle) == set(arena.sizes)
+    assert not memory.requests, "a request was neither served nor refused"
+    assert set(memory._idle) == set(arena.sizes)
 
 
-# -- the directory -----------------------------------------------------------------
+# -- the objects of a node ---------------------------------------------------------
 
 
-class Directory(ObjectDirectory):
+class Objects(NodeObjects):
     """Of node 0; its store holds one object of 500 bytes."""
 
     def __init__(self) -> None:
@@ -326,11 +326,11 @@ class Directory(ObjectDirectory):
 
     def make_room(self, size: int = 500, fail: Callable[[StoreFull], None] = print) -> None:
         request = Request(size, CLIENT, 0.0, lambda: None, fail)
-        self.local.need(request, NoRoom(b"", size, 500, 0))
-        self.local.make_room()
+        self.memory.need(request, NoRoom(b"", size, 500, 0))
+        self.memory.make_room()
 
     def is_empty(self) -> bool:
-        parts = (self, self.owners, self.results, self.local, self.pulls)
+        parts = (self, self.owners, self.results, self.memory, self.pulls)
         tables = [self.owners, *(value for part in parts for value in vars(part).values())]
         return not any(value for value in tables if isinstance(value, dict | set))
 
@@ -339,44 +339,44 @@ OID = object_id(array(1), 0, 0)
 
 
 def test_an_object_goes_to_disk_and_comes_back_for_who_wants_it() -> None:
-    directory = Directory()
-    ctx = directory.alone
-    directory.owners.own(array(1), "driver:0.0")
-    directory.add(result(1, size=500, offset=7))
-    directory.make_room()
+    objects = Objects()
+    ctx = objects.alone
+    objects.owners.own(array(1), "driver:0.0")
+    objects.add(result(1, size=500, offset=7))
+    objects.make_room()
     assert ctx.take(Spill, STORE) == [Spill(OID, 7, 500)]
-    assert directory.local.lookup(OID) is not None, "it is here until it is written"
-    directory.local.on_spilled(Spilled(OID, 7, 500, 3))
+    assert objects.memory.lookup(OID) is not None, "it is here until it is written"
+    objects.memory.on_spilled(Spilled(OID, 7, 500, 3))
     assert ctx.take(Free, STORE) == [Free(OID, 7)]
-    assert directory.local.lookup(OID) is None and directory.local.evicted([OID])
-    directory.pulls.want(OID, directory.told.append)
+    assert objects.memory.lookup(OID) is None and objects.memory.evicted([OID])
+    objects.pulls.want(OID, objects.told.append)
     assert ctx.take(Fetch, STORE) == [Fetch(OID, 500, 0)]
-    directory.pulls.on_fetched(Fetched(OID, 9, 500, 0.1, "", 0))
-    assert [(v.offset, v.size) for v in directory.told] == [(9, 500)]
-    assert directory.copies == [] and directory.pulls.bandwidth == 0.0
-    directory.release([array(1)])
+    objects.pulls.on_fetched(Fetched(OID, 9, 500, 0.1, "", 0))
+    assert [(v.offset, v.size) for v in objects.told] == [(9, 500)]
+    assert objects.copies == [] and objects.pulls.bandwidth == 0.0
+    objects.release([array(1)])
     assert ctx.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
     assert ctx.take(Free, STORE) == [Free(OID, 9)]
-    assert directory.is_empty()
+    assert objects.is_empty()
 
 
 def test_what_the_disk_does_not_give_back_is_asked_for_and_may_be_made_again() -> None:
-    directory = Directory()
-    ctx = directory.alone
-    directory.owners.own(array(1), "driver:0.0")
-    directory.add(result(1, size=500, offset=7))
-    directory.make_room()
-    directory.local.on_spilled(Spilled(OID, 7, 500, 3))
-    directory.pulls.want(OID, directory.told.append)
-    directory.pulls.on_fetched(Fetched(OID, -1, 500, 0.1, "Input/output error", 0))
+    objects = Objects()
+    ctx = objects.alone
+    objects.owners.own(array(1), "driver:0.0")
+    objects.add(result(1, size=500, offset=7))
+    objects.make_room()
+    objects.memory.on_spilled(Spilled(OID, 7, 500, 3))
+    objects.pulls.want(OID, objects.told.append)
+    objects.pulls.on_fetched(Fetched(OID, -1, 500, 0.1, "Input/output error", 0))
     assert ctx.take(ObjectsMissing, "gcs") == [ObjectsMissing(0, [OID], "Input/output error")]
     assert ctx.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
     ctx.pass_time(1.0)
-    directory.pulls.end_turn()
-    assert ctx.take(LocateObjects, "gcs") == [LocateObjects([OID])] and not directory.told
+    objects.pulls.end_turn()
+    assert ctx.take(LocateObjects, "gcs") == [LocateObjects([OID])] and not objects.told
     again = result(1, size=500, offset=9)
-    directory.add(again)
-    assert [(value.offset, value.size) for value in directory.told] == [(9, 500)]
+    objects.add(again)
+    assert [(value.offset, value.size) for value in objects.told] == [(9, 500)]
 
 
 def test_the_gcs_says_why_a_disk_lost_what_cannot_be_made_again() -> None:
@@ -390,17 +390,17 @@ def test_the_gcs_says_why_a_disk_lost_what_cannot_be_made_again() -> None:
 
 
 def test_a_copy_is_written_too_and_comes_back() -> None:
-    directory = Directory()
-    directory.pulls.want(OID, directory.told.append)
-    directory.pulls.on_location(Location(OID, (2,), 500))
-    directory.alone.take(Fetch)
-    directory.pulls.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
-    directory.make_room()
-    assert len(directory.alone.take(Spill)) == 1
-    directory.local.on_spilled(Spilled(OID, 7, 500, 3))
-    assert directory.local.evicted([OID]) and directory.copies == [(OID, 500)]
-    directory.release([array(1)])
-    assert directory.is_empty()
+    objects = Objects()
+    objects.pulls.want(OID, objects.told.append)
+    objects.pulls.on_location(Location(OID, (2,), 500))
+    objects.alone.take(Fetch)
+    objects.pulls.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
+    objects.make_room()
+    assert len(objects.alone.take(Spill)) == 1
+    objects.memory.on_spilled(Spilled(OID, 7, 500, 3))
+    assert objects.memory.evicted([OID]) and objects.copies == [(OID, 500)]
+    objects.release([array(1)])
+    assert objects.is_empty()
 
 
 def test_the_gcs_names_no_copy_that_is_missing() -> None:

@@ -1,4 +1,4 @@
-"""`ObjectDirectory`: pins, doom, fetching and its failures, owners."""
+"""`NodeObjects`: pins, doom, fetching and its failures, owners."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from raytwin.runtime.control.messages.errors import (
     pack,
     unpack,
 )
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.objects.pull_manager import RETRY_S
 from tests.control.alone import Alone, array, result
 
@@ -42,7 +42,7 @@ NOT_YIELDED = Loss(LossCause.UNREPORTED, unmade=Unmade.NOT_YIELDED, task="t")
 OID = object_id(array(1), 0, 0)
 
 
-class Directory(ObjectDirectory):
+class Objects(NodeObjects):
     """Of node 0, with what it said it had copied."""
 
     def __init__(self) -> None:
@@ -59,37 +59,37 @@ class Directory(ObjectDirectory):
         self.pulls.end_turn()
 
     def is_empty(self) -> bool:
-        parts = (self, self.owners, self.results, self.local, self.pulls)
+        parts = (self, self.owners, self.results, self.memory, self.pulls)
         tables = [self.owners, *(value for part in parts for value in vars(part).values())]
         return not any(value for value in tables if isinstance(value, dict | set))
 
 
 def test_small_values_by_position() -> None:
-    directory = Directory()
-    directory.add(result(1, 10, 5, returns=2, payload=b"ten"))
-    value = directory.local.lookup(object_id(array(1), 12, 1))
+    objects = Objects()
+    objects.add(result(1, 10, 5, returns=2, payload=b"ten"))
+    value = objects.memory.lookup(object_id(array(1), 12, 1))
     assert value is not None and (value.payload, value.position) == (b"ten", 5)
-    assert directory.local.lookup(object_id(array(1), 15, 0)) is None
-    assert directory.local.lookup(object_id(array(1), 9, 0)) is None
+    assert objects.memory.lookup(object_id(array(1), 15, 0)) is None
+    assert objects.memory.lookup(object_id(array(1), 9, 0)) is None
 
 
 def test_errors_are_values() -> None:
-    directory = Directory()
-    directory.ask()
-    directory.add(result(1, status=USER_ERROR, payload=b"oh"))
-    assert [(v.object, v.status, v.payload) for v in directory.told] == [(OID, USER_ERROR, b"oh")]
+    objects = Objects()
+    objects.ask()
+    objects.add(result(1, status=USER_ERROR, payload=b"oh"))
+    assert [(v.object, v.status, v.payload) for v in objects.told] == [(OID, USER_ERROR, b"oh")]
 
 
 def test_results_that_overlap_hide_nothing(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(200):
-        directory, covered = Directory(), set()
+        objects, covered = Objects(), set()
         for _ in range(rng.randint(1, 8)):
             start, count = rng.randrange(20), rng.randint(1, 12)
-            directory.add(result(1, start, count, payload=f"{start}".encode()))
+            objects.add(result(1, start, count, payload=f"{start}".encode()))
             covered |= set(range(start, start + count))
         for index in range(35):
-            value = directory.local.lookup(object_id(array(1), index, 0))
+            value = objects.memory.lookup(object_id(array(1), index, 0))
             assert (value is not None) == (index in covered)
             if value is not None:
                 assert int(value.payload) + value.position == index
@@ -97,159 +97,159 @@ def test_results_that_overlap_hide_nothing(seed: int) -> None:
 
 def test_an_error_stands_for_the_large_values_that_it_came_instead_of() -> None:
     """It spans two elements whose own results, from a dead node, hid it from those who asked."""
-    directory = Directory()
-    directory.owners.own(array(1), "driver:0.0")
+    objects = Objects()
+    objects.owners.own(array(1), "driver:0.0")
     for index in (0, 1):
-        directory.add(result(1, index, size=500, node=1))
-    directory.on_node_changed(1, alive=False)
-    directory.add(result(1, 0, 2, status=SYSTEM_ERROR, payload=LOST, node=-1))
+        objects.add(result(1, index, size=500, node=1))
+    objects.on_node_changed(1, alive=False)
+    objects.add(result(1, 0, 2, status=SYSTEM_ERROR, payload=LOST, node=-1))
     for index in (0, 1):
-        value = directory.local.lookup(object_id(array(1), index, 0))
+        value = objects.memory.lookup(object_id(array(1), index, 0))
         assert value is not None and value.payload == LOST
 
 
 def test_an_error_of_a_second_run_does_not_stand_for_the_value_of_the_first() -> None:
     """Its node died after it had sent the value, and the inputs were let go of since."""
-    directory = Directory()
-    directory.owners.own(array(1), "driver:0.0")
+    objects = Objects()
+    objects.owners.own(array(1), "driver:0.0")
     error = result(1, 0, 2, status=SYSTEM_ERROR, payload=LOST, node=2)
-    directory.add(result(1, 0, payload=b"small", node=1))
-    assert not directory.results.outdoes(error)
-    directory.add(result(1, 1, size=500, node=3))
-    assert directory.results.outdoes(error)
-    directory.on_node_changed(3, alive=False)
-    assert not directory.results.outdoes(error)
-    directory.on_node_changed(3, alive=True)
-    assert not directory.results.outdoes(error), "it has come back without the value"
+    objects.add(result(1, 0, payload=b"small", node=1))
+    assert not objects.results.outdoes(error)
+    objects.add(result(1, 1, size=500, node=3))
+    assert objects.results.outdoes(error)
+    objects.on_node_changed(3, alive=False)
+    assert not objects.results.outdoes(error)
+    objects.on_node_changed(3, alive=True)
+    assert not objects.results.outdoes(error), "it has come back without the value"
 
 
 def test_an_error_that_was_told_stays() -> None:
     """Its node was declared dead and has not heard of it: the value comes late."""
-    directory = Directory()
-    directory.owners.own(array(1), "driver:0.0")
+    objects = Objects()
+    objects.owners.own(array(1), "driver:0.0")
     value = result(1, 0, 2, payload=b"late", node=1)
-    assert not directory.results.has_failed(value)
-    directory.add(result(1, 0, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
-    assert directory.results.has_failed(result(1, 0, payload=b"late", node=1))
-    assert not directory.results.has_failed(value), "one of the two was not told"
-    directory.add(result(1, 1, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
-    assert directory.results.has_failed(value)
-    directory.release([array(1)])
-    assert not directory.results.has_failed(value)
+    assert not objects.results.has_failed(value)
+    objects.add(result(1, 0, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
+    assert objects.results.has_failed(result(1, 0, payload=b"late", node=1))
+    assert not objects.results.has_failed(value), "one of the two was not told"
+    objects.add(result(1, 1, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
+    assert objects.results.has_failed(value)
+    objects.release([array(1)])
+    assert not objects.results.has_failed(value)
 
 
 def test_memory_is_freed_when_it_is_released_and_no_pin_is_left() -> None:
-    directory = Directory()
-    directory.owners.own(array(1), "driver:0.0")
-    directory.add(result(1, size=500, offset=7))
-    directory.local.pin(OID, "worker:0.1")
-    directory.local.pin(OID, "worker:0.1")
-    directory.local.pin(OID, "worker:0.2")
-    directory.release([array(1)])
-    directory.local.unpin(OID, "worker:0.1")
-    directory.local.unpin(OID, "worker:0.3")
-    assert directory.drop_client("worker:0.2") == []
-    assert directory.alone.sent == []
-    directory.local.unpin(OID, "worker:0.1")
-    assert directory.alone.take(Free, "store:0") == [Free(OID, 7)]
-    assert directory.is_empty()
+    objects = Objects()
+    objects.owners.own(array(1), "driver:0.0")
+    objects.add(result(1, size=500, offset=7))
+    objects.memory.pin(OID, "worker:0.1")
+    objects.memory.pin(OID, "worker:0.1")
+    objects.memory.pin(OID, "worker:0.2")
+    objects.release([array(1)])
+    objects.memory.unpin(OID, "worker:0.1")
+    objects.memory.unpin(OID, "worker:0.3")
+    assert objects.drop_client("worker:0.2") == []
+    assert objects.alone.sent == []
+    objects.memory.unpin(OID, "worker:0.1")
+    assert objects.alone.take(Free, "store:0") == [Free(OID, 7)]
+    assert objects.is_empty()
 
 
 def test_what_is_made_again_while_it_is_pinned_stays() -> None:
-    directory = Directory()
-    directory.add(result(1, size=500, offset=7))
-    directory.local.pin(OID, "worker:0.1")
-    directory.release([array(1)])
-    directory.add(result(1, size=500, offset=9))
-    assert directory.alone.take(Free) == [Free(OID, 9)]
-    directory.local.unpin(OID, "worker:0.1")
-    value = directory.local.lookup(OID)
+    objects = Objects()
+    objects.add(result(1, size=500, offset=7))
+    objects.memory.pin(OID, "worker:0.1")
+    objects.release([array(1)])
+    objects.add(result(1, size=500, offset=9))
+    assert objects.alone.take(Free) == [Free(OID, 9)]
+    objects.memory.unpin(OID, "worker:0.1")
+    value = objects.memory.lookup(OID)
     assert value is not None and value.offset == 7
-    directory.release([array(1)])
-    assert directory.alone.take(Free) == [Free(OID, 7)]
-    assert directory.is_empty()
+    objects.release([array(1)])
+    assert objects.alone.take(Free) == [Free(OID, 7)]
+    assert objects.is_empty()
 
 
 def test_a_large_object_is_located_fetched_and_reported() -> None:
-    directory = Directory()
-    directory.ask()
-    directory.ask()
-    ctx = directory.alone
+    objects = Objects()
+    objects.ask()
+    objects.ask()
+    ctx = objects.alone
     assert ctx.take(LocateObjects, "gcs") == [LocateObjects([OID])]
-    directory.pulls.on_location(Location(OID, (2,), 500))
-    directory.pulls.on_location(Location(OID, (3,), 500))
+    objects.pulls.on_location(Location(OID, (2,), 500))
+    objects.pulls.on_location(Location(OID, (3,), 500))
     assert ctx.take(Fetch, "store:0") == [Fetch(OID, 500, 2)]
-    directory.pulls.on_fetched(Fetched(OID, 7, 500, 0.5, "", 2))
-    assert [(v.offset, v.size, v.status) for v in directory.told] == [(7, 500, OK)] * 2
-    assert directory.copies == [(OID, 500)]
-    assert directory.pulls.bandwidth == 1000.0
-    directory.ask()
-    assert len(directory.told) == 3 and ctx.sent == []
+    objects.pulls.on_fetched(Fetched(OID, 7, 500, 0.5, "", 2))
+    assert [(v.offset, v.size, v.status) for v in objects.told] == [(7, 500, OK)] * 2
+    assert objects.copies == [(OID, 500)]
+    assert objects.pulls.bandwidth == 1000.0
+    objects.ask()
+    assert len(objects.told) == 3 and ctx.sent == []
 
 
 def test_a_fetch_that_fails_asks_again_after_a_pause() -> None:
-    directory = Directory()
-    ctx = directory.alone
-    directory.ask()
-    directory.pulls.on_location(Location(OID, (2,), 500))
+    objects = Objects()
+    ctx = objects.alone
+    objects.ask()
+    objects.pulls.on_location(Location(OID, (2,), 500))
     ctx.sent.clear()
-    directory.pulls.on_fetched(Fetched(OID, -1, 500, 0.0, "connection reset", 2))
+    objects.pulls.on_fetched(Fetched(OID, -1, 500, 0.0, "connection reset", 2))
     assert ctx.sent == []
     ctx.pass_time(RETRY_S)
-    directory.pulls.end_turn()
+    objects.pulls.end_turn()
     assert ctx.take(LocateObjects) == [LocateObjects([OID])]
-    directory.pulls.on_location(Location(OID, (), 500, lost=Loss(LossCause.NODE_DIED, 2)))
-    [value] = directory.told
+    objects.pulls.on_location(Location(OID, (), 500, lost=Loss(LossCause.NODE_DIED, 2)))
+    [value] = objects.told
     assert value.status == SYSTEM_ERROR
     assert unpack(value.payload) == Loss(LossCause.NODE_DIED, 2, object=OID)
-    assert directory.is_empty()
+    assert objects.is_empty()
 
 
 def test_what_the_store_can_never_hold_is_an_error_at_once() -> None:
-    directory = Directory()
-    directory.ask()
-    directory.pulls.on_location(Location(OID, (2,), 500))
-    directory.pulls.on_no_room(NoRoom(OID, 500, 400, 400, node=2))
-    directory.local.make_room()
-    assert unpack(directory.told[0].payload) == StoreFull(FullCause.TOO_LARGE, 500, 400)
+    objects = Objects()
+    objects.ask()
+    objects.pulls.on_location(Location(OID, (2,), 500))
+    objects.pulls.on_no_room(NoRoom(OID, 500, 400, 400, node=2))
+    objects.memory.make_room()
+    assert unpack(objects.told[0].payload) == StoreFull(FullCause.TOO_LARGE, 500, 400)
 
 
 def test_what_was_released_on_its_way_is_freed() -> None:
-    directory = Directory()
-    directory.ask()
-    directory.pulls.on_location(Location(OID, (2,), 500))
-    directory.release([array(1)])
-    directory.pulls.on_location(Location(OID, (), 0, lost=Loss(LossCause.RELEASED)))
-    assert directory.told == [], "what is on its way is still good for who waits"
-    directory.pulls.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
-    assert directory.told[0].offset == 7
-    directory.release([array(1)])
-    assert directory.alone.take(Free) == [Free(OID, 7)]
-    assert directory.is_empty()
+    objects = Objects()
+    objects.ask()
+    objects.pulls.on_location(Location(OID, (2,), 500))
+    objects.release([array(1)])
+    objects.pulls.on_location(Location(OID, (), 0, lost=Loss(LossCause.RELEASED)))
+    assert objects.told == [], "what is on its way is still good for who waits"
+    objects.pulls.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
+    assert objects.told[0].offset == 7
+    objects.release([array(1)])
+    assert objects.alone.take(Free) == [Free(OID, 7)]
+    assert objects.is_empty()
 
 
 def test_what_is_released_while_it_is_wanted_is_asked_for() -> None:
     """A task that was placed again may wait for it: the GCS knows whether it is made again."""
-    directory = Directory()
-    directory.owners.own(array(1), "driver:0.0")
-    directory.ask()
-    directory.release([array(1)])
-    assert directory.told == []
-    directory.pulls.end_turn()
-    assert directory.alone.take(LocateObjects, "gcs") == [LocateObjects([OID])]
-    directory.pulls.on_location(Location(OID, (), 0, lost=Loss(LossCause.RELEASED)))
-    assert directory.told[0].status == SYSTEM_ERROR and directory.is_empty()
+    objects = Objects()
+    objects.owners.own(array(1), "driver:0.0")
+    objects.ask()
+    objects.release([array(1)])
+    assert objects.told == []
+    objects.pulls.end_turn()
+    assert objects.alone.take(LocateObjects, "gcs") == [LocateObjects([OID])]
+    objects.pulls.on_location(Location(OID, (), 0, lost=Loss(LossCause.RELEASED)))
+    assert objects.told[0].status == SYSTEM_ERROR and objects.is_empty()
 
 
 def test_an_item_that_is_not_yielded_again_says_why() -> None:
-    directory = Directory()
-    directory.owners.own(array(1), "driver:0.0")
+    objects = Objects()
+    objects.owners.own(array(1), "driver:0.0")
     item = object_id(array(1), STREAM_BASE + 1, 0)
-    directory.add(result(1, 0, payload=b"two items", node=1))
-    directory.results.ended_again(result(1, 0, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
+    objects.add(result(1, 0, payload=b"two items", node=1))
+    objects.results.ended_again(result(1, 0, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
     told: list[ObjectValue] = []
-    directory.pulls.want(item, told.append)
-    directory.pulls.on_location(Location(item, (), 0, lost=NOT_YIELDED, ended=0))
+    objects.pulls.want(item, told.append)
+    objects.pulls.on_location(Location(item, (), 0, lost=NOT_YIELDED, ended=0))
     assert unpack(told[0].payload) == replace(NOT_YIELDED, object=item, root=unpack(CRASHED))
 
 
@@ -262,126 +262,126 @@ def test_who_knows_how_a_stream_ended_is_asked_why_an_item_is_lost() -> None:
         (SYSTEM_ERROR, CRASHED, pack(replace(lost, root=unpack(CRASHED)))),
         (None, b"", pack(lost)),
     ):
-        directory, other = Directory(), Directory()
+        objects, other = Objects(), Objects()
         if status is not None:
             other.add(result(1, 0, status=status, payload=payload))
-        directory.ask(item)
-        directory.pulls.on_location(ended)
-        assert directory.alone.take(PullObject, "node:2") == [PullObject(item)]
-        directory.on_payload(ObjectPayload(item, other.results.end_instead_of(item)))
-        [value] = directory.told
+        objects.ask(item)
+        objects.pulls.on_location(ended)
+        assert objects.alone.take(PullObject, "node:2") == [PullObject(item)]
+        objects.on_payload(ObjectPayload(item, other.results.end_instead_of(item)))
+        [value] = objects.told
         assert value.status == (status or SYSTEM_ERROR)
         assert value.payload == told
-        directory.pulls.end_turn()
-        assert not directory.alone.take(LocateObjects, "gcs")[1:] and directory.is_empty()
+        objects.pulls.end_turn()
+        assert not objects.alone.take(LocateObjects, "gcs")[1:] and objects.is_empty()
     # It may die before it answers: another one may know, or make it.
-    directory = Directory()
-    directory.ask(item)
-    directory.pulls.on_location(ended)
-    directory.alone.sent.clear()
-    directory.on_node_changed(2, alive=False)
-    directory.pulls.end_turn()
-    assert directory.alone.take(LocateObjects, "gcs") == [LocateObjects([item])]
-    directory.pulls.on_location(ended)
-    assert directory.told[0].payload == pack(lost)
+    objects = Objects()
+    objects.ask(item)
+    objects.pulls.on_location(ended)
+    objects.alone.sent.clear()
+    objects.on_node_changed(2, alive=False)
+    objects.pulls.end_turn()
+    assert objects.alone.take(LocateObjects, "gcs") == [LocateObjects([item])]
+    objects.pulls.on_location(ended)
+    assert objects.told[0].payload == pack(lost)
 
 
 def test_an_error_that_a_second_run_raised_does_not_stand_for_the_value_of_the_first() -> None:
     """Its parent had run twice, and the first of them had let go of what the second run read."""
-    directory = Directory()
+    objects = Objects()
     raised = result(1, 0, status=USER_ERROR, payload=b"oh", node=2)
-    assert not directory.results.outdoes(raised)
-    directory.add(result(1, 0, payload=b"small", node=1))
-    assert directory.results.outdoes(raised)
-    assert not directory.results.outdoes(result(1, 0, payload=b"small", node=2))
+    assert not objects.results.outdoes(raised)
+    objects.add(result(1, 0, payload=b"small", node=1))
+    assert objects.results.outdoes(raised)
+    assert not objects.results.outdoes(result(1, 0, payload=b"small", node=2))
 
 
 def test_a_streams_own_error_is_why_later_items_are_lost() -> None:
-    directory = Directory()
-    directory.add(result(1, 0, payload=b"two items"))
-    directory.add(result(1, STREAM_BASE, payload=b"first"))
-    directory.add(result(1, STREAM_BASE + 1, status=USER_ERROR, payload=b"oh"))
-    end = directory.results.end_instead_of(object_id(array(1), STREAM_BASE + 2, 0))
+    objects = Objects()
+    objects.add(result(1, 0, payload=b"two items"))
+    objects.add(result(1, STREAM_BASE, payload=b"first"))
+    objects.add(result(1, STREAM_BASE + 1, status=USER_ERROR, payload=b"oh"))
+    end = objects.results.end_instead_of(object_id(array(1), STREAM_BASE + 2, 0))
     assert end is not None and (end.status, end.payload) == (USER_ERROR, b"oh")
-    assert directory.results.end_instead_of(object_id(array(1), STREAM_BASE, 0)) is None
+    assert objects.results.end_instead_of(object_id(array(1), STREAM_BASE, 0)) is None
 
 
 def test_what_a_stream_has_yielded_is_not_hidden_by_its_end() -> None:
     """It raised in the end, and nobody has it run again for an item that is lost."""
-    directory = Directory()
-    directory.add(result(1, 0, status=USER_ERROR, payload=b"oh"))
+    objects = Objects()
+    objects.add(result(1, 0, status=USER_ERROR, payload=b"oh"))
     item = object_id(array(1), STREAM_BASE, 0)
-    directory.ask(item)
-    directory.pulls.on_location(
+    objects.ask(item)
+    objects.pulls.on_location(
         Location(item, (), 0, lost=Loss(LossCause.UNREPORTED, unmade=Unmade.NO_RETRIES, task="t"))
     )
-    assert directory.told[0].status == SYSTEM_ERROR
-    directory = Directory()
-    directory.add(result(1, 0, payload=b"all went well"))
-    assert directory.results.end_instead_of(object_id(array(1), STREAM_BASE + 1, 0)) is None
-    directory.add(result(2, 0, status=USER_ERROR, payload=b"oh"))
-    assert directory.results.end_instead_of(object_id(array(2), 0, 0)) is None
+    assert objects.told[0].status == SYSTEM_ERROR
+    objects = Objects()
+    objects.add(result(1, 0, payload=b"all went well"))
+    assert objects.results.end_instead_of(object_id(array(1), STREAM_BASE + 1, 0)) is None
+    objects.add(result(2, 0, status=USER_ERROR, payload=b"oh"))
+    assert objects.results.end_instead_of(object_id(array(2), 0, 0)) is None
 
 
 def test_a_small_object_is_pulled_and_again_if_its_node_dies_or_lacks_it() -> None:
-    directory = Directory()
-    ctx = directory.alone
-    directory.ask()
+    objects = Objects()
+    ctx = objects.alone
+    objects.ask()
     for failure in (
-        lambda: directory.on_payload(ObjectPayload(OID, None)),
-        lambda: directory.on_node_changed(2, alive=False),
+        lambda: objects.on_payload(ObjectPayload(OID, None)),
+        lambda: objects.on_node_changed(2, alive=False),
     ):
         ctx.sent.clear()
-        directory.pulls.on_location(Location(OID, (2,), 0))
+        objects.pulls.on_location(Location(OID, (2,), 0))
         assert ctx.take(PullObject, "node:2") == [PullObject(OID)]
         failure()
         ctx.pass_time(RETRY_S)
-        directory.pulls.end_turn()
+        objects.pulls.end_turn()
         assert ctx.take(LocateObjects) == [LocateObjects([OID])]
-    directory.pulls.on_location(Location(OID, (3,), 0))
-    directory.on_node_changed(2, alive=False)
-    directory.on_payload(ObjectPayload(OID, result(1, payload=b"here")))
-    assert directory.told[0].payload == b"here"
-    assert directory.copies == [(OID, 0)]
+    objects.pulls.on_location(Location(OID, (3,), 0))
+    objects.on_node_changed(2, alive=False)
+    objects.on_payload(ObjectPayload(OID, result(1, payload=b"here")))
+    assert objects.told[0].payload == b"here"
+    assert objects.copies == [(OID, 0)]
 
 
 def test_a_result_of_an_own_client_is_not_looked_for() -> None:
-    directory = Directory()
-    directory.owners.own(array(1), "driver:0.0")
-    directory.ask()
-    assert directory.alone.sent == []
+    objects = Objects()
+    objects.owners.own(array(1), "driver:0.0")
+    objects.ask()
+    assert objects.alone.sent == []
     # Large and elsewhere: known by the result, fetched for who waits.
-    directory.add(result(1, node=4, size=500, offset=3))
-    assert directory.alone.take(Fetch) == [Fetch(OID, 500, 4)]
-    assert directory.local.lookup(OID) is None
+    objects.add(result(1, node=4, size=500, offset=3))
+    assert objects.alone.take(Fetch) == [Fetch(OID, 500, 4)]
+    assert objects.memory.lookup(OID) is None
 
 
 def test_owners_come_and_go() -> None:
-    directory = Directory()
-    directory.owners.own(array(1), "worker:0.1")
-    directory.owners.own(array(1), "worker:0.1")
-    assert directory.owners.owns("worker:0.1")
+    objects = Objects()
+    objects.owners.own(array(1), "worker:0.1")
+    objects.owners.own(array(1), "worker:0.1")
+    assert objects.owners.owns("worker:0.1")
     # The same task runs twice at once: both wait, the last one releases.
-    directory.owners.own(array(1), "worker:0.2")
-    assert directory.owners.owners_of(array(1)) == ["worker:0.1", "worker:0.2"]
-    assert directory.drop_client("worker:0.2") == [array(1)]
-    assert not directory.owners.release(array(1), "worker:0.1")
-    assert not directory.owners.owns("worker:0.1")
-    assert directory.owners.owners_of(array(1)) == ["worker:0.2"]
-    assert directory.owners.release(array(1), "worker:0.2")
+    objects.owners.own(array(1), "worker:0.2")
+    assert objects.owners.owners_of(array(1)) == ["worker:0.1", "worker:0.2"]
+    assert objects.drop_client("worker:0.2") == [array(1)]
+    assert not objects.owners.release(array(1), "worker:0.1")
+    assert not objects.owners.owns("worker:0.1")
+    assert objects.owners.owners_of(array(1)) == ["worker:0.2"]
+    assert objects.owners.release(array(1), "worker:0.2")
     # It dies; its task is run again by another worker.
-    directory.owners.await_claim(array(1))
-    assert directory.owners.owners_of(array(1)) == [] and not directory.owners.owns("worker:0.2")
-    directory.owners.own(array(1), "worker:0.3")
-    assert directory.owners.owners_of(array(1)) == ["worker:0.3"]
-    directory.release([array(1)])
-    assert directory.is_empty()
+    objects.owners.await_claim(array(1))
+    assert objects.owners.owners_of(array(1)) == [] and not objects.owners.owns("worker:0.2")
+    objects.owners.own(array(1), "worker:0.3")
+    assert objects.owners.owners_of(array(1)) == ["worker:0.3"]
+    objects.release([array(1)])
+    assert objects.is_empty()
 
 
 def test_what_is_on_its_way_to_its_owner_is_not_missing() -> None:
-    directory = Directory()
-    assert not directory.is_expected(OID)
-    directory.owners.own(array(1), "driver:0.0")
-    assert directory.is_expected(OID)
-    directory.add(result(1, size=500, node=2))
-    assert not directory.is_expected(OID), "it is large, and known to be elsewhere"
+    objects = Objects()
+    assert not objects.is_expected(OID)
+    objects.owners.own(array(1), "driver:0.0")
+    assert objects.is_expected(OID)
+    objects.add(result(1, size=500, node=2))
+    assert not objects.is_expected(OID), "it is large, and known to be elsewhere"

@@ -16,7 +16,6 @@ from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id
 from raytwin.runtime.control.gcs.actor_table import ALIVE, PENDING
 from raytwin.runtime.control.gcs.array_store import LOST_S
-from raytwin.runtime.control.gcs.sharding.lineage import HINT_S
 from raytwin.runtime.control.gcs.sharding.router import (
     HINT,
     NEEDED,
@@ -28,6 +27,7 @@ from raytwin.runtime.control.gcs.sharding.router import (
     shard_of,
 )
 from raytwin.runtime.control.gcs.sharding.shard import Shard, ShardedGcs
+from raytwin.runtime.control.gcs.sharding.shard_lineage import HINT_S
 from raytwin.runtime.control.messages import (
     ActorChanged,
     AssignTasks,

@@ -77,7 +77,7 @@ def clean(session: Any) -> None:
             for w in scheduler.dispatcher.workers.values()
             if w.job
         )
-        assert not scheduler.objects.local._pins and not scheduler.objects.pulls._wanted
+        assert not scheduler.objects.memory._pins and not scheduler.objects.pulls._wanted
         assert {job_number(key) for key in scheduler.inputs.functions} <= {1}
     gcs = session.cluster.gcs
     assert not gcs.table.store.tombstones and not gcs.table.waiters.arrays

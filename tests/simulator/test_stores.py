@@ -133,4 +133,4 @@ def test_actors_get_inputs_that_had_to_make_room_while_they_waited(free: str) ->
     assert ray.get(refs) == expected
     for number in range(2):
         scheduler = session.cluster.processes[f"node:{number}"].components[f"node:{number}"]
-        assert not scheduler.inputs._claims and not scheduler.objects.local._claims
+        assert not scheduler.inputs._claims and not scheduler.objects.memory._claims

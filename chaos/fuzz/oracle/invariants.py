@@ -132,7 +132,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
         total = {name: units / UNIT for name, units in pool.total.items()}
         found += _lasting(scheduler, total, {**cluster.resources[number], f"node:{number}": 1.0})
         found += _resources(scheduler.node, scheduler.queue, total, pool.available())
-        stored = scheduler.objects.local._stored.items()
+        stored = scheduler.objects.memory._stored.items()
         left = [size for oid, (_, size) in stored if oid[:ARRAY_BYTES] not in kept]
         nowhere = cluster.stores[scheduler.node].used - sum(size for _, (_, size) in stored)
         found += _store(scheduler.node, len(left), sum(left), nowhere)
@@ -239,14 +239,14 @@ def _store(node: int, objects: int, nbytes: int, places: int) -> list[str]:
 
 
 def _disk(scheduler: Any, used: int, kept: set[bytes]) -> list[str]:
-    local = scheduler.objects.local
-    left = [oid for oid in local.on_disk if oid[:ARRAY_BYTES] not in kept]
-    nowhere = used - local.spilled_bytes
-    if not (left or nowhere or local._claims):
+    memory = scheduler.objects.memory
+    left = [oid for oid in memory.on_disk if oid[:ARRAY_BYTES] not in kept]
+    nowhere = used - memory.spilled_bytes
+    if not (left or nowhere or memory._claims):
         return []
     return [
         f"disks: {len(left)} objects are left on the disk of node {scheduler.node}, {nowhere:,}"
-        f" bytes more, and {len(local._claims)} objects are claimed"
+        f" bytes more, and {len(memory._claims)} objects are claimed"
     ]
 
 

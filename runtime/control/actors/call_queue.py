@@ -191,7 +191,7 @@ class CallQueue:
                 return  # callers get the actor's death once its worker has ended
             call = calls[0]
             spec = call.spec
-            left = self._services.objects.local.evicted(spec.deps) if call.failed is None else []
+            left = self._services.objects.memory.evicted(spec.deps) if call.failed is None else []
             if left:
                 # They were evicted while the call waited for its turn.
                 self._want(actor, call, left)
@@ -205,7 +205,7 @@ class CallQueue:
                 continue
             values = []
             for oid in spec.deps:
-                value = call.known.get(oid) or self._services.objects.local.lookup(oid)
+                value = call.known.get(oid) or self._services.objects.memory.lookup(oid)
                 if value is None:
                     # The object was released meanwhile: its owner has died.
                     gone = Loss(LossCause.OWNER_DIED, object=oid)
@@ -238,7 +238,7 @@ class CallQueue:
         call = spec.array
         for value in values:
             if value.size:
-                self._services.objects.local.pin(value.object, actor.worker.address)
+                self._services.objects.memory.pin(value.object, actor.worker.address)
         assignment = Assignment(spec, values)
         if call in actor.replaying:
             assignment.cancelled = actor.replaying[call].cancelled
@@ -285,7 +285,7 @@ class CallQueue:
         actor.running.pop(assignment.spec.array, None)
         for value in assignment.values:
             if value.size:
-                self._services.objects.local.unpin(value.object, actor.worker.address)
+                self._services.objects.memory.unpin(value.object, actor.worker.address)
         self._cancelled(actor, assignment.spec)
 
     def _cancelled(self, actor: ActorRecord, spec: TaskSpec) -> None:
@@ -324,7 +324,7 @@ class CallQueue:
             return
         small = tuple(value for value in assignment.values if not value.size)
         # Its large values have to outlive the worker: once the call is logged they exist.
-        self._services.objects.local.seal(reply)
+        self._services.objects.memory.seal(reply)
         actor.records.append(CallRecord(spec, reply, small))
         actor.held[spec.array] = HeldReply(number, reply, spec.owner)
         self._dirty[actor.id] = actor
@@ -418,7 +418,7 @@ class CallQueue:
     def discard(self, actor: ActorRecord) -> None:
         """Free the replies that wait for the log: calls that are not logged never took effect."""
         for held in actor.held.values():
-            self._services.objects.local.discard(held.reply)
+            self._services.objects.memory.discard(held.reply)
             self._services.contained_references.drop(held.reply)
         actor.held.clear()
 

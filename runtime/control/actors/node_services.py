@@ -15,7 +15,7 @@ from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.messages import ObjectValue, TaskSpec
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
@@ -50,7 +50,7 @@ class NodeServices(Protocol):
 
     config: Config
     pool: ResourcePool
-    objects: ObjectDirectory
+    objects: NodeObjects
     results: ResultManager
     contained_references: ContainedReferences
     timeline: RangeLog

@@ -49,7 +49,7 @@ from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
 from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import CancelTask, KillWorker, TaskSpec
 from raytwin.runtime.control.messages.errors import Cancellation
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 
 STUCK_S = 5.0
 """How long a worker may take to answer before it is killed, though it may run another element."""
@@ -65,7 +65,7 @@ class Canceller:
         ready: ReadyQueue,
         pool: WorkerPool,
         inputs: TaskInputs,
-        objects: ObjectDirectory,
+        objects: NodeObjects,
         cancel_call: Callable[[bytes], bool],
     ) -> None:
         """`cancel_call` returns whether an ID is a call's, which it then cancels."""

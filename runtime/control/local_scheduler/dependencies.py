@@ -30,7 +30,7 @@ from raytwin.runtime.control.messages import (
     ObjectValue,
     TaskSpec,
 )
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.objects.pull_manager import released_error
 from raytwin.runtime.control.observability.timeline import RangeLog
 
@@ -54,7 +54,7 @@ class TaskInputs:
     def __init__(
         self,
         ctx: Context,
-        objects: ObjectDirectory,
+        objects: NodeObjects,
         timeline: RangeLog,
         ready: Callable[[TaskSpec], None],
     ) -> None:
@@ -152,12 +152,12 @@ class TaskInputs:
         if not spec.deps:
             return ()
         self.unclaim(spec)
-        if self._objects.local.evicted(spec.deps):
+        if self._objects.memory.evicted(spec.deps):
             self._await_inputs(spec)
             return None
         values = []
         for oid in spec.deps:
-            value = self._objects.local.lookup(oid)
+            value = self._objects.memory.lookup(oid)
             if value is None:
                 if attempt_of(spec):
                     # The owner released the inputs when the range had run for the first time.
@@ -170,15 +170,15 @@ class TaskInputs:
             values.append(value)
         for value in values:
             if value.size:
-                self._objects.local.pin(value.object, worker)
+                self._objects.memory.pin(value.object, worker)
         return tuple(values)
 
     def claim(self, spec: TaskSpec) -> int:
-        """Claim a range's inputs until `unclaim`; return its rank: see `local_objects`."""
+        """Claim a range's inputs until `unclaim`; return its rank: see `object_memory`."""
         self._ranks += 1
         self._claims.setdefault((spec.array, spec.start), []).append(self._ranks)
         for oid in spec.deps:
-            self._objects.local.claim(oid, self._ranks)
+            self._objects.memory.claim(oid, self._ranks)
         return self._ranks
 
     def unclaim(self, spec: TaskSpec) -> None:
@@ -191,7 +191,7 @@ class TaskInputs:
         if not ranks:
             del self._claims[key]
         for oid in spec.deps:
-            self._objects.local.unclaim(oid, rank)
+            self._objects.memory.unclaim(oid, rank)
 
     def fail(self, spec: TaskSpec, error: ObjectValue) -> None:
         """End a range with an error, at the end of the turn."""

@@ -52,7 +52,7 @@ from raytwin.runtime.control.messages import (
     WorkerReady,
 )
 from raytwin.runtime.control.messages.errors import WorkerCrash
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
@@ -68,7 +68,7 @@ class Dispatcher:
         ready: ReadyQueue,
         pool: WorkerPool,
         leases: WorkerLeases,
-        objects: ObjectDirectory,
+        objects: NodeObjects,
         inputs: TaskInputs,
         results: ResultManager,
         actors: NodeActors,
@@ -227,7 +227,7 @@ class Dispatcher:
 
     def _unpin_inputs(self, spec: TaskSpec, worker: str) -> None:
         for oid in spec.deps:
-            self._objects.local.unpin(oid, worker)
+            self._objects.memory.unpin(oid, worker)
 
     def on_blocked(self, source: str, message: Blocked) -> None:
         worker = self.workers[source]

@@ -35,7 +35,7 @@ from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
 from raytwin.runtime.control.local_scheduler.worker_leases import WorkerLeases
 from raytwin.runtime.control.messages import MoveTasks, TasksMoved, TaskSpec
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.scheduling.strategies import SPREAD, is_hard, strategy_of
 
 STARVING_S = 1.0
@@ -60,7 +60,7 @@ class Starvation:
         leases: WorkerLeases,
         actors: NodeActors,
         inputs: TaskInputs,
-        objects: ObjectDirectory,
+        objects: NodeObjects,
         log: GcsWriteLog,
     ) -> None:
         self._ctx = ctx

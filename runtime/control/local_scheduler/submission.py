@@ -66,7 +66,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import unpack
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.scheduling.policies import LocalView, Policy
 from raytwin.runtime.control.scheduling.strategies import kept
@@ -87,7 +87,7 @@ class Submission:
         members: Membership,
         dispatcher: Dispatcher,
         bundles: Bundles,
-        objects: ObjectDirectory,
+        objects: NodeObjects,
         log: GcsWriteLog,
         inputs: TaskInputs,
         access: JobAccess,

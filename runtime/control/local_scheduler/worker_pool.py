@@ -13,7 +13,7 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.resources import cpu_part
 from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.messages import StartWorker, StopWorker, TakeBack
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 WORKERS_WITHOUT_CPU_MAX = 64
@@ -29,7 +29,7 @@ class WorkerPool:
         node: int,
         incarnation: int,
         prestart: int,
-        objects: ObjectDirectory,
+        objects: NodeObjects,
         contained_references: ContainedReferences,
     ) -> None:
         self._ctx = ctx

@@ -174,7 +174,7 @@ class StopReplica(Struct, array_like=True, tag=196):
 
 
 class LineageChanges(Struct, array_like=True, tag=155):
-    """Lineage between arrays of other shards and arrays here; see `sharding.lineage`.
+    """Lineage between arrays of other shards and arrays here; see `sharding.shard_lineage`.
 
     Each is (change, array, its inputs here).
     """

@@ -22,7 +22,7 @@ part                  handles
 `ReleaseManager`      Release, FreeObjects
 `ObjectManager`       PutObjects, WantObjects, Unpin, RefUpdates, PullObject,
                       ObjectPayload, ObjectLocations, SeekOwners
-`LocalObjects`        AllocateObject, Allocated, AbandonObject, Spilled
+`ObjectMemory`        AllocateObject, Allocated, AbandonObject, Spilled
 `PullManager`         Fetched, NoRoom
 `CallSubmitter`       ActorChanged, CallsDrained
 `NodeActors`          ActorCalls, CancelCall, ActorLineage, CallsLogged, StopActor,

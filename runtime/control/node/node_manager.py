@@ -82,7 +82,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import Failure, pack
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.objects.object_manager import ObjectManager
 from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.objects.result_manager import ResultManager
@@ -115,7 +115,7 @@ class NodeManager:
         self.resources = dict(resources)
         self.pool = ResourcePool(resources)
         self.log = GcsWriteLog(ctx, node, config, incarnation)
-        self.objects = ObjectDirectory(ctx, node, config, self.log.copied, self._lives)
+        self.objects = NodeObjects(ctx, node, config, self.log.copied, self._lives)
         self.members = Membership(node, incarnation)
         self.access = JobAccess(self._worker_at)
         self._gone: set[str] = set()
@@ -183,8 +183,8 @@ class NodeManager:
                 "actors": self.actors.rows,
                 "timeline": lambda: list(self.timeline.rows),
                 "transfers": lambda: list(self.objects.pulls.transfers),
-                "stores": lambda: [[node, *self.objects.local.memory_usage()]],
-                "disks": lambda: [[node, *self.objects.local.disk_usage()]],
+                "stores": lambda: [[node, *self.objects.memory.memory_usage()]],
+                "disks": lambda: [[node, *self.objects.memory.disk_usage()]],
                 "loads": lambda: [[node, self.queue, self.resources, self.pool.available()]],
                 "available": lambda: [[node, self.pool.available()]],
             },
@@ -201,7 +201,7 @@ class NodeManager:
             self.releases,
             self.object_manager,
             self.objects.pulls,
-            self.objects.local,
+            self.objects.memory,
             self.submitter,
             self.actors,
             self.queries,
@@ -251,8 +251,8 @@ class NodeManager:
         if self.bundles.returning:
             self.bundles.end_turn()
         self.leases.dispatch()
-        if self.objects.local.requests:
-            self.objects.local.make_room()
+        if self.objects.memory.requests:
+            self.objects.memory.make_room()
         while self.inputs.failed:
             while self.inputs.failed:
                 self.submission.fail(*self.inputs.failed.popleft())

@@ -1,4 +1,4 @@
-"""The objects of a node: the object manager and the object directory of the paper.
+"""The objects of a node: the object manager of the paper.
 
 A task, a call or a put makes the objects of an array; the array's **owner** is the client that
 submitted or put it. A small value is part of the result message, and goes with it to the owner and
@@ -10,10 +10,10 @@ decides, and the store allocates, copies and writes to disk.
 
 State, in one node::
 
-    ObjectDirectory ── owners     OwnerTable     the client that owns each array
-                    ├─ results    ResultTable    results by array and element
-                    ├─ local      LocalObjects   large objects in the arena and on disk, and pins
-                    └─ pulls      PullManager    objects that are wanted, and their sources
+    NodeObjects ──┬─ owners     OwnerTable     the client that owns each array
+                  ├─ results    ResultTable    results by array and element
+                  ├─ memory     ObjectMemory   large objects in the arena and on disk, and pins
+                  └─ pulls      PullManager    objects that are wanted, and their sources
 
 Messages::
 
@@ -22,7 +22,7 @@ Messages::
                                     ├──────LocateObjects─> GCS ──ObjectLocations──> pulls
                                     ├──────PullObject────> node ──ObjectPayload───> pulls
                                     └──────Fetch─────────> store ──Fetched────────> pulls
-    client ──AllocateObject─────> local ─────Allocate────> store ──Allocated──> client
+    client ──AllocateObject─────> memory ────Allocate────> store ──Allocated──> client
     client ──Release────────────> release ───TaskUpdates─> GCS ──FreeObjects──> other nodes
 
 Promises: an object is freed once its owner has released it and no client pins it (G8); an
@@ -30,8 +30,10 @@ object that a task or client pins is never evicted; an object whose node dies is
 a copy or reconstructed, and every client that wants it gets the value or the reason of its loss
 (G1, G2); an object is lost with its owner.
 
-- `object_directory`: owners, results, local objects and pulls as one Python object
-- `result_table`, `local_objects`, `pull_manager`: three of these; `ownership` has the fourth
+- `node_objects`: joins the four parts: owners, results, memory and pulls
+- `result_table`: results by array and element
+- `object_memory`: decides when an object is sealed, evicted and freed
+- `pull_manager`: fetches the objects that are wanted here
 - `object_manager`: messages of clients, other nodes and the GCS about objects
 - `result_manager`: keeps, logs and delivers results of tasks and calls, also of repeated ones
 - `release_manager`: releases arrays when their owners release them or die

@@ -33,7 +33,7 @@ from raytwin.runtime.control.messages import (
     WantObjects,
 )
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
@@ -44,7 +44,7 @@ class ObjectManager:
         self,
         ctx: Context,
         node: int,
-        objects: ObjectDirectory,
+        objects: NodeObjects,
         log: GcsWriteLog,
         contained_references: ContainedReferences,
         lives: Callable[[str], bool],
@@ -75,7 +75,7 @@ class ObjectManager:
         """A client puts values."""
         for result in message.results:
             self._objects.owners.own(result.array, source)
-            self._objects.local.seal(result)
+            self._objects.memory.seal(result)
             if result.refs is not None:
                 self._contained_references.reported(source, result)
                 self._contained_references.keep(result)
@@ -88,7 +88,7 @@ class ObjectManager:
         def arrived(value: ObjectValue) -> None:
             if self._lives(source):
                 if value.size:
-                    self._objects.local.pin(value.object, source)
+                    self._objects.memory.pin(value.object, source)
                 self._ctx.send(source, ObjectsReady([value]))
 
         for oid in message.objects:
@@ -97,7 +97,7 @@ class ObjectManager:
     def on_unpin(self, source: str, message: Unpin) -> None:
         """A client ends its pins of objects."""
         for oid in message.objects:
-            self._objects.local.unpin(oid, source)
+            self._objects.memory.unpin(oid, source)
 
     # -- other nodes, and the GCS --------------------------------------------------
 

@@ -43,7 +43,7 @@ from raytwin.runtime.control.messages import (
     RangeResult,
 )
 from raytwin.runtime.control.messages.errors import Loss, LossCause, StoreFull, unpack
-from raytwin.runtime.control.objects.local_objects import CLIENT, LocalObjects, Request
+from raytwin.runtime.control.objects.object_memory import CLIENT, ObjectMemory, Request
 from raytwin.runtime.control.objects.result_table import ResultTable
 from raytwin.runtime.control.ownership.owner_table import OwnerTable
 
@@ -58,7 +58,7 @@ class _Wanted(Struct):
     """An object that clients or tasks of this node want."""
 
     rank: int
-    """The smallest rank of a task that wants it; see `local_objects`."""
+    """The smallest rank of a task that wants it; see `object_memory`."""
     ready: list[Ready] = []
     until_s: float = 0.0
     """The end of its wait for room for a client, once it has begun to wait."""
@@ -77,7 +77,7 @@ class PullManager:
         node: int,
         owners: OwnerTable,
         results: ResultTable,
-        local: LocalObjects,
+        memory: ObjectMemory,
         dead: Collection[int],
         copied: Callable[[bytes, bytes, int], None],
         wait_s: float,
@@ -89,7 +89,7 @@ class PullManager:
         self._store = f"store:{node}"
         self._owners = owners
         self._results = results
-        self._local = local
+        self._memory = memory
         self._dead = dead
         self._copied = copied
         self._wait_s = wait_s
@@ -118,10 +118,10 @@ class PullManager:
 
     def want(self, oid: bytes, ready: Ready, rank: int = CLIENT) -> None:
         """Call `ready` with the object, or its error, once it is in memory."""
-        value = self._local.lookup(oid)
+        value = self._memory.lookup(oid)
         if value is not None:
             if value.size:
-                self._local.used(oid)
+                self._memory.used(oid)
             ready(value)
             return
         wanted = self._wanted.get(oid)
@@ -133,7 +133,7 @@ class PullManager:
         array, index, ret = split_object_id(oid)
         self.wanted_of.setdefault(array, set()).add(oid)
         result = self._results.find(array, index)
-        place = self._local.on_disk.get(oid)
+        place = self._memory.on_disk.get(oid)
         if place is not None:
             self._fetch(oid, place[1], self._node)
         elif result is not None and not self._results.is_lost(result):
@@ -237,7 +237,7 @@ class PullManager:
     def _fetch(self, oid: bytes, size: int, node: int) -> None:
         if oid in self._fetching:
             return  # released, and wanted again before the fetch has ended
-        if node in self._dead or (node == self._node and oid not in self._local.on_disk):
+        if node in self._dead or (node == self._node and oid not in self._memory.on_disk):
             if node in self._dead:
                 self._missing(oid, node, "it died")
             self.asking.append(oid)
@@ -249,7 +249,7 @@ class PullManager:
     def on_no_room(self, message: NoRoom) -> None:
         """The arena is full: request room for a fetch, or for a client's object."""
         if message.client:
-            self._local.on_no_room(message)
+            self._memory.on_no_room(message)
             return
         oid = message.object
         fetch = self._fetching.get(oid)
@@ -284,7 +284,7 @@ class PullManager:
             # The limit holds for all waits of a client together. Tasks wait as long as there
             # is progress: the pins of tasks before them end when these have run.
             until_s = wanted.until_s = wanted.until_s or until_s
-        self._local.need(Request(message.size, wanted.rank, until_s, retry, fail), message)
+        self._memory.need(Request(message.size, wanted.rank, until_s, retry, fail), message)
 
     def on_fetched(self, message: Fetched) -> None:
         """The store has copied a large object into the arena, or failed to."""
@@ -306,13 +306,13 @@ class PullManager:
                 # Released before the fetch ended.
                 self._ctx.send(self._store, Free(oid, message.offset))
                 return
-            self._local.keep(oid, message.offset, message.size)
+            self._memory.keep(oid, message.offset, message.size)
             if far:
                 self._copied(oid[:ARRAY_BYTES], oid, message.size)
             self.resolve(oid[:ARRAY_BYTES])
         elif oid in self._wanted:
-            if not far and oid in self._local.on_disk:
-                self._local.disk_failed(oid)
+            if not far and oid in self._memory.on_disk:
+                self._memory.disk_failed(oid)
                 self._missing(oid, self._node, message.reason)
             elif far and message.gone and message.node not in self._dead:
                 self._missing(oid, message.node)
@@ -321,7 +321,7 @@ class PullManager:
     def resolve(self, array: bytes) -> None:
         """Deliver the wanted objects of an array that are in memory now, and fetch the others."""
         for oid in sorted(self.wanted_of[array]):
-            value = self._local.lookup(oid)
+            value = self._memory.lookup(oid)
             if value is not None:
                 self._arrived(value)
             elif oid not in self._fetching:

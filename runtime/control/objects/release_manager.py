@@ -43,7 +43,7 @@ from raytwin.runtime.control.gcs.array_store import ORPHANED_S
 from raytwin.runtime.control.messages import FreeObjects, KillActor, Release
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.owner_table import NOBODY
@@ -55,7 +55,7 @@ class ReleaseManager:
     def __init__(
         self,
         ctx: Context,
-        objects: ObjectDirectory,
+        objects: NodeObjects,
         results: ResultManager,
         forget_calls: Callable[[Sequence[bytes]], None],
         log: GcsWriteLog,

@@ -50,7 +50,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
@@ -61,7 +61,7 @@ class ResultManager:
         self,
         ctx: Context,
         node: int,
-        objects: ObjectDirectory,
+        objects: NodeObjects,
         log: GcsWriteLog,
         contained_references: ContainedReferences,
         received: Callable[[bytes], bool],
@@ -152,7 +152,7 @@ class ResultManager:
     def finish(self, result: RangeResult, owner: str) -> None:
         """A range ended on this node: keep its values, and deliver the result."""
         if result.offsets:
-            self._objects.local.seal(result)
+            self._objects.memory.seal(result)
         if result.refs is not None:
             self._take_refs(result, owner)
         if node_of(owner) != self._node:
@@ -168,7 +168,7 @@ class ResultManager:
             self._log.finish(result)
         else:
             # The owner died: no client can ask for the values.
-            self._objects.local.discard(result)
+            self._objects.memory.discard(result)
         if self._claims:
             claimants = self._claims.get(result.array, ())
             for claimant in claimants:
@@ -432,8 +432,8 @@ class ResultManager:
 
     def _discard(self, result: RangeResult) -> None:
         """Free the values of a call's result that is not kept."""
-        self._objects.local.seal(result)
-        self._objects.local.discard(result)
+        self._objects.memory.seal(result)
+        self._objects.memory.discard(result)
         self._contained_references.drop(result)
 
     def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
@@ -444,7 +444,7 @@ class ResultManager:
         at: Iterable[int] = [r for r, offset in enumerate(result.offsets) if offset >= 0]
         if result.status == SYSTEM_ERROR:
             at = range(result.returns)  # there was no room for them: the callers get that error
-        here = all(self._objects.local.lookup(object_id(result.array, 0, r)) for r in at)
+        here = all(self._objects.memory.lookup(object_id(result.array, 0, r)) for r in at)
         # An owner of an earlier incarnation of this node is dead; its task may run again.
         is_mine = self._contained_references.is_of_here(owner)
         if here or (is_mine and result.array not in self._objects.owners):
@@ -458,7 +458,7 @@ class ResultManager:
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """Keep and log large values that a call made here for an owner on another node."""
-        self._objects.local.seal(result)
+        self._objects.memory.seal(result)
         self._log.expose(result.array)
         self._contained_references.keep(result)
         self._objects.add(result)
@@ -534,7 +534,7 @@ class ResultManager:
             self._ended([batch])
 
 
-def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeResult:
+def as_it_is(result: RangeResult, objects: NodeObjects, node: int) -> RangeResult:
     """Return a result with the places that its large values have on this node now.
 
     If one of them is gone, return the error that it is lost.
@@ -548,10 +548,10 @@ def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeR
         return result
     offsets = [-1] * len(result.sizes)
     for ret, oid in large:
-        value = objects.local.lookup(oid)
+        value = objects.memory.lookup(oid)
         if value is not None and value.size:
             offsets[ret] = value.offset
-        elif oid not in objects.local.on_disk:
+        elif oid not in objects.memory.on_disk:
             return result if result.node != node else lost(result, oid, node)
     return replace(result, node=node, offsets=tuple(offsets))
 

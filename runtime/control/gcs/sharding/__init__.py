@@ -7,7 +7,7 @@ decisions need all of them.
 
 The other components do not know of shards: a `router` between a component and the network splits
 its messages by ID. Shards send one another changes of lineage only: an array in one shard keeps its
-inputs' rows in others (`lineage`). Messages from one chain to another go through the `relay`.
+inputs' rows in others (`shard_lineage`). Messages from one chain to another go through the `relay`.
 
 Messages on different channels may overtake one another. Where their order matters:
 
@@ -16,8 +16,8 @@ Messages on different channels may overtake one another. Where their order matte
   assigns it: no message about the range comes before the range;
 * when a node dies, ``gcs`` tells the shards in the same turn which actors are being rebuilt.
 
-``router``   which shard has a key; how messages are split
-``shard``    the tables of one shard; the GCS and the global scheduler of a sharded cluster
-``lineage``  lineage of arrays whose inputs are in other shards
-``relay``    carries messages between chains
+``router``         which shard has a key; how messages are split
+``shard``          the tables of one shard; the GCS and the global scheduler of a sharded cluster
+``shard_lineage``  lineage of arrays whose inputs are in other shards
+``relay``          carries messages between chains
 """

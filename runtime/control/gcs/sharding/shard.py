@@ -2,8 +2,8 @@
 
 `Shard` has the tables whose rows are spread; `ShardedGcs` announces nodes, jobs and actors to it,
 and its own tables of tasks, objects, functions and keys stay empty. `router` says which shard has
-a key, `lineage` how inputs in other shards are kept. Messages on different channels may overtake
-one another. Where their order matters:
+a key, `shard_lineage` how inputs in other shards are kept. Messages on different channels may
+overtake one another. Where their order matters:
 
 * **Nodes.** ``gcs`` sends a change of a node to the shards first. Nodes get it when all shards have
   confirmed it (`_Gate`), so the messages that a node sends because of it reach the shards after the
@@ -35,8 +35,8 @@ from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.gcs.job_table import JobTable
 from raytwin.runtime.control.gcs.kv_table import KvTable
 from raytwin.runtime.control.gcs.pubsub import PubSub
-from raytwin.runtime.control.gcs.sharding.lineage import ShardLineage
 from raytwin.runtime.control.gcs.sharding.router import Router
+from raytwin.runtime.control.gcs.sharding.shard_lineage import ShardLineage
 from raytwin.runtime.control.gcs.task_history import TaskHistory
 from raytwin.runtime.control.gcs.task_object_table import TaskObjectTable
 from raytwin.runtime.control.messages import (

@@ -1,13 +1,13 @@
-"""The object directory of a node, composed of its parts.
+"""The objects that a node has, owns or wants, in four parts.
 
 ============ ==================================================================
 `owners`     the client that owns each array
 `results`    the results that the node knows: small values, places of large ones
-`local`      the large objects in the arena and on disk, their pins, and eviction
+`memory`     the large objects in the arena and on disk, their pins, and eviction
 `pulls`      the objects that are wanted here, and their sources
 ============ ==================================================================
 
-Callers use each part directly. The directory has the operations on several parts: add a result,
+Callers use each part directly. `NodeObjects` has the operations on several parts: add a result,
 release an array, drop a client's or a job's objects.
 """
 
@@ -28,13 +28,13 @@ from raytwin.runtime.control.core.ids import (
 )
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.messages import GiveBack, ObjectPayload, RangeResult
-from raytwin.runtime.control.objects.local_objects import LocalObjects
+from raytwin.runtime.control.objects.object_memory import ObjectMemory
 from raytwin.runtime.control.objects.pull_manager import PullManager
 from raytwin.runtime.control.objects.result_table import ResultTable
 from raytwin.runtime.control.ownership.owner_table import OwnerTable
 
 
-class ObjectDirectory:
+class NodeObjects:
     """The objects that one node has, owns or wants."""
 
     def __init__(
@@ -52,13 +52,13 @@ class ObjectDirectory:
         self._dead: set[int] = set()
         self.owners = OwnerTable()
         self.results = ResultTable(node, self._dead)
-        self.local = LocalObjects(ctx, node, config, self.results, lives, self._ask_back)
+        self.memory = ObjectMemory(ctx, node, config, self.results, lives, self._ask_back)
         self.pulls = PullManager(
             ctx,
             node,
             self.owners,
             self.results,
-            self.local,
+            self.memory,
             self._dead,
             copied,
             config.store_wait_s,
@@ -72,7 +72,7 @@ class ObjectDirectory:
             for ret, size in enumerate(result.sizes):
                 if size > 0 and result.offsets[ret] >= 0:  # else it is on disk
                     oid = object_id(array, result.start, ret)
-                    self.local.keep(oid, result.offsets[ret], size)
+                    self.memory.keep(oid, result.offsets[ret], size)
         if array in self.pulls.wanted_of:
             self.pulls.resolve(array)
 
@@ -85,7 +85,7 @@ class ObjectDirectory:
             return False
         if set(map(self.owners.get, arrays)) != {owner}:
             return False
-        return not (self.results.has_any(arrays) or self.local.has_any(arrays))
+        return not (self.results.has_any(arrays) or self.memory.has_any(arrays))
 
     def on_payload(self, message: ObjectPayload) -> bool:
         """Take a small object from another node; return whether it is kept."""
@@ -97,7 +97,7 @@ class ObjectDirectory:
 
     def has_array(self, array: bytes) -> bool:
         """Whether any result or object of the array is here."""
-        return array in self.results or array in self.local
+        return array in self.results or array in self.memory
 
     def is_expected(self, oid: bytes) -> bool:
         """Whether an owner here waits for an object whose result has not come."""
@@ -162,19 +162,19 @@ class ObjectDirectory:
         if self.pulls.wanted_of:
             for array in arrays:
                 self.pulls.released(array)
-        if self.local.has_any(arrays):
+        if self.memory.has_any(arrays):
             for array in arrays:
-                self.local.free(array)
+                self.memory.free(array)
 
     def drop_client(self, client: str) -> list[bytes]:
         """End the pins of a client that has died; return the arrays that it owned."""
-        self.local.drop_client(client)
+        self.memory.drop_client(client)
         return self.owners.arrays_of(client)
 
     def of_job(self, job: bytes) -> list[bytes]:
         """Return the arrays of a job that are here, owned here or wanted here."""
         parts = (
-            self.owners, self.results.arrays(), self.local.objects(), self.pulls.objects(),
+            self.owners, self.results.arrays(), self.memory.objects(), self.pulls.objects(),
         )  # fmt: skip
         return list({key[:ARRAY_BYTES]: None for t in parts for key in t if job_of(key) == job})
 
@@ -188,5 +188,5 @@ class ObjectDirectory:
         self.pulls.node_died(node)
 
     def _ask_back(self) -> None:
-        for client in sorted(self.local.clients().union(self.owners.clients())):
+        for client in sorted(self.memory.clients().union(self.owners.clients())):
             self._ctx.send(client, GiveBack())

@@ -86,7 +86,7 @@ class Request(Struct):
     """How often the node had freed memory when the store had no room."""
 
 
-class LocalObjects:
+class ObjectMemory:
     """The large objects of one node, the clients that pin them, and the order of eviction."""
 
     def __init__(
