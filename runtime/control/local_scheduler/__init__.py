@@ -39,7 +39,7 @@ are retried (G4).
 | `dependencies` | holds a range until its function and its inputs are here |
 | `ready_queue` | ranges whose inputs are here, until a worker is free |
 | `worker_pool` | starts and stops workers |
-| `worker_leases` | leases workers to ready ranges |
+| `worker_leases` | leases workers to ready ranges; asks `worker_pool` for more workers |
 | `dispatcher` | handles reports of workers: done, taken back, blocked, died |
 | `cancellation` | cancels tasks, with their children |
 | `starvation` | reports ranges that another node could run sooner |
