@@ -4,6 +4,8 @@ This is the upper half of the paper's bottom-up scheduler (section 4.2.2). Among
 can run a task it chooses the one with the least estimated wait: queue length x mean task time,
 plus bytes of remote inputs / mean bandwidth. Queue lengths and both means come with heartbeats,
 places and sizes of inputs from the GCS. The rule is a `Policy`; programs choose one by name.
+Policies are for tasks. An actor goes to the node with the fewest actors, among those with free
+resources (`actor_placement`).
 
 State: the nodes with their last load and the number of elements sent to them since, ranges that no
 node can run, ranges whose inputs are being located, the nodes of actors, placement groups. None of
@@ -23,8 +25,9 @@ at all.
 | module | what it does |
 |---|---|
 | `global_scheduler` | places ranges and actors, and dispatches the messages |
-| `policies` | choose the node of a range: one small class per policy |
-| `strategies` | the nodes that a task's scheduling strategy allows |
+| `policies` | how much of a range stays on its node, and the nodes of the rest: one class each |
+| `actor_placement` | chooses the node of an actor |
+| `strategies` | the nodes that the strategy of a task or an actor allows |
 | `node_views` | the scheduler's data about each node, and the view of it that a policy gets |
 | `placement_groups` | reserves bundles all together or not at all |
 """

@@ -61,9 +61,15 @@ from raytwin.runtime.control.messages import (
     TaskUpdates,
 )
 from raytwin.runtime.control.messages.errors import Failure, Unschedulable
-from raytwin.runtime.control.scheduling.node_views import Node, able, usual_s, views_of
+from raytwin.runtime.control.scheduling.actor_placement import node_for_actor
+from raytwin.runtime.control.scheduling.node_views import Node, usual_s, views_of
 from raytwin.runtime.control.scheduling.placement_groups import GroupTable
-from raytwin.runtime.control.scheduling.policies import UNTIMED_TASK_S, NodeView, make_policy
+from raytwin.runtime.control.scheduling.policies import (
+    UNTIMED_TASK_S,
+    NodeView,
+    make_policy,
+    without_wait_for_actors,
+)
 from raytwin.runtime.control.scheduling.strategies import (
     SPREAD,
     Spreading,
@@ -249,22 +255,16 @@ class GlobalScheduler:
         return True
 
     def _place_actor(self, spec: TaskSpec, incarnation: int) -> None:
-        """Place an actor on a node with resources that no other actor has reserved; if possible,
-        where they are free now; among these on the node with the fewest actors."""
         strategy = strategy_of(spec)
         self._forget_actor(spec.array)
-        able = [n for n, node in self.nodes.items() if node.pool.feasible(spec.demand)]
-        if strategy and strategy != SPREAD:
-            wanted = target_of(strategy)
-            able = [wanted] if wanted in able else [] if is_hard(strategy) else able
-        if not able and self._is_in_vain(spec, strategy):
+        number = node_for_actor(self.nodes, spec.demand, strategy)
+        if number is None and self._is_in_vain(spec, strategy):
             text = f"no living {strategy} has what it needs ({spec.demand})"
             self._fail_actor(spec, Unschedulable(spec.name, text, actor=True))
             return
-        if not able:
+        if number is None:
             self._set_aside(spec)
             return
-        number = min(able, key=lambda n: (*self.nodes[n].rank(spec.demand), n))
         self._actors[spec.array] = number
         self.nodes[number].give_actor(spec.demand)
         self.ctx.send("gcs", ActorPlaced(spec.array, incarnation, number))
@@ -317,7 +317,8 @@ class GlobalScheduler:
         if left < 0 and not views:
             self._set_aside(spec)
             return
-        views = able(views, spec.demand, node_of(spec.owner) if left < 0 else left)
+        home = node_of(spec.owner) if left < 0 else left
+        views = without_wait_for_actors(views, spec.demand, home)
         views = [view for view in views if view.node != left] or views
         parts = self._divide(spec, views) if views else [(left, spec)]
         for node, part in parts:

@@ -3,10 +3,6 @@
 Between two heartbeats of a node the scheduler adds what it has sent to the node since: the queue's
 length is the last reported one plus all elements sent since, and the reserved resources are those
 reported plus those of actors sent since.
-
-If actors have all CPUs of a node, a task would wait there for an actor to end: it goes to a node
-with CPUs for tasks, if there is one. Otherwise it waits on its owner's node, where a CPU becomes
-free when the owner blocks on its result.
 """
 
 from __future__ import annotations
@@ -69,11 +65,6 @@ class Node:
             return 0.0
         return self.load.busy_s
 
-    def rank(self, demand: str) -> tuple[bool, bool, int]:
-        """Return the node's sort key for the placement of an actor; the smallest is the best."""
-        free = ResourcePool(self.load.available or self.own)
-        return not self.pool.usable(demand), not free.fits(demand), self.actors
-
     def room(self, demand: str, most: int) -> int:
         """Return how many such demands it could start now, if its load includes all it was sent."""
         if self.sent > self.load.assigned:
@@ -114,14 +105,3 @@ def views_of(
             )
         )
     return views
-
-
-def able(views: list[NodeView], demand: str, home: int) -> list[NodeView]:
-    """Return the nodes where a range need not wait for an actor to end, else its owner's node."""
-    if not demand:
-        return views
-    return (
-        [view for view in views if view.slots]
-        or [view for view in views if view.node == home]
-        or views
-    )

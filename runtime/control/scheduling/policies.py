@@ -6,6 +6,10 @@ which of these nodes gets which piece of this range? By default that is `choose`
 once a piece. To add a policy, subclass `Policy` and name it by import path:
 ``init(policy="my_module:MyPolicy")``.
 
+Whatever the policy: if actors have all CPUs of a node, a task would wait there for an actor to
+end. It goes to a node with CPUs for tasks, if there is one (`without_wait_for_actors`). Otherwise
+it waits on its owner's node, where a CPU becomes free when the owner blocks on its result.
+
 Cost: `keep` is one comparison a range; `choose` is O(nodes) a piece, `spread` of
 bottom-up O(log nodes).
 """
@@ -220,6 +224,17 @@ def _least_queue(nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
     least = min(n.queue_s for n in nodes)
     equals = [n for n in nodes if n.queue_s == least]
     return equals[rng.randrange(len(equals))]
+
+
+def without_wait_for_actors(views: list[NodeView], demand: str, home: int) -> list[NodeView]:
+    """Return the nodes where a range need not wait for an actor to end, else its owner's node."""
+    if not demand:
+        return views
+    return (
+        [view for view in views if view.slots]
+        or [view for view in views if view.node == home]
+        or views
+    )
 
 
 POLICIES: dict[str, Callable[[Config], Policy]] = {
