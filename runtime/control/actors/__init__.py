@@ -14,8 +14,8 @@ side** queues calls, gives them to the worker, logs them and replies::
          │                       │              │
         GCS ─ActorChanged        └──LogCalls──> GCS ──ActorLineage──> ActorReconstruction
 
-State: the callers' side has a `CallRoute` for each actor that its clients call: where the actor
-is, and the calls that are queued, sent or to be sent again. The actor's side has an
+State: the callers' side has a `CallRoute` for each actor that its clients call: the actor's
+location, and the calls that are queued, sent or to be sent again. The actor's side has an
 `ActorRecord` for each incarnation of an actor here, with its `ReplyCache`.
 
 An actor that may restart is **logged**: a reply leaves its node only when the GCS has the call

@@ -31,7 +31,7 @@ CALLS_MAX = 100_000
 
 
 class ActorState(Enum):
-    """Where an actor is in its life; `NodeActors` has the transitions."""
+    """The state of an actor; `NodeActors` has the transitions."""
 
     WAITING = "waiting"
     QUEUED = "queued"
@@ -80,8 +80,8 @@ class CachedCall:
         self.reply: RangeResult | None = None
         """None: the call has not ended, or the reply was dropped for lack of room."""
         self.items: list[RangeResult] | None = None
-        """All items that the call has yielded; None: it is no stream, or they were dropped for lack
-        of room."""
+        """All items that the call has yielded; None: it is not a stream, or they were dropped for
+        lack of room."""
         self.nbytes = 0
 
 
@@ -100,10 +100,10 @@ class ReplyCache:
     When the cache is full it drops the oldest calls: first the reply and the items, and a repeated
     call gets ObjectLostError; then the ID, and a repeated call is a new one.
 
-    The client that made a call last owns its reply. The one before may be alive: its node was
+    The client that made a call last owns its reply. An earlier caller may be alive: its node was
     declared dead and does not know it yet, or the GCS did not know that its task still ran. So
-    the cache keeps the others as waiters, one on each node (a node delivers a result to all of
-    its clients that own the array), and each of them gets the items and the reply.
+    the cache keeps earlier callers as waiters, one on each node (a node delivers a result to all
+    of its clients that own the array), and each of them gets the items and the reply.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class ReplyCache:
             oldest.nbytes, oldest.reply, oldest.items = 0, None, None
 
     def called_again(self, call: bytes, before: str, now: str) -> None:
-        """Client `now` owns the reply to a call that client `before` waits for, too."""
+        """Client `now` owns the reply to a call; client `before` still waits for it."""
         if node_of(before) != node_of(now):
             waiters = self._waiters.setdefault(call, {})
             waiters.pop(node_of(now), None)
@@ -173,7 +173,7 @@ class ReplyCache:
         return waiters
 
     def clear(self) -> None:
-        """Forget all calls. Waiters stay until the replies that the log still holds have left."""
+        """Forget all calls. Waiters stay until the replies that wait for the log have left."""
         self._calls.clear()
         self._full.clear()
 
@@ -187,12 +187,12 @@ class ActorRecord:
         self.id = spec.array
         self.incarnation = info.incarnation
         self.logged = info.max_restarts != 0
-        """Whether the GCS logs its calls: it may start again."""
+        """Whether the GCS logs its calls, because it may restart."""
         self.state = ActorState.WAITING
         self.ended = False
         """Whether the node has forgotten it."""
         self.leaving: ActorDeath | None = None
-        """Why it ends itself, if its process is about to end."""
+        """Why the actor ends itself; None: it does not."""
         self.worker: Worker | None = None
         self.callers: dict[str, deque[QueuedCall]] = {}
         """Calls that wait, by caller, in order."""
@@ -203,7 +203,7 @@ class ActorRecord:
         self.running: dict[bytes, Assignment] = {}
         """Calls that the worker has, by ID."""
         self.executed = 0
-        """Calls that took effect, those of earlier incarnations included."""
+        """The number of calls that took effect, in earlier incarnations too."""
         self.records: list[CallRecord] = []
         """Calls to log with this turn."""
         self.held: OrderedDict[bytes, HeldReply] = OrderedDict()
@@ -216,18 +216,18 @@ class ActorRecord:
         self.lineage_here = info.incarnation == 0
         """Whether the checkpoint and all of the lineage have arrived."""
         self.asked: list[TaskSpec] = []
-        """Calls to reply to as soon as they are replayed, if the lineage contains them."""
+        """Repeated calls, to be answered once they are replayed, if the lineage contains them."""
         self.replaying: dict[bytes, RangeResult] = {}
-        """Calls whose replay has not ended, with the replies of the incarnation before."""
+        """Calls whose replay has not ended, with the replies of the earlier incarnation."""
         self.replayed = 0
-        """How many calls this incarnation replays, or has replayed."""
+        """The number of calls that this incarnation replays, or has replayed."""
         self.to_replay: deque[CallRecord] = deque()
         """Calls of a concurrent actor whose replay has not begun."""
         self.patience: Timer | None = None
-        """Begins the next of these at the latest."""
+        """Starts the next replay if the current one takes too long."""
 
     def death(self, why: ActorDeath) -> ActorDeath:
-        """Return the reason of its death with its name and ID, for its callers."""
+        """Return the reason of its death with the actor's name and ID, for its callers."""
         return replace(why, name=self.spec.name, actor=self.id)
 
     def split_batch(self, call: bytes) -> None:

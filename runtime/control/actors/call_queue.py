@@ -1,12 +1,12 @@
 """The calls of a node's actors: from their callers to the worker, and their replies back.
 
-    ActorCalls ──made before?──yes──> the reply, a place among the waiters, or an error
+    ActorCalls ──repeated?──yes──> the reply, a place among the waiters, or an error
                      │ no
                      ↓
           in its caller's queue ──> inputs here ──> first in the queue ──> to the worker
                                         └─ one is an error: that is the reply
 
-    a call ends ──the actor never restarts──────────────────> the reply leaves
+    a call ends ──the actor cannot restart──────────────────> the reply leaves
         └─it may restart: LogCalls ──> GCS ──CallsLogged──────────┘
 
 The calls of one caller start in the order in which it made them: a call whose inputs are missing
@@ -69,8 +69,8 @@ class CallQueue:
         dirty: dict[bytes, ActorRecord],
         replay_failed: Callable[[ActorRecord, ActorDeath], None],
     ) -> None:
-        """`dirty` takes the actors that have something to send at the end of the turn;
-        `replay_failed` ends an actor that a replayed call keeps from being reconstructed."""
+        """`dirty` takes the actors with messages to send at the end of the turn; `replay_failed`
+        ends an actor whose replay fails."""
         self._ctx = ctx
         self._node = node
         self._services = services
@@ -101,7 +101,7 @@ class CallQueue:
             self.queue(actor, spec, spec.owner, ())
 
     def _take_batch(self, actor: ActorRecord, batch: TaskSpec) -> bool:
-        """Give the worker a batch of calls if none waits or came before; else do nothing."""
+        """Give the worker a batch of calls unless one waits or is repeated; return whether."""
         calls = arrays_of(batch)
         if (
             self._services.access.is_over(batch.array)
@@ -119,9 +119,9 @@ class CallQueue:
         return True
 
     def _take_over(self, actor: ActorRecord, old: QueuedCall, spec: TaskSpec) -> None:
-        """A caller that runs again has made a call that waits: it takes the old one's place.
+        """A caller that runs again has repeated a call that waits: the new call replaces the old.
 
-        The queue of the old caller becomes the new one's, which makes all of its calls again.
+        The queue of the old caller becomes the queue of the new one, which repeats all its calls.
         """
         self._withdraw(old)
         actor.replies.called_again(spec.array, old.spec.owner, spec.owner)
@@ -165,19 +165,19 @@ class CallQueue:
         return call
 
     def _want(self, actor: ActorRecord, call: QueuedCall, oids: list[bytes]) -> None:
-        """Fetch the inputs of a call; the call goes on when all have arrived."""
+        """Fetch the inputs of a call; it advances when all have arrived."""
 
         def arrived(value: ObjectValue) -> None:
             call.missing -= 1
             if value.status != OK:
-                # Of several errors the call gets that of the first argument, whichever came last.
+                # Of several errors the call gets that of the first argument, in any arrival order.
                 at = call.spec.deps.index(value.object)
                 if call.failed is None or at < call.spec.deps.index(call.failed.object):
                     call.failed = value
             if not call.missing:
                 self.advance(actor, call.caller)
 
-        call.missing += 1  # held until every input was asked for
+        call.missing += 1  # until every input was requested
         for oid in oids:
             call.missing += 1
             self._services.objects.pulls.want(oid, arrived, call.rank)
@@ -188,12 +188,12 @@ class CallQueue:
         calls = actor.callers.get(caller)
         while calls and not calls[0].missing:
             if actor.ended or actor.leaving:
-                return  # callers get the actor's death once its worker has ended
+                return  # callers learn of the actor's death once its worker has ended
             call = calls[0]
             spec = call.spec
             left = self._services.objects.memory.evicted(spec.deps) if call.failed is None else []
             if left:
-                # They were evicted while the call waited for its turn.
+                # The node has evicted these inputs while the call waited for its turn.
                 self._want(actor, call, left)
                 return
             calls.popleft()
@@ -275,7 +275,7 @@ class CallQueue:
             actor.unsent.remove(assignment)
             self.not_begun(actor, assignment)
             return
-        # Behind the call itself: only the worker knows whether it has begun.
+        # After the call itself: only the worker knows whether it has begun.
         self.send_calls(actor)
         self._ctx.send(actor.worker.address, CancelTask(call, 0, 1, False, False))
 
@@ -323,7 +323,7 @@ class CallQueue:
             self._leave(actor, reply, spec.owner)
             return
         small = tuple(value for value in assignment.values if not value.size)
-        # Its large values have to outlive the worker: once the call is logged they exist.
+        # The large values must outlive the worker: once the call is logged they exist.
         self._services.objects.memory.seal(reply)
         actor.records.append(CallRecord(spec, reply, small))
         actor.held[spec.array] = HeldReply(number, reply, spec.owner)
@@ -416,7 +416,7 @@ class CallQueue:
             self.finish(actor, held.reply, held.owner, actor.id)
 
     def discard(self, actor: ActorRecord) -> None:
-        """Free the replies that wait for the log: calls that are not logged never took effect."""
+        """Free the replies that wait for the log: unlogged calls count as never executed."""
         for held in actor.held.values():
             self._services.objects.memory.discard(held.reply)
             self._services.contained_references.drop(held.reply)
@@ -425,7 +425,7 @@ class CallQueue:
     # -- calls that are repeated -------------------------------------------------
 
     def repeat(self, actor: ActorRecord, spec: TaskSpec) -> bool:
-        """Reply to a call that was made before; return False if it was not, and is to run."""
+        """Reply to a repeated call; return False if the call is new, and must run."""
         call = spec.array
         cached = actor.replies.find(call)
         if cached is not None and cached.ended:

@@ -12,12 +12,12 @@ All clients of a node share one `CallRoute` to an actor, which keeps their calls
                      sent all replies that it has (`DrainCalls`)
 
 So a call with retries is lost neither with the actor's worker nor with its node, and it never
-takes effect twice: the actor's node knows the calls of the incarnation (`ReplyCache`), and the
-GCS those of the ones before.
+takes effect twice: the actor's node knows the calls of its incarnation (`ReplyCache`), and the
+GCS those of earlier incarnations.
 
-A caller that runs again makes its calls again. If it ran on another node meanwhile, the actor's
-node has replied to the client there, which called last. So this node sends a call without a
-reply once more. On the actor's node that one takes the place of the first, or gets the reply.
+A caller that runs again repeats its calls. If it ran on another node meanwhile, the actor's node
+has replied to that node's client, which called last. So this node sends a call without a reply
+once more. On the actor's node the repeated call replaces the first one, or gets its reply.
 
 Cost: two dictionary entries a call, one message an actor and turn.
 """
@@ -48,7 +48,7 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import ActorUnavailable, Failure
 
 BURIED_MAX = 65_536
-"""How many dead actors a node remembers, at most; about others it asks the GCS again."""
+"""How many dead actors a node remembers, at most; it asks the GCS again about others."""
 
 
 class CallRoute:
@@ -68,13 +68,13 @@ class CallRoute:
         self.out: list[TaskSpec] = []
         """Calls to send with this turn."""
         self.cancelled: list[bytes] = []
-        """Calls to cancel as soon as it takes calls: they may have begun before."""
+        """Calls to cancel as soon as the actor accepts calls: they may have begun before."""
         self.asked: set[bytes] = set()
-        """Calls that the actor was asked to cancel: a later incarnation is asked again."""
+        """Calls that the actor's node was asked to cancel: a later incarnation is asked again."""
         self.starting: tuple[int, int] | None = None
-        """Node and incarnation of an actor that is being reconstructed, once it may be asked."""
+        """Node and incarnation of an actor that is being reconstructed, once it has its lineage."""
         self.early: list[TaskSpec] = []
-        """Calls whose replies to ask it for with this turn."""
+        """Calls to send to that node at the end of the turn, for replies from the lineage."""
 
     def split_batches(self) -> None:
         """Split all batches into single calls."""
@@ -93,7 +93,7 @@ class CallRoute:
         self.out = out
 
     def submit_again(self, spec: TaskSpec) -> None:
-        """Take a call without a result that its caller makes again."""
+        """Take a call without a result that its caller repeats."""
         call = spec.array
         self.split_batches()
         old = self.sent.get(call)
@@ -131,11 +131,11 @@ class CallSubmitter:
         self._cancel = cancel
         """Cancels a call of an actor of this node."""
         self.on_alive: Callable[[bytes], None] = lambda actor: None
-        """Called with an actor that takes calls from now on, also if a client creates it again."""
+        """Called with an actor that accepts calls from now on, also if it was created again."""
         self._dead = dead
         """Called with an actor that is dead, and the reason."""
         self._routes: dict[bytes, CallRoute] = {}
-        """By actor, without those in `_buried`."""
+        """By actor, except those in `_buried`."""
         self._buried: BoundedMap[bytes, CallRoute] = BoundedMap(BURIED_MAX)
         """By actor: dead ones that have sent all replies."""
         self._under_way: dict[bytes, CallRoute] = {}
@@ -155,7 +155,7 @@ class CallSubmitter:
         }
 
     def submit(self, spec: TaskSpec) -> None:
-        """Send a call of a client of this node, as soon as its actor takes calls."""
+        """Send a call of a client of this node, as soon as its actor accepts calls."""
         assert spec.extra is not None
         actor = spec.extra.call
         route = self.watch(actor)
@@ -169,7 +169,7 @@ class CallSubmitter:
             self._ask(route, [spec])
 
     def submit_again(self, spec: TaskSpec) -> None:
-        """Send once more a call that has no result, for the client that calls now."""
+        """Send a call without a result once more, for the client that has repeated it."""
         route = self._under_way.get(spec.array)
         if route is not None:
             route.submit_again(spec)
@@ -190,7 +190,7 @@ class CallSubmitter:
                 self.submit(single)
 
     def watch(self, actor: bytes) -> CallRoute:
-        """Have the GCS report where an actor is; return its route."""
+        """Subscribe to an actor's changes at the GCS; return its route."""
         route = self._routes.get(actor) or self._buried.get(actor)
         if route is None:
             route = self._routes[actor] = CallRoute(actor)
@@ -198,7 +198,7 @@ class CallSubmitter:
         return route
 
     def created(self, actor: bytes) -> None:
-        """A client of this node creates the actor, maybe again: ask the GCS where it is."""
+        """A client of this node creates the actor, maybe again: subscribe to its changes."""
         self._buried.pop(actor, None)
         if self.watch(actor).state == ALIVE:
             self.on_alive(actor)
@@ -213,7 +213,7 @@ class CallSubmitter:
             route.state = PENDING
 
     def cancel(self, call: bytes) -> bool:
-        """Cancel a call of a client of this node; return False if it is no call under way."""
+        """Cancel a call of a client of this node; return False if no such call is under way."""
         route = self._under_way.get(call)
         if route is None:
             return False
@@ -223,7 +223,7 @@ class CallSubmitter:
             self.forget(call)
             self._fail(cancelled_result(spec, self._node), spec.owner)
         elif route.state == ALIVE:
-            # The worker may run it. The cancellation goes behind the call itself:
+            # The worker may run it, so the cancellation must follow the call itself.
             self._send_calls(route)
             route.asked.add(call)
             message = CancelCall(route.actor, call)
@@ -236,7 +236,7 @@ class CallSubmitter:
         return True
 
     def received(self, call: bytes) -> bool:
-        """A result has come; return whether it is that of a call under way."""
+        """A result has arrived; return whether it is that of a call under way."""
         route = self._under_way.pop(call, None)
         if route is None:
             return False
@@ -294,7 +294,7 @@ class CallSubmitter:
         route.starting = None
         route.split_batches()
         if route.state == DEAD:
-            # Calls that were to leave at the end of this turn do not.
+            # Calls queued for the end of this turn stay here.
             route.out = []
             there = route.node not in (-1, self._node) and route.node not in self._dead_nodes
             if route.sent and there:
@@ -324,7 +324,7 @@ class CallSubmitter:
     def _ask(self, route: CallRoute, calls: Sequence[TaskSpec]) -> None:
         """Ask an actor that is being reconstructed for replies; see `replay`.
 
-        It sends, without arguments, calls that may have taken effect for an earlier run of
+        This sends, without arguments, calls that may have taken effect for an earlier run of
         their caller.
         """
         if route.starting is not None:
@@ -394,7 +394,7 @@ class CallSubmitter:
         """Send a new incarnation the calls without a result that have retries left."""
         sent, route.sent = list(route.sent.values()), {}
         waiting, route.waiting = route.waiting, []
-        # Calls that were to leave at the end of this turn are in `sent`, too.
+        # Calls queued for the end of this turn are in `sent`, too.
         fresh = {spec.array for spec in route.out}
         route.out = []
         for spec in sent:

@@ -103,7 +103,7 @@ class NodeActors:
     # -- actors that begin -------------------------------------------------------
 
     def accept(self, spec: TaskSpec) -> bool:
-        """Accept an actor that was placed here; return whether it is to be started."""
+        """Accept an actor that was placed here; return whether to start it."""
         assert spec.extra is not None and spec.extra.actor is not None
         info = spec.extra.actor
         known = self.actors.get(spec.array)
@@ -129,7 +129,7 @@ class NodeActors:
             self._create(actor)
 
     def pass_on(self, spec: TaskSpec) -> None:
-        """Forget an actor that has to run on another node, or not at all."""
+        """Forget an actor that will run on another node, or not at all."""
         actor = self._of_creation(spec)
         if actor is not None:
             self._forget(actor)
@@ -185,7 +185,7 @@ class NodeActors:
     @staticmethod
     def _why_unmade(actor: ActorRecord, result: RangeResult) -> Failure:
         if result.status == USER_ERROR:
-            # The status is the argument's: errors of the constructor itself are system errors.
+            # An argument's error: errors of the constructor itself are system errors.
             return actor.death(ActorDeath(DeathCause.ARGUMENT_RAISED))
         return unpack(result.payload)
 
@@ -231,7 +231,7 @@ class NodeActors:
             self._on_created(actor, result)
         else:
             if actor.logged or result.status == NOT_BEGUN:
-                # The other cases are the same for all calls of a batch.
+                # Only these cases may differ between the calls of a batch.
                 actor.split_batch(result.array)
             if result.status != NOT_BEGUN:
                 kind = REPLAY if result.array in actor.replaying else CALL
@@ -269,7 +269,7 @@ class NodeActors:
         self.calls.on_logged(self._current(message.actor, message.incarnation), message)
 
     def on_save(self, worker: Worker, message: SaveActor) -> None:
-        """The actor has written a checkpoint; its calls were reported before."""
+        """The actor has taken a checkpoint; its worker has reported the calls in it before."""
         actor = self._of_worker(worker)
         if actor is not None and actor.logged:
             self.calls.send_records(actor)
@@ -310,7 +310,7 @@ class NodeActors:
             return
         death = ActorDeath(DeathCause.WORKER_DIED, detail=reason)
         self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, death))
-        # The GCS logs the calls before it takes this message, or stops the actor.
+        # The GCS logs the calls before it handles this message, or stops the actor.
         self._forget(actor, await_log=bool(actor.held))
 
     def on_exit(self, worker: Worker, message: ExitActor) -> None:
@@ -371,7 +371,7 @@ class NodeActors:
         self._leaves(worker)
 
     def _leaves(self, worker: Worker) -> None:
-        """Kill a worker that is to end by itself, if that takes too long."""
+        """Kill a worker that should end by itself, if that takes too long."""
         limit_s = self._services.config.actor_end_s
 
         def end() -> None:
@@ -398,7 +398,7 @@ class NodeActors:
             self._services.inputs.unclaim(actor.spec)
         self.calls.unclaim(actor)
 
-    # -- questions ---------------------------------------------------------------
+    # -- look-ups ----------------------------------------------------------------
 
     def _of_creation(self, spec: TaskSpec) -> ActorRecord | None:
         assert spec.extra is not None and spec.extra.actor is not None
@@ -413,7 +413,7 @@ class NodeActors:
         return found if found is not None and found.incarnation == incarnation else None
 
     def is_repeating(self, worker: Worker) -> bool:
-        """Whether an actor's worker may submit tasks that an earlier incarnation has submitted."""
+        """Whether an actor's worker may repeat submissions of an earlier incarnation."""
         actor = self.actors.get(worker.actor)
         return actor is not None and actor.incarnation > 0
 

@@ -5,19 +5,19 @@
         └──calls since──> one after another ───┘                        │ all have ended
                                                                         └──> ALIVE
 
-A replayed call changes the state only: its callers have the reply, or ask for it again. Its large
+A replayed call only changes the state: its callers have the reply, or repeat the call. Its large
 values may be lost, so the node keeps those that it does not have.
 
 During reconstruction the node replies to calls of earlier incarnations. A replayed call may need a
 lost value; the task of that value runs again, and repeats its calls of this actor. Without a reply
-the task would wait for the actor, and the actor for the task. So the GCS tells all watchers which
-node has the lineage, and the nodes of callers ask that node::
+the task would wait for the actor, and the actor for the task. So the GCS notifies all subscribers
+of the node that has the lineage, and the nodes of callers ask that node::
 
     GCS ──ActorChanged, STARTING──> caller's node ──ActorCalls.early──> the actor's node
                                         ↑                                │ before the checkpoint,
                                         └───────────TaskResults──────────┘ or when replayed
 
-The calls of such a task took effect before the call that needs its value, so the replay has
+The calls of such a task took effect before the call that needs its value, so the replay runs
 them first. Calls that did not take effect stay with their callers until the actor is ALIVE.
 """
 
@@ -83,7 +83,7 @@ class ActorReconstruction:
         self.restore(actor)
 
     def ask(self, actor: ActorRecord, spec: TaskSpec) -> None:
-        """A caller asks for the reply to a call, which may be in the lineage."""
+        """A caller asks for the reply to a call that may be in the lineage."""
         if not actor.lineage_here or spec.array in actor.replaying:
             actor.asked.append(spec)
         elif actor.replies.find(spec.array) is not None:
@@ -111,9 +111,9 @@ class ActorReconstruction:
     def _replay_next(self, actor: ActorRecord) -> None:
         """Replay the calls of a concurrent actor one by one, in the order in which they ended.
 
-        The state is the same if calls that overlapped did not depend on their interleaving,
-        which is not recorded. A call that does not end in time may wait for a later one: then
-        the next one runs concurrently with it.
+        The state is the same unless overlapping calls depended on their interleaving, which is
+        not recorded. A call that does not end in time may wait for a later one: then the next
+        one runs concurrently with it.
         """
         if actor.patience is not None:
             actor.patience.cancel()
@@ -128,7 +128,7 @@ class ActorReconstruction:
         actor.executed += 1
         before = actor.replaying.pop(spec.array)
         was_cancelled = before.cancelled >= 0
-        # Keep also the error if large values find no room this time: waiters get it.
+        # Keep the error, too, if large values find no room this time: waiters get it.
         kept = not was_cancelled and (any(reply.sizes) or reply.status == SYSTEM_ERROR)
         if not kept:
             self._services.contained_references.drop(reply)
@@ -136,8 +136,8 @@ class ActorReconstruction:
             return
         if kept:
             kept = self._services.results.replayed(reply, spec.owner, actor.id)
-        # Large values that are not kept are here already, or their owner released them: then
-        # a caller that repeats the call gets the error that they are lost.
+        # Large values that are not kept are here already, or their owner released them: in that
+        # case a repeated call gets ObjectLostError.
         counts = not was_cancelled and (kept or reply.status != SYSTEM_ERROR)
         actor.replies.keep(reply if counts else before)
         waiting = [asked for asked in actor.asked if asked.array == spec.array]
@@ -155,8 +155,8 @@ class ActorReconstruction:
     ) -> bool:
         """End an actor whose call raises in the replay, and did not before.
 
-        The call is not deterministic, or misses something: the state differs. The calls of
-        a concurrent actor may raise since the calls that overlapped with them are missing.
+        The call is not deterministic, or a dependency of it is missing: the state differs. The
+        calls of a concurrent actor may raise because calls that overlapped with them are missing.
         """
         if (
             reply.status != USER_ERROR

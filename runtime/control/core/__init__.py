@@ -6,8 +6,8 @@ several state machines. It imports nothing of the control plane but `messages`.
 
 Modules
 -------
-context             the interface to the world; turns; how a part of a component declares its
-messages addresses           the addresses of components
+context             the interface to the world; turns; how a component's part declares its messages
+addresses           the addresses of components
 config              the cluster's settings
 ids                 deterministic IDs of tasks, objects and functions
 resources           demands of tasks; a node's total, free and reserved resources

@@ -23,8 +23,8 @@ Address = str
 """One of the forms above."""
 
 WORKERS_PER_LIFE = 1_000_000
-"""The workers of a node's i-th incarnation are numbered from (i - 1) times this on,
-so that no address is ever used twice."""
+"""Incarnation i of a node numbers its workers from (i - 1) times this on, so that no address
+is ever used twice."""
 
 STORAGE = "storage:gcs"
 """The disk of the GCS's flushed rows."""
@@ -34,7 +34,7 @@ RELAY = "relay"
 """Carries messages between chains; see `gcs.sharding.relay`."""
 
 CHAIN_NAMES = 1_000_000
-"""The replicas of chain k are numbered from k times this on."""
+"""Chain k numbers its replicas from k times this on."""
 
 
 def is_gcs(address: Address) -> bool:

@@ -4,9 +4,8 @@ Components use it to remember finished tasks, calls and the like, in case a mess
 arrives late.
 
 Cost: constant. Entries go into the newer of two dictionaries; when that has half of the limit,
-it becomes the older one, and the older one is dropped. One dictionary whose first entry is
-deleted for each that comes would be slower the larger it is: to find its first entry Python
-walks over the slots of the deleted ones.
+it becomes the older one, and the older one is dropped. With a single dictionary each insertion
+would delete the first entry, and Python walks over the slots of all deleted ones to find it.
 """
 
 from __future__ import annotations

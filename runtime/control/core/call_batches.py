@@ -4,13 +4,13 @@ Each call is an array of its own, with its own ID, owner's entry and result. Cal
 over ``actor.method.remote(x)`` differ in ID and arguments alone, so each step on their way handles
 them together::
 
-    client    calls of one method, one after another, without inputs  ──> a batch
-    submitter the actor takes calls: the batch is sent as it came     else ┐
+    client    consecutive calls of one method, without inputs         ──> a batch
+    submitter the actor takes calls: the batch is sent whole          else ┐
     queue     no call of its caller waits, none was sent before       else ├─> `singles`
     worker    splits it; plain results next to each other             ──> a batch of results
-    replies,  all calls are awaited here by one owner, for the        else ┐
+    replies,  one owner on this node awaits all calls, for the        else ┐
     results   first time                                                   ├─> `results_of`
-    client    notes for each call where in the payload its value is        ┘
+    client    records each call's position in the payload                  ┘
 
 Rare events (an actor that restarts, a call that is repeated, cancelled or replayed) are handled for
 single calls only: a batch is split as soon as one occurs. Results of an actor that may restart are

@@ -24,8 +24,8 @@ An actor's call that is replayed or sent again submits the same children, too. A
 has started submits in no fixed order: its submissions have the worker as parent (`root_task_id` of
 its address), so each run has other IDs for them.
 
-A task that raises and is tried again has released the children of its failed try. So each try has
-children with other IDs, whichever worker it is on.
+A task that raises and is retried has released the children of its failed try. So each try has
+children with other IDs, on whichever worker it runs.
 
 A single task is an array of one element. So is a `put`, whose ID comes from a separate counter.
 

@@ -17,7 +17,7 @@ from raytwin.runtime.control.messages import CancelTask, ObjectValue, TaskSpec
 
 
 class State(Enum):
-    """Where a worker is in its life."""
+    """The state of a worker, as in the drawing above."""
 
     STARTING = "starting"
     IDLE = "idle"
@@ -56,19 +56,19 @@ class Worker:
         self.state = State.STARTING
         self.demand = ""
         self.job = b""
-        """The job that it runs tasks of, from its first one on."""
+        """The job of its tasks, fixed by the first one."""
         self.actor = b""
         """The actor that it runs, for the rest of its life."""
         self.restarts = False
-        """Whether that actor restarts on another node, though the GCS ends its incarnation here."""
+        """Whether the actor restarts elsewhere after the GCS has ended its incarnation here."""
         self.assigned: deque[TaskSpec] = deque()
         """The ranges assigned to it that are not done, in order; the first one runs."""
         self.ahead_s = 0.0
         """The estimated time of these ranges."""
         self.news_s = 0.0
-        """When its lease began, or when it last reported results or items."""
+        """The time of its last report of results or items, or of the begin of its lease."""
         self.functions: set[bytes] = set()
-        """Functions that it was sent already."""
+        """Functions that the node has sent to it."""
         self.is_killed = False
         """Whether `KillWorker` is on its way: the worker gets no more tasks."""
         self.killed_for: CancelTask | None = None
@@ -76,8 +76,8 @@ class Worker:
         self.kill_error: ObjectValue | None = None
         """The error of its running task, if the worker was killed for one."""
         self.asked = 0
-        """How many `TakeBack` messages it was sent."""
+        """The number of `TakeBack` messages sent to it."""
         self.answered = 0
-        """How many of these it has answered; it may have got other tasks before it answered."""
+        """How many of these it has answered; the node may have assigned it tasks in between."""
         self.cancels: list[tuple[int, CancelTask]] = []
-        """The cancellations for which it was asked, each with the number of the `TakeBack`."""
+        """The cancellations that wait for an answer, each with the number of its `TakeBack`."""

@@ -21,15 +21,15 @@ in the order of the changes. A location or a function is published once and its 
 
 Lineage rules
 -------------
-* A lost value is made again only if a node waits for it: its task runs again, with one retry less,
-  and its lost inputs follow in the same way when the run asks for them.
+* A lost value is reconstructed only if a node waits for it: its task runs again, with one retry
+  less, and its lost inputs follow in the same way when the run asks for them.
 * A row whose owner has released it stays, without values, as long as another row has it as an
   input; `lineage_bytes_max` bounds these rows, and the oldest go first.
 * Some values are unreconstructable: a value that was put, an actor's result, the result of a task
   without retries or whose record is gone, and every value with such an input. If one is lost,
   `get` raises `ObjectLostError`, which names the cause.
 * An actor is rebuilt from its checkpoint and the logged calls since; each takes effect once.
-* An object is lost with its owner, unless the task that owned it runs again and takes it over.
+* An object is lost with its owner, unless the owner's task runs again and takes the object over.
 
 Promises: G2 (a lost object comes back, or `get` says why not), G3 (an actor is the fold of its
 logged calls), G8 (memory is bounded: all that the GCS remembers for late messages has a limit).
@@ -42,7 +42,7 @@ logged calls), G8 (memory is bounded: all that the GCS remembers for late messag
 ``task_object_table``    the task and object tables: updates, questions, owners of rows
 ``array_row``            one row: an array's accepted, finished and lost ranges
 ``array_store``          all rows; which owners live; nodes that wait for a row; tombstones: the
-                         IDs of removed rows, so that a late message does not make them again
+                         IDs of removed rows, so that a late message does not add them again
 ``owner_lookup``         asks all nodes for the owner of an array without a row
 ``object_reconstruction``  places lost elements again
 ``lineage``              which specs and values other rows need; which spec makes a value again

@@ -7,23 +7,23 @@
                               none left, killed, owner gone ─────────────> DEAD
 
 If an actor ended because its handles or its owner were gone, and the task that created it runs
-again, the actor is created again: the task makes its calls again, too.
+again, the GCS creates the actor again: the task repeats its calls, too.
 
 Each start is an *incarnation*; the table ignores messages of an older one. The nodes of an
 actor's callers subscribe to its changes.
 
-The lineage of an actor that may restart is kept here: the calls that took effect, in order, since
+The table has the lineage of an actor that may restart: the calls that took effect, in order, since
 its last checkpoint. A call's result leaves its node only once the call is logged here, so every
-effect that a client has seen survives. The replies of calls before the checkpoint are kept in
-`ReplyHistory`, within a bound: a caller whose reply was lost with the node, or a task that runs
-again, asks again, and the call must not take effect twice.
+effect that a client has seen survives. `ReplyHistory` has the replies of calls before the
+checkpoint, within a bound: a caller whose reply was lost with the node, or a task that runs
+again, repeats the call, and the call must not take effect twice.
 
 The logs of all actors together are bounded by ``actor_log_bytes_max``. Beyond that the
-GCS drops the longest log, which an event reports. The actor goes on, but cannot restart
+GCS drops the longest log, which an event reports. The actor lives on, but cannot restart
 until it has taken its next checkpoint.
 
 Cost: a restartable actor's call is one `CallRecord` here and a share of two
-messages; a call of an actor that never restarts does not come here at all.
+messages; calls of an actor that never restarts do not reach the GCS at all.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class DeadActor(Struct):
 
     reason: Failure
     again: int = 0
-    """The incarnation with which it may be created again: it ended with its handles or its owner,
-    and the task that created it may run again. 0: it may not."""
+    """The incarnation with which it may be created again, if the task that created it runs again;
+    0: never, because it did not end with its handles or its owner."""
 
 
 class ReplyHistory:
@@ -220,12 +220,12 @@ class ActorTable:
     def _create(self, spec: TaskSpec) -> None:
         row = self.rows.get(spec.array)
         if row is not None:
-            # Its creator ran again: the actor is there, with another owner.
+            # Its creator ran again: the actor exists, and gets a new owner.
             row.spec.owner = spec.owner
             return
         dead = self.dead.get(spec.array)
         if job_of(spec.array) in self._jobs.ended or (dead is not None and not dead.again):
-            return  # its subscribers know, or will when they ask
+            return  # its subscribers know that, or learn it when they ask
         row = self.rows[spec.array] = ActorRow(spec)
         if dead is not None:
             row.incarnation = dead.again
@@ -277,7 +277,7 @@ class ActorTable:
         """Note the node that the global scheduler has chosen."""
         row = self._current(message.actor, message.incarnation)
         if row is None or row.state not in (PENDING, STARTING):
-            return  # it may be placed again before it has started: see `starvation`
+            return  # it may move before it has started: see `starvation`
         row.state, row.node = STARTING, message.node
         if message.node not in self._alive:
             self._place(row)
@@ -395,7 +395,7 @@ class ActorTable:
             if dead is not None:
                 self.ctx.send(source, ActorChanged(actor, DEAD, -1, 0, dead.reason))
                 continue
-            # It may be unknown: its creation is on its way by another path.
+            # The actor may be unknown here: its creation is on its way by another path.
             self._pubsub.subscribe(actor, source)
             row = self.rows.get(actor)
             if row is not None:
@@ -461,7 +461,7 @@ class ActorTable:
         self._shrink(row, count)
         row.dropped += count
         if not row.info.checkpoint_interval:
-            # It never starts again, so no caller will ask for its replies.
+            # The actor never restarts, so no caller will ask for its replies.
             self.past.drop(row.spec.array)
 
     def _shrink(self, row: ActorRow, count: int) -> None:

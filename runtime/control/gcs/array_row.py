@@ -1,9 +1,8 @@
 """The GCS's task and object tables: one row per array.
 
-A row holds what the paper keeps in two tables, because one is computed from
-the other: the ranges that were accepted, with the node that has each (task
-table, lineage), and the ranges that are done, with the nodes that hold their
-values (object table).
+A row combines the paper's two tables, because one is computed from the other: the
+ranges that nodes have accepted, with the node of each (task table, lineage), and
+the ranges that are done, with the nodes that have their values (object table).
 
 The states of an element, as the GCS knows them::
 
@@ -16,8 +15,8 @@ The life of a row::
     OWNED ──its last owner releases it──> RELEASED ──nothing needs its lineage──> gone
       └───────────────nothing needs its lineage, or it was put───────────────↗
 
-A released row has no values, only the specs that could make them again; see
-`lineage` for what needs them.
+A released row has no values, only the specs that could reconstruct them; `lineage`
+defines which rows need these specs.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ class Done:
         self.count = count
         self.node = node
         self.sizes = sizes
-        """Per return value, 0 for small ones; empty: all are small."""
+        """The size of each return value, 0 for a small one; empty: all are small."""
         self.lost = lost
-        """Why its values are not on `node` any more; None while they are."""
+        """Why `node` has lost the values; None while it has them."""
 
 
 class ArrayRow:
@@ -82,17 +81,17 @@ class ArrayRow:
 
     def __init__(self) -> None:
         self.owners: dict[int, str] = {}
-        """Node -> the client there that waits for the results; several if a parent
-        ran again on another node. Each holds a copy of every small value."""
+        """By node: the client there that waits for the results; several if a parent ran again
+        on another node. Each of these nodes has a copy of every small value."""
         self.asked: tuple[int, ...] = ()
-        """Nodes that were asked to forward their results to a later owner."""
+        """Nodes that the GCS has asked to forward their results to a later owner."""
         self.former = ""
         """The last owner of a released row."""
         self.released = False
         self.put = False
-        """Whether a client put it, so that no task can make it again."""
+        """Whether a client put the value, so that no task can reconstruct it."""
         self.actor: bytes | None = None
-        """The actor whose call made it; empty if it is not known which."""
+        """The actor whose call made the array; empty if the GCS does not know the actor."""
         self.accepted: list[tuple[TaskSpec, int]] = []
         self.lineage: list[TaskSpec] = []
         """The specs of accepted ranges that no node runs any more."""
@@ -107,10 +106,9 @@ class ArrayRow:
         self.inner: tuple[bytes, ...] = ()
         """If values contain references: the arrays with references inside the arguments."""
         self.unreconstructable: Failure | None = None
-        """The error of a lost input, without which it cannot be reconstructed; None: no input is
-        lost."""
+        """The error of a lost input that prevents reconstruction; None: no input is lost."""
         self.copies: dict[bytes, dict[int, int]] = {}
-        """Object -> {node: size} of copies beyond the first."""
+        """By object: {node: size} of copies beyond the first."""
 
     # -- changes -----------------------------------------------------------------
 
@@ -120,7 +118,7 @@ class ArrayRow:
         self.outdated(spec)
 
     def outdated(self, newer: TaskSpec) -> None:
-        """Forget the specs that `newer`, the same range placed again, replaces."""
+        """Forget the specs that `newer` replaces, a later placement of the same range."""
         if attempt_of(newer):
             end = newer.start + newer.count
             self.lineage = [
@@ -171,9 +169,8 @@ class ArrayRow:
                 self._retire(node, done.start, _end(done))
 
     def forget_node(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
-        """An owner's node has freed all its values; return the runs whose end it will not report.
-
-        These are (spec, gaps) of the owner's own runs.
+        """An owner's node has freed all its values; return the runs whose end it will not report:
+        (spec, gaps) of the owner's own runs.
         """
         unfinished = [
             (spec, gaps)
@@ -209,9 +206,9 @@ class ArrayRow:
         self.accepted = accepted
 
     def leave(self, spec: TaskSpec, node: int) -> bool:
-        """A range that waited on a node has left it; return whether it was there.
+        """Remove a range that has moved away from a node; return whether it was there.
 
-        Elements may be there twice, as their parent ran twice: one of the runs leaves.
+        If a parent ran twice, its children may be on the node twice: only one run moves.
         """
         end = spec.start + spec.count
         staying: list[tuple[TaskSpec, int]] = []
@@ -236,7 +233,7 @@ class ArrayRow:
     def forget_values(self, alive: set[int], owner_node: int) -> None:
         """Every value is freed: keep the specs, and the runs that have not ended.
 
-        Those on the last owner's node have, as far as they were its own.
+        The last owner's node has ended the owner's own runs.
         """
         left: list[tuple[TaskSpec, int]] = []
         for node in dict.fromkeys(node for _, node in self.accepted if node in alive):
@@ -321,7 +318,7 @@ class ArrayRow:
         return next((node for node in ended if node in alive), -1)
 
     def live_owner(self, alive: set[int]) -> str:
-        """Return the last client that waits for it on a living node, if any does."""
+        """Return the last client on a living node that waits for the results, if there is one."""
         return next((o for n, o in reversed(self.owners.items()) if n in alive), "")
 
     def unfinished_at(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
@@ -339,7 +336,7 @@ class ArrayRow:
         found = [(spec, ended.missing(spec.start, spec.count)) for spec in specs]
         left = sum(count for _, gaps in found for _, count in gaps)
         if left < self.outstanding().get(node, 0):
-            # An element was there twice and ended once; for which owner is unknown.
+            # An element was there twice and ended once; the GCS cannot know for which owner.
             return [(spec, [(spec.start, spec.count)]) for spec in specs]
         return [(spec, gaps) for spec, gaps in found if gaps]
 

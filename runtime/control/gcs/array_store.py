@@ -21,8 +21,8 @@ from raytwin.runtime.control.messages import FreeObjects, Location, NodeInfo, Ob
 from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
 
 LOST_S = 1.0
-"""How long the GCS waits before it looks again for a lost object: its owner's task, or an actor
-that is being rebuilt, may make it again."""
+"""How long the GCS waits before it checks a lost object again: its owner's task, or an actor that
+is being rebuilt, may make it in the meantime."""
 ORPHANED_S = 60.0
 """How long the GCS keeps a row without an owner: the owner's task may run again elsewhere."""
 OWNER_DIED = Loss(LossCause.OWNER_DIED)
@@ -77,7 +77,7 @@ class ReleasedArrays:
         self._owner_died[array] = None
 
     def note_gone(self, array: bytes, why: Loss) -> None:
-        """Note an array that never had a row and is lost, unless a reason is known already."""
+        """Note the loss of an array that never had a row, unless its reason is known already."""
         self._dropped.setdefault(array, ("", -1, why))
 
     def owned_again(self, array: bytes) -> None:
@@ -137,7 +137,7 @@ class ObjectWaiters:
         self._ctx = ctx
         self._pubsub = pubsub
         self.arrays: dict[bytes, dict[bytes, None]] = {}
-        """Array -> its objects that a node waits for."""
+        """By array: its objects that a node waits for."""
 
     def of(self, array: bytes) -> list[bytes]:
         """Return the objects of an array that a node waits for."""
@@ -190,7 +190,8 @@ class ArrayStore:
         self.rows: dict[bytes, ArrayRow] = {}
         self.released = ReleasedArrays()
         self.tombstones: dict[bytes, dict[int, int]] = {}
-        """Dropped array -> {node: elements} that still run: their values are freed at the end."""
+        """By dropped array: {node: elements} that still run; the GCS frees their values at the
+        end."""
 
     def row(self, array: bytes) -> ArrayRow:
         """Return the array's row, a new one if it has none."""

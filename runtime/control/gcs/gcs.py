@@ -5,7 +5,7 @@ table          row                                subscribers of changes
 ============== ================================== ===============================
 `node_table`   NodeInfo, by number                every node, global scheduler
 `job_table`    JobInfo, by number                 the same, about a job's end
-`function...`  serialized function, by ID         nodes that fetched it too early
+`function...`  serialized function, by ID         nodes that fetch it before its export
 `actor_table`  ActorRow, by ID                    the nodes of its callers
 `task_object.` ArrayRow, by array                 nodes that wait for an object
 `kv_table`     users' keys and values             --
@@ -146,7 +146,7 @@ class Gcs:
         return self.table.store.rows
 
     def start(self) -> None:
-        """The first turn: begin to watch the nodes."""
+        """Begin to watch the nodes, in the first turn."""
         self.nodes.start()
 
     def handle(self, source: str, message: Any) -> None:
@@ -176,7 +176,7 @@ class Gcs:
         self._end_job(message.job, message.reason)
 
     def _end_job(self, job: bytes, reason: str) -> None:
-        """End the job of a driver, or the branch of a detached actor, that has ended."""
+        """End the job of a driver that has ended, or the branch of such a detached actor."""
         if job in self.jobs.ended:
             return
         self.jobs.end(job, reason)
@@ -189,8 +189,8 @@ class Gcs:
         self.pubsub.publish("jobs", JobEnded(job, reason, kept))
 
     def _on_cancel(self, source: str, message: CancelTask) -> None:
-        """Answer the global scheduler which nodes have the range; its cancellation of each
-        follows the assignment."""
+        """Answer the global scheduler with the nodes that have the range: its cancellations
+        reach them after its assignments."""
         row = self.arrays.get(message.array)
         if row is None:
             return

@@ -1,20 +1,20 @@
-"""The rules of lineage: which lost values are reconstructed, and which specs are kept for that.
+"""The rules of lineage: which lost values the GCS reconstructs, and which specs it keeps to do so.
 
 If all copies of a value are lost, and a node asks for it, its task runs again. The run takes one of
-the task's retries; if the value was not lost but freed by its owner, and others need it, it takes
-none. The run asks for its inputs as any task does, and lost inputs are reconstructed in the same
-way; so the recursion needs no plan and no stack.
+the task's retries, except if the owner had freed the value and other arrays need it. The run
+requests its inputs as any task does, and the GCS reconstructs lost inputs in the same way; so the
+recursion needs no plan and no stack.
 
 The GCS keeps three tables, all by array:
 
-``uses``    how many rows have the array as an input. A row that its owner has
+``uses``    the number of rows with the array as an input. A row that its owner has
             released stays, without values, while this is not 0
-``kept``    those rows, oldest first, with their weight. Beyond
-            ``lineage_bytes_max`` the oldest is dropped: memory is bounded, and
-            arrays that depend on it cannot be made again
-``needed``  which arrays are being made again and have it as an input, and which
-            released ones have values that refer to it and are needed themselves.
-            Values of a released array may exist only while this is not empty
+``kept``    these released rows, oldest first, with their size. Beyond
+            ``lineage_bytes_max`` the GCS drops the oldest: memory is bounded, and
+            arrays that depend on it cannot be reconstructed
+``needed``  the arrays under reconstruction with the array as an input, and needed
+            released arrays whose values contain references to it. Values of a
+            released array may exist only while this is not empty
 
 A value cannot be reconstructed (`refusal`) if it was put, if its task has no retries or no spec
 left, or if one of its inputs cannot be reconstructed. The node of the run reports such an input,
@@ -33,13 +33,13 @@ from raytwin.runtime.control.messages import TaskExtra, TaskSpec
 from raytwin.runtime.control.messages.errors import Loss, Unmade, root_of
 
 SPARE = 64
-"""One part in so many of the limit is freed at once."""
+"""The GCS frees at least a 64th of the limit at once."""
 SPEC_BYTES = 500
-"""The weight of a row in bytes, without its arguments."""
+"""The size of a row in memory, without its arguments."""
 
 
 class Lineage:
-    """Which rows need the specs of others, and which their values."""
+    """Records which rows need the specs, and which need the values, of other rows."""
 
     def __init__(self, bytes_max: int) -> None:
         self.uses: dict[bytes, int] = {}
@@ -60,7 +60,7 @@ class Lineage:
         self.uses[dep] = self.uses.get(dep, 0) + 1
 
     def refuse(self, spec: TaskSpec, array_bytes: int) -> None:
-        """The GCS adds no row for a range, as no owner waits for it."""
+        """Note that the GCS adds no row for a range, because no owner waits for it."""
 
     def unuse(self, array: bytes, dep: bytes) -> bool:
         """A row with the array as an input was dropped; return whether it was the last one."""
@@ -83,7 +83,7 @@ class Lineage:
     def overweight(self) -> Iterator[bytes]:
         """Yield the oldest kept arrays until the others are below the limit.
 
-        It goes somewhat below the limit, so that it runs seldom: to look for the oldest one each
+        It frees more than necessary, so that it runs seldom: a search for the oldest one each
         time would be slow, see `bounded_map`.
         """
         if self._bytes <= self._bytes_max:

@@ -47,7 +47,7 @@ class FailureDetector:
         self._heard[node] = now
 
     def extend_timeouts(self, stall_s: float) -> None:
-        """Extend every node's timeout: the GCS itself was held up for that long."""
+        """Extend every node's timeout by a delay of the GCS itself."""
         for node in self._heard:
             self._heard[node] += stall_s
 

@@ -109,8 +109,8 @@ class Reconstruction:
         for spec, start, count in by_recipe(row, list(absent)):
             lost = next((done.lost for done in row.ended(start)), None)
             if start >= STREAM_BASE and row.actor is not None and not any(row.ended(0)):
-                # Items come before their call is logged. The call runs, or runs again: then they
-                # come again, or its end shows that they will not.
+                # Items arrive before their call is logged. The call still runs, or runs again: it
+                # yields them again, or its end shows that it does not.
                 continue
             if spec is None and not lost:
                 if row.actor is None or not row.released:
@@ -126,7 +126,7 @@ class Reconstruction:
                 and not row.actor
                 and self._actors.remakes(array)
             ):
-                # Its owner's node does not know which actor it was.
+                # The owner's node does not know the actor that made it.
                 self._ctx.after(LOST_S, partial(self._seek_again, array))
                 continue
             if lost is None and row.released:
@@ -137,7 +137,7 @@ class Reconstruction:
                 why = Loss(LossCause.OWNER_DIED, unmade=Unmade.PUT)
             ended = -1
             if start >= STREAM_BASE and row.actor is not None:
-                # If its call has ended in an error that is why it does not yield it again.
+                # If the item's call has ended in an error, this explains the missing item.
                 ended = row.end_of_task(start, self._store.alive)
             elif not why and row.unrepeated(start):
                 assert spec is not None
@@ -159,7 +159,7 @@ class Reconstruction:
     def _place(
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, detail: str
     ) -> None:
-        """Have elements placed again."""
+        """Send elements to the global scheduler to be placed again."""
         freed = row.was_freed(start)
         part = placed_again(spec, start, count, row.live_owner(self._store.alive), freed)
         made = any(row.ended(start))
@@ -171,7 +171,7 @@ class Reconstruction:
         self._ctx.send("global", PlaceTasks([part]))
 
     def await_row(self, array: bytes) -> None:
-        """A node waits for an array that has no row: look for its owner, at once or later."""
+        """A node waits for an array that has no row: look up its owner, at once or later."""
         if self._store.released.was_put(array):
             self.lookup.ask(array)
         elif array in self._store.released:
@@ -200,7 +200,7 @@ class Reconstruction:
         return any(row.is_unreported(oid, self._store.alive) for oid in self._waiters.of(array))
 
     def _has_no_owner(self, array: bytes) -> None:
-        """No node is left that could report the awaited array, or items of a call."""
+        """No living node will report the awaited array, or items of a call: they are lost."""
         row = self._store.rows.get(array)
         if row is None:
             self._give_up(self._waiters.of(array))
@@ -210,7 +210,7 @@ class Reconstruction:
                 unreported = Loss(LossCause.UNREPORTED)
                 row.finish(Done(split_object_id(oid)[1], 1, NOWHERE, (), unreported))
                 for node in row.owners:
-                    row.copied(oid, node, DROPPED)  # it would have reported a small one
+                    row.copied(oid, node, DROPPED)  # a small one would have been reported
         self.seek(array, row, self._waiters.of(array))
 
     def _seek_again(self, array: bytes) -> None:
@@ -227,7 +227,7 @@ class Reconstruction:
 
     def on_actor_settled(self, actor: bytes) -> None:
         """An actor is rebuilt, or dead: results that it has not made again are lost."""
-        # Reports of its results may come after that of itself.
+        # Reports of its results may arrive after the report of the actor.
         self._ctx.after(LOST_S, partial(self.seek_made_by, actor))
 
     def rerun(
@@ -238,7 +238,7 @@ class Reconstruction:
         if not self._store.is_dead(spec.owner):
             self.run_again(array, row, spec, start, count, owner, reason)
             return
-        # Its owner died. The array's present owner may have runs of its own.
+        # The owner of this run has died. The array's present owner may have runs of its own.
         for index in range(start, start + count):
             made = any(not done.lost for done in row.ended(index))
             if not made and not row.pending(index, self._store.alive):
@@ -267,7 +267,7 @@ class Reconstruction:
             row = self._store.rows.get(array)
             owner = row.owners.get(message.node) if row is not None else None
             if row is None or owner is None or row.actor is not None:
-                continue  # a call: its caller's node asks the actor again
+                continue  # a call: its caller's node repeats it
             indices = {
                 index
                 for done in row.done
@@ -301,7 +301,7 @@ class Reconstruction:
     ) -> None:  # fmt: skip
         """Elements will never be made: send their owners an error in place of the value."""
         result = replace(failed_result(spec, error, -1), start=start, count=count)
-        # Its other owners may wait for the same run.
+        # The array's other owners may wait for the same run.
         others = (other for other in row.owners.values() if not self._store.is_dead(other))
         for each in dict.fromkeys((owner, *others)):
             self._ctx.send(f"node:{node_of(each)}", TaskResults(each, [result]))

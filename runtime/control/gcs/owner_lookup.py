@@ -1,20 +1,20 @@
 """Owner lookup: the GCS asks every node for the owner of an awaited array without a row.
 
-Most such arrays are on their way: the owner's node has not reported them yet, or an actor's call
-makes them, which the table learns when the call has ended. Others never come, as the owner's node
-died before it reported them. So, for each array::
+Most such arrays are about to be reported: the owner's node has not sent its updates yet, or the
+actor's call that makes them has not ended. Others are never reported, because the owner's node
+died first. So, for each array::
 
     watch ──> wait ──> ask every living node: do you have its owner? ──> all have answered
                ↑                                                          │         │
                └────── one says yes: wait, twice as long as before ───────┘      none: lost
 
-A row that comes meanwhile ends the lookup at its next step. `OwnerLookup.ask` leaves out the first
+A row that arrives meanwhile ends the lookup at its next step. `OwnerLookup.ask` omits the first
 wait, for an array that was put and released: only a new owner can put it again.
 
-A row may lack an item of a call that has ended: the owner's node reports the end, and the node
-that has a large item reports that, unless it died before. A wait does not help then
-(`OwnerLookup.ask_all`). Each node reports what it knows before it answers; so when all living
-nodes have answered, no node has the item.
+A row may lack an item of a call that has ended: the owner's node reports the end, but the node
+with the large item died before it reported the item. A wait does not help then
+(`OwnerLookup.ask_all`). Each node sends its updates before it answers; so when all living nodes
+have answered and the row still lacks the item, no node has it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class OwnerLookup:
         self._lost = lost
         """Called with an array that no node owns, or whose item no node has."""
         self._waits_s: dict[bytes, float] = {}
-        """Array -> its next wait, in seconds."""
+        """By array: its next wait, in seconds."""
         self._asked: dict[bytes, dict[int, None]] = {}
-        """Array -> the nodes that have not answered yet."""
+        """By array: the nodes that have not answered yet."""
 
     def __len__(self) -> int:
         return len(self._waits_s)
@@ -76,7 +76,7 @@ class OwnerLookup:
         left = []
         for array in arrays:
             if array not in self._waits_s or array in self._asked:
-                continue  # all were asked before its wait was over
+                continue  # `ask_all` came before the end of its wait
             if self._missing(array):
                 left.append(array)
                 self._asked[array] = dict.fromkeys(sorted(self._alive))

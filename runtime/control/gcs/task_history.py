@@ -3,8 +3,8 @@
 With ``task_history`` the GCS keeps a row of an array of tasks when its last owner releases it.
 Without a limit the history grows with every task, as the paper's GCS does without flushing. At
 the limit the GCS writes a batch of the oldest rows to the storage for each batch of new ones, so
-that memory stays constant and no turn takes long. A row on disk is read back only for a question
-(`FindTask`), through the same address.
+that memory stays constant and no turn takes long. The storage reads a row back only for a
+`FindTask`.
 
 Cost in memory: about `ROW_BYTES` and the row's own bytes each.
 """
@@ -24,8 +24,8 @@ from raytwin.runtime.control.messages import FindTask, LoadRow, RowLoaded, Store
 ROW_BYTES = 180
 """Memory of a row beyond its contents: two bytes objects, one dict slot."""
 BATCH_ROWS = 512
-"""How many rows are flushed at once: to find the first one, Python walks over the dict slots of
-those that were flushed before."""
+"""How many rows are flushed at once: one at a time would be slow, because Python walks over the
+slots of all deleted rows to find the first one."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -39,7 +39,7 @@ class TaskHistory:
         self.rows: dict[bytes, bytes] = {}
         """Array -> its row in memory, the oldest first."""
         self.nbytes = 0
-        """Of the rows in memory."""
+        """The size of the rows in memory."""
         self.flushed = 0
         """Rows that are on disk and nowhere else."""
         self._asked: dict[int, tuple[str, int, str, bytes]] = {}
@@ -83,7 +83,7 @@ class TaskHistory:
     def on_loaded(self, source: str, message: RowLoaded) -> None:
         """The disk has answered."""
         asked = self._asked.pop(message.request, None)
-        if asked is not None:  # else it was asked before a restart, and again after it
+        if asked is not None:  # else the head asked before a restart, and again after it
             to, request, client, _ = asked
             self._ctx.send(to, TaskFound(request, client, message.row))
 

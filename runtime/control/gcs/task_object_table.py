@@ -146,8 +146,8 @@ class TaskObjectTable:
         late: set[bytes] = set()
         for array, owner, actor in calls:
             if self.store.was_released_by(array, owner) and not self.store.is_dead(owner):
-                # An actor that was rebuilt has replayed the call. A dead owner's task may run
-                # again and ask for the result, so that one is kept.
+                # A rebuilt actor has replayed the call. If the owner has died its task may run
+                # again and ask for the result: then the row is kept.
                 late.add(array)
                 self.store.free_at(array, node)
                 continue
@@ -172,7 +172,7 @@ class TaskObjectTable:
                 if array not in store.rows:
                     continue
             if array not in store.rows:
-                # Its log entry is late, or its row was dropped before its time.
+                # The report of its acceptance is late, or its row was dropped too early.
                 self._ctx.after(ORPHANED_S, partial(self.drop_orphans, [array]))
             row = store.row(array)
             row.finish(Done(start, count, node, sizes))
@@ -190,7 +190,7 @@ class TaskObjectTable:
             return
         row.copied(oid, node, size)
         if self.waiters.has(oid):
-            # Every other copy was lost when the object was asked for.
+            # Every other copy was lost when a node asked for the object.
             location = row.locate(oid, self.store.alive)
             if location is not None and location.nodes:
                 self.waiters.notify(location)
@@ -213,7 +213,7 @@ class TaskObjectTable:
         row = self.store.rows.get(array)
         released = row is None and self.store.released.was_released_by(array, spec.owner)
         if row is None and (attempt_of(spec) or released):
-            # Placed again while its result was on its way: no owner waits for this run.
+            # Resubmitted while its result was on its way: no owner waits for this run.
             if alive:
                 left = self.store.tombstones.setdefault(array, {})
                 left[node] = left.get(node, 0) + spec.count
@@ -230,8 +230,8 @@ class TaskObjectTable:
             row.accept(spec, node)
             heirs = [owner] if owner and self.store.is_dead(spec.owner) else []
             if moved or attempt_of(spec):
-                # A later owner asked the node that the range has left; and a range is placed
-                # again for one owner, which may die before the others.
+                # The GCS forwarded the claim of a later owner to the range's former node; and it
+                # resubmits a range for one owner, which may die before the others.
                 heirs = list(row.owners.values())
             for heir in heirs:
                 if heir != spec.owner:
@@ -271,7 +271,7 @@ class TaskObjectTable:
         self.reconstruction.lookup.on_node_died(node)
         orphans = []
         lost: dict[int, list[bytes]] = {}
-        """Owner's node -> results of calls that the dead node held."""
+        """By owner's node: results of calls whose large values were on the dead node."""
         why = Loss(LossCause.NODE_DIED, node, reason)
         for array, row in list(self.store.rows.items()):
             unfinished = row.lose_node(node, why)
@@ -297,8 +297,8 @@ class TaskObjectTable:
         if orphans:
             self._ctx.after(ORPHANED_S, partial(self.drop_orphans, orphans))
         for at, arrays in lost.items():
-            # An actor rebuilt on the dead node may have replayed a call whose result its owner
-            # had released before, and the node died before it could ask the owner's node.
+            # An actor rebuilt on the dead node may have replayed calls whose results their owners
+            # had released before, and the node died before it could find that out.
             self._ctx.send(f"node:{at}", SeekOwners([], arrays))
 
     def on_owners_found(self, source: str, message: OwnersFound) -> None:
@@ -310,7 +310,7 @@ class TaskObjectTable:
             if row is None:
                 self._add_partial_result(array, owner, sizes)
             elif not row.released and message.node not in row.owners:
-                # The caller ran on another node at first, which has reported the same.
+                # The caller ran on another node first, which has reported the array, too.
                 self.adopt(array, row, owner)
         for array in message.gone:
             self._note_gone(array, Loss(LossCause.UNREPORTED))
@@ -375,7 +375,7 @@ class TaskObjectTable:
                 run.append(spec)
                 continue
             if row.unreconstructable:
-                # It lacked an input, which its owner's task has put or submitted again by now.
+                # Its lost input has been put or submitted again by its owner's task.
                 self.store.free_values(spec.array, row, -1)
             self.adopt(spec.array, row, spec.owner)
             there = Ranges()
@@ -447,7 +447,7 @@ class TaskObjectTable:
         """An owner on that node has released the array, or has died."""
         row = self.store.rows.get(array)
         if row is None:
-            # A large result of an actor's call, which its node has not reported yet.
+            # The array is a large result of an actor's call, not reported yet.
             self.store.released.release_early(array, node)
             if died:
                 self.store.released.note_owner_died(array)
@@ -469,8 +469,8 @@ class TaskObjectTable:
                         why = "its first owner has released it"
                         self.reconstruction.run_again(array, row, spec, index, 1, owner, why)
             if node in row.asked:
-                # The node may have freed a result before it was asked to forward it; the
-                # other owner's node knows whether it has got it.
+                # The node may have freed a result before it received the request to forward it;
+                # the other owner's node knows whether the result has arrived.
                 for done in row.done:
                     if done.lost:
                         heir = ForwardResults(array, done.start, done.count, owner)
@@ -513,9 +513,9 @@ class TaskObjectTable:
         self.store.lineage.keep(array, row)
 
     def drop(self, array: bytes, node: int) -> None:
-        """Forget a row, and every released row that was kept as its lineage only.
+        """Forget a row, and every released row that was kept only as its lineage.
 
-        `node` is the last owner's, which has freed its values itself; -1 for none.
+        `node`: that of the last owner, which has freed its values itself; -1 for none.
         """
         pending = [(array, node)]
         while pending:
@@ -529,7 +529,7 @@ class TaskObjectTable:
                 why = replace(why, unmade=Unmade.PUT)
             elif array in self.store.lineage.uses:
                 why = replace(why, unmade=Unmade.NO_RECORD)
-            # A later `get` gets its answer once no actor replays the call: a checkpoint
+            # A later `get` raises the loss once no actor can replay the call: a checkpoint
             # contains it, or the actor is dead.
             later = why
             if row.actor is not None and not row.put:

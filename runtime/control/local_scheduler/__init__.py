@@ -21,7 +21,7 @@ The way of a range::
 
 State: waiting and ready ranges, the workers with their leases and assigned ranges, the mean
 time of each function, the bundles of placement groups. All of it is lost with the node; the
-GCS then places again what the node had accepted.
+GCS then has the ranges that the node had accepted placed again.
 
 Messages in: SubmitTasks, AssignTasks, TasksClaimed, FindActor, WorkerReady, TasksDone,
 StreamItems, TakenBack, Blocked, Unblocked, CancelTask, MoveTasks, PrepareBundle, CommitBundle,
@@ -36,7 +36,7 @@ are retried (G4).
 | module | what it does |
 |---|---|
 | `submission` | accepts tasks that clients submit or spills them; accepts assigned tasks |
-| `dependencies` | holds a range until its function and its inputs are here |
+| `dependencies` | keeps a range until its function and its inputs are here |
 | `ready_queue` | ranges whose inputs are here, until a worker is free |
 | `worker_pool` | starts and stops workers |
 | `worker_leases` | leases workers to ready ranges; asks `worker_pool` for more workers |

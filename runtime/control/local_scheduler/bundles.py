@@ -99,7 +99,7 @@ class Bundles:
     def on_prepare(self, source: str, message: PrepareBundle) -> None:
         """Take the bundle's resources if they are free."""
         if message.incarnation != self._incarnation:
-            return  # The sender is about to learn that the other incarnation is dead.
+            return  # the global scheduler will learn that the other incarnation is dead
         key = (message.group, message.index)
         demand = format_demand(message.resources)
         ok = key not in self._bundles and self._pool.fits(demand)
@@ -121,8 +121,8 @@ class Bundles:
         self._pool.add(bundle.resources)
 
     def _end_waiting(self, group: str) -> None:
-        """Return a bundle. If it was committed, its group was removed: the tasks that wait in it
-        end on this node, which has logged them, and not at the global scheduler."""
+        """Return a bundle. If it was committed, its group was removed: this node, which has logged
+        the tasks that wait in it, ends them."""
         for spec in self._ready.take_out(lambda s: s if group_of(s) == group else None):
             self.end(spec)
 

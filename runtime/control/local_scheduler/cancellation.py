@@ -16,19 +16,18 @@ On a node, an element that is
   element ends with TaskCancelledError;
 * done: stays as it is.
 
-A request may come to a node twice, directly and from the GCS; the worker interrupts the element
+A request may reach a node twice, directly and from the GCS; the worker interrupts the element
 once for each request. If a range with several elements runs, the node asks the worker which one is
 running, and kills the worker if it does not answer within `STUCK_S`.
 
-A call of an actor is cancelled by `CallSubmitter`. It ends the call if no worker can have begun
-it, else it sends the request behind the call to the actor's node (`CancelCall`); while the actor
-is being restarted, it waits until the actor is there. Only the worker knows whether a call that was
-sent to it has begun. A call that has not begun ends at once, takes no effect, and is neither
-counted nor logged. `executor` says how a running call ends. ``force`` is not for calls, as it
-would end the actor.
+`CallSubmitter` cancels calls of actors. It ends a call if no worker can have begun it, else it
+sends the request after the call to the actor's node (`CancelCall`), once the actor is alive. Only
+the worker knows whether a call that was sent to it has begun. A call that has not begun ends at
+once, takes no effect, and is neither counted nor logged. `executor` describes the end of a running
+call. Calls do not allow ``force``, as it would end the actor.
 
-With ``recursive`` the children that a running element has submitted are cancelled, too: its worker
-knows them. If the worker was killed, all tasks that it owned are cancelled.
+With ``recursive`` the worker also cancels the children that a running element has submitted. If
+the worker was killed, its node cancels all tasks that it owned.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from raytwin.runtime.control.messages.errors import Cancellation
 from raytwin.runtime.control.objects.node_objects import NodeObjects
 
 STUCK_S = 5.0
-"""How long a worker may take to answer before it is killed, though it may run another element."""
+"""How long a worker may take to answer before the node kills it."""
 
 
 class Canceller:
@@ -68,7 +67,7 @@ class Canceller:
         objects: NodeObjects,
         cancel_call: Callable[[bytes], bool],
     ) -> None:
-        """`cancel_call` returns whether an ID is a call's, which it then cancels."""
+        """`cancel_call` cancels the call with an ID, and returns whether there is one."""
         self._ctx = ctx
         self._node = node
         self._ready = ready
@@ -81,14 +80,14 @@ class Canceller:
         return {CancelTask: self.on_cancel}
 
     def on_cancel(self, source: str, message: CancelTask) -> None:
-        """Cancel the elements that are here; pass a client's request on to where others are."""
+        """Cancel the elements that are here; forward a client's request for the others."""
         if self._cancel_call(message.array):
             return
         self.cancel_waiting(message)
         for worker in self._pool.workers.values():
             if any(cut(spec, message)[1] is not None for spec in worker.assigned):
                 self._cancel_on(worker, message)
-        # With shards the GCS itself says it, to all who may have it.
+        # With shards the GCS itself sends it to every node that may have the range.
         asked = source != "global" and not is_gcs(source)
         if asked and not self._all_done(message):
             self._ctx.send("global", message)
@@ -105,7 +104,7 @@ class Canceller:
             inputs.fail(spec, failed_value(Cancellation(spec.name)))
 
     def on_back(self, worker: Worker) -> None:
-        """A worker has given ranges back, asked or not, or has answered a `TakeBack`.
+        """A worker has given ranges back by itself, or has answered a `TakeBack`.
 
         Cancelled elements end before they are given to another worker. Elements that the worker
         has not given back with its answer run, or are done and reported.
@@ -129,7 +128,7 @@ class Canceller:
         there = self._pool.workers.get(worker.address) is worker
         silent = (number, message) in worker.cancels and worker.assigned
         if there and silent and not worker.is_killed and cut(worker.assigned[0], message)[1]:
-            # Another element may be running, whose next run takes over its children.
+            # Another element may be running: it runs again, and takes its children over.
             self._kill(worker, replace(message, recursive=False))
 
     def cancel_owned(self, worker: Worker, cause: CancelTask, owned: list[bytes]) -> None:
@@ -146,11 +145,11 @@ class Canceller:
         runs = worker.assigned[0]
         may_run = cut(runs, message)[1] is not None
         if message.force and may_run and runs.count == 1:
-            # At once: it may not be able to answer.
+            # At once, because the worker may not be able to answer.
             self._kill(worker, message)
             return
-        # It may be done with the first, and not have said so, or run another element of its
-        # range: its answer will tell.
+        # The worker may have ended the element without a report yet, or run another one of the
+        # range: its answer shows that.
         number = self._pool.take_back(worker)
         worker.cancels.append((number, message))
         if message.force and may_run:
@@ -159,7 +158,7 @@ class Canceller:
             self._ctx.send(worker.address, message)
 
     def _all_done(self, message: CancelTask) -> bool:
-        """Whether all that the message names has ended, as far as known here."""
+        """Whether all elements that the message names have ended, as far as this node knows."""
         results = self._objects.results.of(message.array)
         end = message.start + message.count
         done = sum(

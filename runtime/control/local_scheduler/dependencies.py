@@ -9,7 +9,7 @@
       READY                                ↓
         └─> given to a worker: inputs pinned for it, the claim ends
 
-Cost per range: nothing without inputs; with them, one entry and one wait each.
+Cost per range: nothing without inputs, else one entry and one wait per input.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Waiting:
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
         self.cancelled = False
-        self.missing = 1  # One more, until every input was asked for.
+        self.missing = 1  # one more, until every input was requested
         self.failed: tuple[int, ObjectValue] | None = None
         """The first input, in the order of the arguments, that is an error."""
 
@@ -68,12 +68,12 @@ class TaskInputs:
         self.waiting = 0
         """Elements that wait for an input or a function."""
         self.failed: deque[tuple[TaskSpec, ObjectValue]] = deque()
-        """Ranges that end with an input's error, at the end of the turn: each may be an input of
-        others, and so a long chain of them causes no deep recursion."""
+        """Ranges that end with an input's error, at the end of the turn: recursion along a chain
+        of dependent tasks would be too deep."""
         self._for_function: dict[bytes, list[TaskSpec]] = {}
         self._claims: dict[tuple[bytes, int], list[int]] = {}
-        """The ranks of ranges whose inputs are claimed, by their first element: one
-        range may be here twice."""
+        """The ranks of ranges whose inputs are claimed, by their first element; a range may be
+        here twice."""
         self._ranks = 0
 
     def handlers(self) -> Handlers:
@@ -128,7 +128,7 @@ class TaskInputs:
             self.awaiting.discard(entry)
             self.waiting -= spec.count
             if entry.failed is not None:
-                # An input that is an error is the result.
+                # An input's error becomes the result.
                 self.unclaim(spec)
                 self.failed.append((spec, entry.failed[1]))
             else:
@@ -160,11 +160,11 @@ class TaskInputs:
             value = self._objects.memory.lookup(oid)
             if value is None:
                 if attempt_of(spec):
-                    # The owner released the inputs when the range had run for the first time.
+                    # The owner released the inputs after the first run of the range.
                     self._await_inputs(spec)
                     return None
-                # An owner keeps the inputs of its unfinished tasks: it has died,
-                # or the range ran elsewhere and nobody waits for this run.
+                # An owner keeps the inputs of its unfinished tasks: it has died, or the range
+                # ran elsewhere and no client waits for this run.
                 self.failed.append((spec, released_error(oid)))
                 return None
             values.append(value)

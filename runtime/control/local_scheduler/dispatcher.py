@@ -8,11 +8,11 @@ The life of a worker::
                                                       ↓    │
                                                       BLOCKED
 
-`WorkerLeases` hands ranges out, `WorkerPool` starts and stops the workers. A task that blocks
-gives its CPUs back, and the worker gives back the ranges behind it. An unblocked task goes on at
-once, even if its CPUs are in use by then; the node starts nothing else until all running tasks
-fit again. The ranges of a worker that died run again: the running range element by element,
-since only one of its elements brought the worker down.
+`WorkerLeases` assigns ranges, `WorkerPool` starts and stops the workers. A task that blocks gives
+its CPUs back, and the worker gives back the ranges behind it. An unblocked task continues at once,
+even if its CPUs are in use by then; the node starts nothing else until all running tasks fit again.
+The node runs the ranges of a dead worker again: the running range element by element, since only
+one of its elements can have crashed the worker.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Dispatcher:
             if worker.actor:
                 self._actors.on_item(worker, result)
                 continue
-            # Not always the first: those before it may be done, and not reported yet.
+            # Not always the first range: earlier ones may have ended without a report yet.
             owner = next(s.owner for s in worker.assigned if s.array == result.array)
             self._results.finish(result, owner)
 
@@ -179,12 +179,12 @@ class Dispatcher:
             self._timeline.again(spec.array, index)
             one = part_of(spec, index, 1)
             one.retries = spec.retries - 1 if spec.retries > 0 else -1
-            assert spec.extra is not None, "nothing says that its errors are retried"
+            assert spec.extra is not None, "a task without `retry_on` asks for a retry"
             one.extra = replace(_begun(spec, worker), tries=spec.extra.tries + 1)
             self.ready.push(one)
 
     def on_taken_back(self, source: str, message: TakenBack) -> None:
-        """Ranges come back unstarted: whole ones, and the tail of the running one."""
+        """Queue ranges that a worker gives back: whole ones, and the tail of the running one."""
         worker = self.workers.get(source)
         if worker is None:
             return
@@ -214,8 +214,7 @@ class Dispatcher:
     def _returned_of(spec: TaskSpec, back: deque[tuple[bytes, int, int]]) -> int:
         """Return how many elements at the end of `spec` came back; take that off `back`.
 
-        Both are in the order in which they were given, and one range may be
-        among them twice: its parent ran twice.
+        Both are in the order of assignment. A range is among them twice if its parent ran twice.
         """
         if not back:
             return 0
@@ -286,7 +285,7 @@ class Dispatcher:
             self._inputs.fail(running, worker.kill_error)
             return
         if worker.killed_for is not None:
-            # One that had only just begun behind it keeps its retries.
+            # The range behind it that had only just begun keeps its retries.
             self.ready.push_front(running)
             self._canceller.cancel_waiting(worker.killed_for)
             return
@@ -295,7 +294,7 @@ class Dispatcher:
             self._inputs.fail(running, failed_value(crash))
             return
         self._ctx.send("gcs", Event("task_retried", running.name, reason, running.count))
-        # One by one: of a range, only one element brought the worker down.
+        # One by one: only one element of the range can have crashed the worker.
         for index in reversed(range(running.start, running.start + running.count)):
             self._timeline.again(running.array, index)
             one = part_of(running, index, 1)

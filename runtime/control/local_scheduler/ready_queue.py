@@ -33,12 +33,12 @@ class ReadyQueue:
         self._queue(spec).append((self._arrivals, spec))
 
     def push_front(self, spec: TaskSpec) -> None:
-        """Queue a range again that had left the queue already."""
+        """Queue a range again, before all others, that was taken before."""
         self._returns -= 1
         self._queue(spec).appendleft((self._returns, spec))
 
     def lanes(self) -> list[Lane]:
-        """Return the lanes with ranges, the one that waits longest first."""
+        """Return the lanes with ranges, in the order of their waiting time, longest first."""
         if len(self._queues) == 1:
             return list(self._queues)
         return sorted(self._queues, key=lambda lane: self._queues[lane][0][0])

@@ -1,4 +1,4 @@
-"""Starvation: ranges and actors that wait on a node without room for them move to one with room.
+"""Starvation: ranges and actors that find no resources on their node move to one that has them.
 
 ::
 
@@ -43,11 +43,11 @@ STARVING_S = 1.0
 STARVING_TASKS = 2.0
 """A lane starves only after so many mean task times without a start."""
 LOOK_MAX = 256
-"""Ranges of a lane, and actors, that one look considers."""
+"""How many ranges of a lane, and actors, one check considers."""
 
 
 class Starvation:
-    """Finds the ranges and actors that starve on one node, and hands them over."""
+    """Finds the ranges and actors that starve on one node, and gives them away."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Starvation:
         self._objects = objects
         self._log = log
         self._since_s: dict[Hashable, float] = {}
-        """Since when each queued actor waits, and each lane has its present first range."""
+        """The time since which each queued actor waits, or each lane has had its first range."""
 
     def handlers(self) -> Handlers:
         return {MoveTasks: self.on_move}
@@ -104,9 +104,9 @@ class Starvation:
         return {demand: count for demand, count in found.items() if count}
 
     def on_move(self, source: str, message: MoveTasks) -> None:
-        """Hand over at most so many elements: other nodes have room for them."""
+        """Give away up to the requested number of elements, for which other nodes have room."""
         if self._pool.fits(message.demand):
-            return  # this node has room itself by now
+            return  # this node itself has room now
         moved = self._actors.withdraw(
             lambda spec: spec.demand == message.demand and self._may_move(spec), message.count
         )

@@ -3,8 +3,8 @@
 The way of a range in `SubmitTasks`::
 
     a batch of calls ──────────────────────────> `CallSubmitter`
-    submitted before, as its parent runs again ─> its results so far are sent; a call that
-                                                  has no result is sent once more
+    submitted before, as its parent runs again ─> the node sends its results so far, or
+                                                  sends a call without a result once more
     a call, an actor ──────────────────────────> `CallSubmitter`, the GCS
     new ──its parent runs again──> ClaimTasks: a node that has it sends results here, too
       │                                └─ no node has it ──TasksClaimed─┐
@@ -12,22 +12,22 @@ The way of a range in `SubmitTasks`::
     spillback ──stays here──> accepted (`TaskInputs`)  <────────────────┘
               ──else──> PlaceTasks to the global scheduler
 
-An array was submitted up to the element in `OwnerTable.ends`; only later elements are new. So a
-parent that runs a second time submits nothing twice.
+`OwnerTable.ends` has the element up to which an array was submitted; only later elements are new.
+So a parent that runs a second time submits nothing twice.
 
 **Spillback** decides how much of a range stays here::
 
     with a strategy ──> `strategies`: all of it or none
-    in a group that a client here has removed ──> none: the global scheduler ends it
+    in a placement group that a client here has removed ──> none: the global scheduler ends it
     else ──> the policy decides by a view of this node (`LocalView`)
 
-Tasks of one message are mostly alike, and only the queue changes between them, so within a
-message the view of the previous task is used again.
+Tasks of one message are mostly alike, and only the queue changes between them, so consecutive
+tasks of a message share a view.
 
-**Assignments** come from the global scheduler. The node ignores ranges for an earlier incarnation
-of it, which the GCS places again, and ranges of jobs that have ended. If the owner was a client of
-this node and has died, the node accepts the range and keeps the result for borrowers, which ask
-the GCS for it. A range that fails before it has run ends here with that error.
+**Assignments** come from the global scheduler. The node ignores ranges for its earlier
+incarnations, which the GCS places again, and ranges of jobs that have ended. If the owner was a
+client of this node and has died, the node accepts the range and keeps the result for borrowers,
+which ask the GCS for it. A range that fails before it has run ends here with that error.
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ class Submission:
         self._submitter = submitter
         self._results = results
         self.assigned = 0
-        """Elements that the global scheduler has given to this node so far."""
+        """Elements that the global scheduler has assigned to this node so far."""
         self._view_of = _NONE
         """Function and demand of the previous task in this message."""
         self._view = LocalView(alone=True, feasible=False, queue=0, slots=0, mean_task_s=0.0)
         self._created_again: set[bytes] = set()
-        """Actors that may exist already, because the task that creates them runs again."""
+        """Actors that may exist already, because the task that creates them has run before."""
         submitter.on_alive = self._on_actor_alive
 
     def handlers(self) -> Handlers:
@@ -129,8 +129,8 @@ class Submission:
         }
 
     def on_submit(self, source: str, message: SubmitTasks) -> None:
-        """Take each range on its way."""
-        # Children of a task that was placed again, or moved, may exist already.
+        """Keep, spill or forward each submitted range."""
+        # Children of a task that was resubmitted, or moved, may exist already.
         worker = self._workers.get(source)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
         again = running is not None and self._has_begun(running)
@@ -144,7 +144,7 @@ class Submission:
             array, end = spec.array, spec.start + spec.count
             new = spec.start
             if array in self._objects.owners:
-                # The next part of an array, or again: its parent runs a second time.
+                # The next part of an array, or a repetition: its parent runs a second time.
                 new = max(new, self._objects.owners.ends.get(array, 1))
             self._objects.owners.own(array, source)
             if new > spec.start:
@@ -174,12 +174,12 @@ class Submission:
             self._ctx.send("gcs", ClaimTasks(claims))
 
     def _has_begun(self, spec: TaskSpec) -> bool:
-        """Whether a task that runs here has, maybe, run on another node before."""
+        """Whether a task that runs here may have run on another node before."""
         begun = -1 if spec.extra is None else spec.extra.begun
         return attempt_of(spec) > 0 or begun not in (-1, self._node)
 
     def _on_batch(self, source: str, spec: TaskSpec) -> None:
-        """A batch of calls; one by one if any of them was submitted before."""
+        """Submit a batch of calls; one by one if any of them was submitted before."""
         arrays = arrays_of(spec)
         if not self._objects.owners.own_all(arrays, source):
             self.on_submit(source, SubmitTasks(singles([spec])))
@@ -208,7 +208,7 @@ class Submission:
         self._ctx.send("global", PlaceTasks([rest]))
 
     def _tell_made(self, spec: TaskSpec, owner: str) -> None:
-        """Send the new owner the results that its parent's earlier run has led to so far."""
+        """Send the new owner the results that an earlier run of its parent has caused so far."""
         end = spec.start + spec.count
         made = [
             result
@@ -222,8 +222,10 @@ class Submission:
     # -- actors ------------------------------------------------------------------
 
     def _is_actors(self, spec: TaskSpec, again: bool = False) -> bool:
-        """Handle a spec that creates an actor or is a call; `again`: its parent may run again.
-        Return whether it was such a spec."""
+        """Handle a spec that creates an actor or is a call; return False for any other.
+
+        `again`: an earlier run of its parent may have submitted it.
+        """
         extra = spec.extra
         assert extra is not None
         if extra.call:
@@ -269,11 +271,11 @@ class Submission:
     # -- spillback: how much of a range this node keeps ---------------------------
 
     def _forget_view(self) -> None:
-        """End a message: means and free resources may have changed before the next one."""
+        """Forget the view, because means and free resources change between messages."""
         self._view_of = _NONE
 
     def _kept(self, spec: TaskSpec) -> int:
-        """Return how many elements of a range stay here, from its start on."""
+        """Return how many elements of a range this node keeps, from its start on."""
         if spec.extra is None and self._view_of == (spec.function, spec.demand):
             self._view.queue = self._dispatcher.queue
             return self._policy.keep(self._view, spec.count)
@@ -302,7 +304,7 @@ class Submission:
     def on_assign(self, source: str, message: AssignTasks) -> None:
         """The global scheduler has chosen this node."""
         if message.incarnation not in (0, self.incarnation):
-            return  # They are for a former incarnation, and the GCS places them again.
+            return  # for a former incarnation: the GCS places the ranges again
         for spec in message.tasks:
             self.assigned += spec.count
             if self._access.is_late(spec):
@@ -317,17 +319,17 @@ class Submission:
     def _look_at_owner(self, spec: TaskSpec) -> None:
         """Keep a range's result for other owners, if its own owner has died."""
         gone = node_of(spec.owner) == self._node and spec.array not in self._objects.owners
-        # The owner lived here before: its task runs again somewhere, and asks for the result.
+        # The owner lived in a former incarnation: its task may run again, and claim the result.
         bereft = gone and incarnation_of(spec.owner) != self.incarnation
         if gone and (attempt_of(spec) or bereft):
-            # The GCS will free it, when nobody needs it any more.
+            # The GCS frees it when no client needs it any more.
             self._results.keep_for_others(spec.array)
-        # The GCS needs no row of a range that was released before it first came here.
+        # The GCS needs no row of a range that was released before it first arrived here.
         if not gone or attempt_of(spec) or bereft:
             self._log.expose(spec.array)
 
     def fail(self, spec: TaskSpec, error: ObjectValue) -> None:
-        """A range ends without having run."""
+        """End a range, which has not run, with an error."""
         if spec.extra is not None and spec.extra.actor is not None:
             self._actors.creation_failed(spec, error)
             return

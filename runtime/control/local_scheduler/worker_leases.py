@@ -6,8 +6,8 @@ goes to the job with the fewest leases on the node. The node starts further work
 fits and no worker is idle (`WorkerPool`).
 
 If a task runs far longer than the mean of its function, the node takes back the ranges behind it,
-for another worker or another node, and assigns the worker no more. A timer checks this twice before
-the node takes ranges back.
+for another worker or node, and assigns the worker no more. A timer must find this twice before the
+node does so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import Assignment, FunctionBlob, RunTasks
 
 STUCK_AHEADS = 4
-"""Ranges behind a task are taken back after so many ``ahead_s`` without a report, twice."""
+"""The timer's interval, in ``ahead_s``: a worker without a report for so long is stuck."""
 
 
 _WEIGHTS = tuple(1 - 0.9**count for count in range(11))
@@ -63,17 +63,17 @@ class WorkerLeases:
         self.mean_task_s = 0.0
         self._watch: Timer | None = None
         self._beat_s = -inf
-        """When the last heartbeat in time was sent."""
+        """The time of the last timely heartbeat."""
         self._listened_s = -inf
-        """When the one before was sent. By the last one, workers had received every assignment
-        made before this time, and their reports from before it had arrived."""
+        """The time of the timely heartbeat before. By the last one, workers had received every
+        assignment made before this time, and their earlier reports had arrived."""
 
     @property
     def busy_s(self) -> float:
         """Estimated seconds until one of the running tasks ends; 0 if none runs.
 
         A task that has run for longer than its function's mean is expected to run as long again,
-        if its worker was silent between two heartbeats in time: a late heartbeat means that this
+        if its worker was silent between two timely heartbeats: after a late heartbeat this
         scheduler was busy, and the worker's report may be waiting.
         """
         lefts_s = []
@@ -87,7 +87,7 @@ class WorkerLeases:
         return min(lefts_s, default=0.0)
 
     def on_beat_in_time(self) -> None:
-        """A heartbeat is not late: this scheduler was free when it was due."""
+        """Note a timely heartbeat: this scheduler was free when it was due."""
         self._listened_s, self._beat_s = self._beat_s, self._ctx.now()
 
     def dispatch(self) -> None:
@@ -112,7 +112,7 @@ class WorkerLeases:
                 fitting = self._resources.room(lane[1], ready.count(lane))
                 self._pool.start_for_tasks(fitting, bool(cpu_part(lane[1])))
             elif len(ready.lanes()) == 1 and not self._resources.is_over(lane[1]):
-                # Only one kind of task waits: nobody starves if leases go on.
+                # Only one kind of task waits: no other starves if leases continue.
                 quiet_since_s = self._quiet_since_s()
                 for worker in self.workers.values():
                     leased = worker.state is State.LEASED and not (worker.actor or worker.is_killed)
@@ -146,7 +146,7 @@ class WorkerLeases:
                 del waiting[job]
 
     def _lease(self, lane: Lane) -> bool:
-        """Give an idle worker a lease for a lane; return whether that could be."""
+        """Give an idle worker a lease for a lane; return False if there is none."""
         job, demand = lane
         if not (self._pool.idle and self._ready.has(lane) and self._resources.fits(demand)):
             return False
@@ -172,8 +172,8 @@ class WorkerLeases:
         share = -(-ready.count(lane) // max(1, min(workers, self._resources.slots(demand))))
         head = ready.peek(lane)
         each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
-        # Below `split_s` a fair share costs more than it gains. A worker that has work gains
-        # nothing now: it gets the half that it lacks in one piece.
+        # A fair share below `split_s` costs more than it gains. A worker that has work gains
+        # nothing now: it gets the missing half in one piece.
         least_s = config.ahead_s / 2 if worker.assigned else config.split_s
         least = int(least_s / each_s) if each_s else 1
         room = min(max(share, least), config.ahead_tasks_max)
@@ -229,7 +229,7 @@ class WorkerLeases:
         mean = self.means.get(spec.function)
         ahead_s = worker.ahead_s - count * (mean or 0.0)
         worker.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
-        # A range of n counts as n samples, but never wipes out all the past.
+        # A range of n counts as n samples, but never outweighs the past completely.
         weight = _WEIGHTS[min(count, 10)]
         self.means[spec.function] = each_s if mean is None else mean + weight * (each_s - mean)
         past = self.mean_task_s
@@ -298,8 +298,8 @@ class WorkerLeases:
             and sum(spec.count for spec in worker.assigned) > 1
         ]
         if stuck and look == 1:
-            # This scheduler itself may have been held up, and the ranges that it sent
-            # may only just have left: look again.
+            # This scheduler itself may have been delayed, and the ranges that it sent may only
+            # just have left: check again.
             self._start_watch(2)
             return
         for worker in stuck:

@@ -17,11 +17,11 @@ from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 WORKERS_WITHOUT_CPU_MAX = 64
-"""Running workers, at most, that a node starts for tasks that need no CPU."""
+"""The most running workers that a node starts for tasks that need no CPU."""
 
 
 class WorkerPool:
-    """Starts, hands out and stops the workers of one node; `workers` has them by address."""
+    """Starts, leases and stops the workers of one node; `workers` has them by address."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class WorkerPool:
         self._contained_references = contained_references
         self.workers: dict[str, Worker] = {}
         self.idle: list[Worker] = []
-        """The worker that ran last stands at the end."""
+        """The worker that ran last is at the end."""
         self.starting = 0
         """Workers that were started and are not ready yet."""
         self.prestart = prestart
@@ -52,10 +52,10 @@ class WorkerPool:
             self._start_worker()
 
     def start_for_tasks(self, fitting: int, takes_cpu: bool) -> None:
-        """Start workers for waiting tasks, of which as many as `fitting` have resources.
+        """Start workers for waiting tasks; `fitting` of these have resources.
 
-        CPUs do not bound tasks that take none. Actors do not count to their limit, nor do waiting
-        tasks: they may never end.
+        Tasks that take no CPU have a limit of their own. Actors and blocked tasks do not count,
+        because they may never end.
         """
         if not takes_cpu:
             running = sum(
@@ -71,7 +71,7 @@ class WorkerPool:
             self._start_worker()
 
     def on_died(self, state: State) -> None:
-        """Count a worker out that died in a state; replace it if the node has too few."""
+        """Uncount a worker that died in a state; replace it if the node has too few."""
         if state is State.STARTING:
             self.starting -= 1  # another one would most likely fail too
         elif len(self.workers) < self.prestart:

@@ -42,15 +42,15 @@ node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
                      TaskUpdates, LocateObjects, Query, Event, ResultsMissing,
                      ObjectsMissing, ClaimTasks, OwnersFound
 gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
-                     FreeObjects, QueryReply, TaskResults (of what cannot be
-                     placed again), TasksClaimed, ForwardResults,
+                     FreeObjects, QueryReply, TaskResults (of ranges that
+                     cannot be reconstructed), TasksClaimed, ForwardResults,
                      SeekOwners
 gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
 gcs     -> links     NodeChanged
 gcs     -> global    CancelTask (with the nodes that have accepted the task)
 node    -> global    PlaceTasks, CancelTask, CreateGroup, RemoveGroup,
                      BundlePrepared, Query, TasksMoved
-global  -> node      AssignTasks, TaskResults (of what cannot be placed), CancelTask,
+global  -> node      AssignTasks, TaskResults (of infeasible ranges), CancelTask,
                      PrepareBundle, CommitBundle, ReturnBundle, GroupCreated, QueryReply,
                      MoveTasks
 global  -> gcs       LocateObjects, TaskUpdates, CancelTask, Event
@@ -62,8 +62,8 @@ pool    -> node      WorkerDied
 node    -> links     NodeChanged
 world   -> gcs       NodeUnreachable
 world   -> client    TasksUnsent
-client  -> node      KvPut, KvGet, FindTask (and on to the gcs, which
-                     answers KvReply, TaskFound)
+client  -> node      KvPut, KvGet, FindTask (forwarded to the gcs, which
+                     answers with KvReply, TaskFound)
 gcs     -> storage   StoreRows, LoadRow, and RowLoaded back
 
 actors:

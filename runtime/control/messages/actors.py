@@ -25,7 +25,7 @@ class ActorPlaced(Struct, array_like=True, tag=71):
 
 
 class ActorStarted(Struct, array_like=True, tag=72):
-    """An actor has run its constructor and replayed its calls: it takes new ones."""
+    """An actor has run its constructor and replayed its calls: it accepts new ones."""
 
     actor: bytes
     incarnation: int
@@ -43,7 +43,7 @@ class ActorFailed(Struct, array_like=True, tag=73):
 
 
 class WatchActors(Struct, array_like=True, tag=74):
-    """A node asks where these actors are; answered at once and at every change."""
+    """A node subscribes to these actors; answered at once and at every change."""
 
     actors: list[bytes]
 
@@ -63,8 +63,8 @@ class ActorChanged(Struct, array_like=True, tag=75):
 class ActorCalls(Struct, array_like=True, tag=76):
     """Calls from the clients of one node, in order.
 
-    ``early``: calls that wait for the actor to be reconstructed, without arguments: if one took
-    effect before, the actor's node replies at once.
+    ``early``: calls, without arguments, that wait for the reconstruction of the actor: the actor's
+    node replies early to each that took effect before.
     """
 
     actor: bytes
@@ -101,13 +101,13 @@ class KillActor(Struct, array_like=True, tag=78):
     owner: str = ""
     """If not empty: only if this is still the actor's owner, and the actor is not detached."""
     graceful: bool = False
-    """Whether the actor may end its calls first: no handle to it is left."""
+    """Whether the actor may finish its calls first: no handle to it is left."""
 
 
 class StopActor(Struct, array_like=True, tag=79):
     """End this incarnation, or do not start it. ``again``: another incarnation follows.
 
-    ``graceful``: the actor ends the calls that it has begun, and its process exits by itself.
+    ``graceful``: the actor finishes the calls that it has begun, and its process exits by itself.
     """
 
     actor: bytes
@@ -167,7 +167,7 @@ class ActorLineage(Struct, array_like=True, tag=84):
     upto: int
     """Calls that the checkpoint contains."""
     checkpoint: bytes
-    """Empty: there is none, or an earlier piece had it."""
+    """Empty: there is none, or an earlier piece contained it."""
     calls: list[CallRecord]
     kept: list[CallRecord]
     more: bool = False
@@ -182,7 +182,7 @@ class RestoreActor(Struct, array_like=True, tag=85):
 
 
 class ExitActor(Struct, array_like=True, tag=86):
-    """The actor on this worker ends itself: running calls go on, and no further call begins."""
+    """The actor on this worker ends itself: running calls continue, and no further call begins."""
 
     reason: ActorDeath
     crashed: bool = False
@@ -198,7 +198,7 @@ class FindActor(Struct, array_like=True, tag=87):
     name: str
     create: Union[TaskSpec, None] = None
     job: bytes = b""
-    """The client's job; its node fills it in. If ``namespace`` is empty, the job's is meant."""
+    """The client's job, which its node fills in. An empty ``namespace`` means the job's."""
 
 
 class ActorFound(Struct, array_like=True, tag=88):

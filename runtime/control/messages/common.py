@@ -80,18 +80,18 @@ class TaskExtra(Struct, array_like=True, gc=False):
     retry_on: bytes = b""
     """The serialized classes of its own errors after which it is retried."""
     env: tuple[tuple[str, str], ...] = ()
-    """Environment variables for as long as it runs."""
+    """Environment variables while it runs."""
     group: str = ""
     """The placement group that it runs in, ``id`` or ``id/capture``."""
     inside: tuple[bytes, ...] = ()
-    """Arrays with references inside its arguments: to run it again they are needed, as its
-    inputs are."""
+    """Arrays with references inside its arguments: its reconstruction needs them, as it needs
+    its inputs."""
     batch: Union[CallBatch, None] = None
     """If the spec is a batch: the ``count`` calls of one actor; ``array`` is that of the first."""
     tries: int = 0
-    """How often it has raised and was tried again: each try has children with other IDs."""
+    """How often it has raised and was retried: each try has children with other IDs."""
     begun: int = -1
-    """The node on which an earlier run began, whose children may exist there; -1: none."""
+    """The node on which an earlier run began and may have left children; -1: none."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
@@ -149,11 +149,11 @@ class RangeResult(Struct, array_like=True, gc=False):
     status: int
     payload: bytes
     node: int
-    """The node on which it ran, and which has the values of ``sizes`` > 0."""
+    """The node on which it ran, which has the large values."""
     returns: int = 1
     sizes: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
-    """Where large values are in that node's arena, for the node alone; -1: not in the arena."""
+    """The places of large values in that node's arena, for that node only; -1: not there."""
     refs: Union[ResultRefs, None] = None
     """None: no references came with the result."""
     position: int = 0

@@ -32,7 +32,7 @@ class LossCause(IntEnum):
     UNREPORTED = 3
     """The only copy was on a node that died before it had reported it to the GCS."""
     MAKER_DIED = 4
-    """The node that was to make it, for the first time or again, died."""
+    """The node that ran its task, for the first time or again, died."""
     OWNER_DIED = 5
     RELEASED = 6
     """The owner has died or released it; the GCS cannot distinguish which."""
@@ -42,8 +42,8 @@ class LossCause(IntEnum):
     EARLIER_RUN = 9
     """A call made it for an earlier run of its caller, which has released it."""
     FORGOTTEN = 10
-    """Its call took effect for an earlier run of its caller, and so many calls came since
-    that its result is not remembered."""
+    """Its call took effect for an earlier run of its caller, and later calls have displaced the
+    result from the bounded reply cache."""
 
 
 class Unmade(IntEnum):
@@ -52,7 +52,7 @@ class Unmade(IntEnum):
     PUT = 1
     """A client put it: no task makes it."""
     ACTOR_WENT_ON = 2
-    """A call of an actor made it, and the actor's state has changed since."""
+    """An actor's call made it, and the actor's state has changed since."""
     NO_RECORD = 3
     """The GCS has dropped the record of its task."""
     NO_RETRIES = 4
@@ -60,7 +60,7 @@ class Unmade(IntEnum):
     INPUT_LOST = 5
     """Its task needs an input that is lost: `Loss.root`."""
     NOT_YIELDED = 6
-    """Its task has run again and not yielded it; `Loss.root`: how that ended, if it failed."""
+    """Its task has run again without yielding it; `Loss.root`: the error of that run, if any."""
 
 
 class Loss(Struct, array_like=True, frozen=True, tag=1, gc=False):

@@ -63,8 +63,8 @@ class Unpin(Struct, array_like=True, tag=12):
 
 
 class GiveBack(Struct, array_like=True, tag=56):
-    """The arena is full: the client is to unpin objects that it does not read, and to send
-    the references that it has dropped."""
+    """The arena is full: the client must unpin objects that it does not read, and send its
+    dropped references."""
 
 
 class LocateObjects(Struct, array_like=True, tag=36):
@@ -79,11 +79,11 @@ class Location(Struct, array_like=True, gc=False):
     nodes: tuple[int, ...]
     """Nodes that have a copy; empty: none yet, or, if ``lost``, none any more."""
     size: int
-    """0: the value is small, and is sent in messages."""
+    """0: the value is small, and travels in messages."""
     lost: Union[Loss, None] = None
     """Why it is lost."""
     ended: int = -1
-    """For a lost item that its task has not yielded again: the node with the task's result."""
+    """For a lost item that the task's new run has not yielded: the node with the task's result."""
 
 
 class ObjectLocations(Struct, array_like=True, tag=37):
@@ -97,7 +97,7 @@ class FreeObjects(Struct, array_like=True, tag=38):
 
 
 class ObjectsMissing(Struct, array_like=True, tag=44):
-    """The object table is wrong: ``node`` was asked for these and does not have them."""
+    """The object table is wrong: ``node`` does not have these objects."""
 
     node: int
     objects: list[bytes]
@@ -107,9 +107,9 @@ class ObjectsMissing(Struct, array_like=True, tag=44):
 
 class SeekOwners(Struct, array_like=True, tag=147):
     """The GCS asks every node which of these arrays its clients own: nodes wait for them, and no
-    node has reported them. A node sends all its held-back `TaskUpdates` before it answers.
+    node has reported them. A node sends all its buffered `TaskUpdates` before it answers.
 
-    ``lost``: lost results of calls, reported as owned by clients of the node; are they still?
+    ``lost``: lost results of calls: do clients of the node, their reported owners, own them still?
     """
 
     arrays: list[bytes]
@@ -120,8 +120,7 @@ class OwnersFound(Struct, array_like=True, tag=148):
     """The answer to `SeekOwners`: the arrays with an owner on ``node``, and the others.
 
     ``unowned``: the arrays of `SeekOwners.lost` without an owner on ``node``. ``gone``: arrays
-    that,
-    as their owners on ``node`` know, were made by calls on nodes that have died. ``kept``: those of
+    that calls on dead nodes have made, as their owners on ``node`` know. ``kept``: those of
     ``gone`` whose result had small values, which are on ``node``: (array, owner, sizes), as in
     `TaskUpdates`.
     """
@@ -150,8 +149,8 @@ class ObjectPayload(Struct, array_like=True, tag=51):
 class RefUpdates(Struct, array_like=True, tag=145):
     """To an owner, by way of its node: borrowers register and deregister.
 
-    Each is a `reference_counter.Update`: (array, borrower, loan number, what to do). The owner's
-    answer to a borrower has the same form.
+    Each is a `reference_counter.Update`: (array, borrower, loan number, code). The owner's answer
+    to a borrower has the same form.
     """
 
     owner: str

@@ -26,8 +26,8 @@ class CreateGroup(Struct, array_like=True, tag=27):
 
 
 class GroupCreated(Struct, array_like=True, tag=125):
-    """The group is in the table. It is another one than the client has asked for if that one
-    already had the name; then no group was created."""
+    """The group is in the table. If another group already had the name, the answer has that
+    group's ID, and no group was created."""
 
     request: int
     client: str

@@ -40,7 +40,7 @@ class Fetch(Struct, array_like=True, tag=63):
     size: int
     node: int
     first: bool = False
-    """Whether room was made for this object: the store allocates it before all other requests."""
+    """Whether the node has evicted objects for this one: the store allocates it first."""
 
 
 class Fetched(Struct, array_like=True, tag=64):

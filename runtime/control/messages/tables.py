@@ -47,7 +47,7 @@ class TaskFound(Struct, array_like=True, tag=95):
 
 
 class StoreRows(Struct, array_like=True, tag=96):
-    """Write rows to disk, from where `LoadRow` reads them."""
+    """Write rows to disk; `LoadRow` reads them back."""
 
     rows: list[tuple[bytes, bytes]]
 

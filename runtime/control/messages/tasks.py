@@ -46,7 +46,7 @@ class Blocked(Struct, array_like=True, tag=13):
 
 
 class Unblocked(Struct, array_like=True, tag=14):
-    """The running task has stopped waiting and takes its CPU again; answered by `Resume` at
+    """The running task has stopped waiting and takes its CPU back; answered by `Resume` at
     once."""
 
 
@@ -65,7 +65,7 @@ class TakenBack(Struct, array_like=True, tag=16):
     """Ranges that a worker has not started and gives back.
 
     Each is (array, start, count). ``answers``: the number of the `TakeBack` that this answers; 0:
-    the worker gives them back unasked, because its task waits.
+    the worker gives them back without a request, because its task waits.
     """
 
     ranges: list[tuple[bytes, int, int]]
@@ -88,13 +88,13 @@ class RunTasks(Struct, array_like=True, tag=19):
 
 
 class TakeBack(Struct, array_like=True, tag=20):
-    """A worker is to give back the ranges that it has not started; numbered per worker from 1."""
+    """The worker must give back the ranges that it has not started; numbered from 1."""
 
     number: int
 
 
 class Exit(Struct, array_like=True, tag=21):
-    """A worker is to exit when its running task is done."""
+    """The worker must exit when its running task is done."""
 
 
 class StreamItems(Struct, array_like=True, tag=25):
@@ -108,8 +108,7 @@ class CancelTask(Struct, array_like=True, tag=26):
 
     ``force``: kill the worker that runs one of them. ``recursive``: cancel their children, too.
     ``nodes``: the nodes that have accepted them; the GCS fills this in. ``request``: the client and
-    its number of the request, by which a worker recognizes a request that comes twice; empty: it
-    cannot come twice.
+    its number of the request, by which a worker recognizes a duplicate; empty: none can arrive.
     """
 
     array: bytes
@@ -122,16 +121,16 @@ class CancelTask(Struct, array_like=True, tag=26):
 
 
 class TaskUpdates(Struct, array_like=True, tag=35):
-    """A node's rows for the task and object tables, which it sends later, in batches.
+    """A node's rows for the task and object tables, sent in batches; see `gcs_write_log`.
 
     ``added``: ranges this node has accepted. ``done``: (array, start, count,
-    sizes) of ranges that ended here, whose values this node holds; ``sizes``
+    sizes) of ranges that ended here, whose values this node has; ``sizes``
     is empty where every value is small. ``copies``: (object, size) of objects
-    brought here from elsewhere. ``released``: arrays that their owners have released.
-    ``puts``: (array, size) of what clients here have put, size 0 for a small value.
+    copied from other nodes. ``released``: arrays that their owners have released.
+    ``puts``: (array, size) of values that clients here have put, size 0 for a small one.
     ``incarnation``: the node's; 0: the present one.
-    ``calls``: (array, owner, actor) of results in ``done`` that an actor made; an
-    empty ID where the actor is not known or did not make it. ``owner_died``: those of
+    ``calls``: (array, owner, actor) of results in ``done`` that an actor made; the
+    ID is empty if the node does not know the actor. ``owner_died``: those of
     ``released`` whose owner has died. ``with_references``: arrays in ``done`` whose
     values contain references. ``unreconstructable``: (array, error) of arrays that cannot be
     made because an input is lost; the error has the input and the reason.
@@ -149,7 +148,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     with_references: list[bytes] = []
     unreconstructable: list[tuple[bytes, Failure]] = []
     left: int = -1
-    """From the global scheduler: the node that had accepted all of ``added`` until now."""
+    """From the global scheduler: the node from which all of ``added`` have moved."""
 
 
 class PlaceTasks(Struct, array_like=True, tag=39):
@@ -173,7 +172,7 @@ class MoveTasks(Struct, array_like=True, tag=184):
 
 
 class TasksMoved(Struct, array_like=True, tag=185):
-    """Ranges and actors that a node hands to the global scheduler, to be placed elsewhere."""
+    """Ranges and actors that a node returns to the global scheduler, to be placed elsewhere."""
 
     node: int
     incarnation: int
@@ -183,8 +182,8 @@ class TasksMoved(Struct, array_like=True, tag=185):
 class ResultsMissing(Struct, array_like=True, tag=43):
     """A node died, and clients of ``node`` still wait for the results of these ranges.
 
-    Each is (array, start, count). The GCS has results that were lost on their way from the dead
-    node made again, and does nothing about ranges that still run on other nodes.
+    Each is (array, start, count). The GCS reconstructs results that were lost on their way from the
+    dead node, and ignores ranges that still run on other nodes.
     """
 
     node: int
@@ -192,7 +191,7 @@ class ResultsMissing(Struct, array_like=True, tag=43):
 
 
 class ClaimTasks(Struct, array_like=True, tag=45):
-    """Children of a task that was placed again: the GCS finds those that exist already."""
+    """Children of a task that was resubmitted: the GCS finds those that exist already."""
 
     tasks: list[TaskSpec]
 

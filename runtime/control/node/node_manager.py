@@ -92,9 +92,9 @@ from raytwin.runtime.control.ownership.contained_references import ContainedRefe
 from raytwin.runtime.control.scheduling.policies import make_policy
 
 LATE = 1.5
-"""After so many times its period a heartbeat is late: its node was busy when it was due."""
+"""A heartbeat is late after so many periods: its node was busy when it was due."""
 MISSING_MAX = 4096
-"""Ranges in one message about results that have not come."""
+"""The most ranges in one `ResultsMissing`."""
 
 
 class NodeManager:
@@ -290,7 +290,7 @@ class NodeManager:
         """Queue a range that could run now, if the resources it demands still exist here."""
         actor = spec.extra is not None and spec.extra.actor is not None
         if spec.extra is not None and spec.extra.group and not self.pool.feasible(spec.demand):
-            # The placement group has left this node, since it was removed.
+            # The placement group was removed, and its resources with it.
             if actor:
                 self.inputs.unclaim(spec)
                 self.actors.pass_on(spec)
@@ -370,7 +370,7 @@ class NodeManager:
             self.ctx.send("gcs", missing)
 
     def end_worker(self, worker: Worker, reason: str) -> None:
-        """End a worker at once, whatever it is doing."""
+        """Kill a worker at once, even while it runs a task."""
         pool = f"pool:{self.node}"
         self.ctx.send(pool, KillWorker(worker.address))
         self._on_worker_died(pool, WorkerDied(worker.address, reason))
@@ -450,7 +450,7 @@ class NodeManager:
             self.releases.release_all((array,))
 
     def _drop_driver(self, client: str) -> None:
-        """Drop the references, pins and places of a driver."""
+        """Drop the references, pins and unsealed objects of a driver."""
         for array in self.objects.drop_client(client):
             if self.objects.owners.release(array, client):
                 self.releases.release_all((array,))

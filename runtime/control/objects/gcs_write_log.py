@@ -35,7 +35,7 @@ ADDED_MAX = 256
 
 
 class _Row(Struct, gc=False):
-    """The changes of one array since the last batch."""
+    """The changes of an array since the last batch."""
 
     added: list[TaskSpec] = []
     """Ranges that this node has accepted."""
@@ -51,11 +51,11 @@ class _Row(Struct, gc=False):
     contains: bool = False
     """Whether the values contain references."""
     failure: Failure | None = None
-    """Why a range cannot be made."""
+    """The error of a lost input that prevents reconstruction."""
     released: bool = False
     """Whether the array was released: the row is sent only if another array depends on it."""
     waited: bool = False
-    """Whether the row was waiting at the last tick already."""
+    """Whether the row was waiting already when the timer last ran."""
 
 
 class GcsWriteLog:
@@ -67,7 +67,7 @@ class GcsWriteLog:
         self._incarnation = incarnation
         self._linger_s = config.log_linger_s
         self._history = config.task_history
-        """Whether the GCS keeps the history of every task, so that no row is dropped."""
+        """Whether the GCS keeps the history of every task, so that the log drops no row."""
         self._rows: dict[bytes, _Row] = {}
         self._inputs: set[bytes] = set()
         """Arrays that are inputs of ranges accepted in this batch."""
@@ -75,7 +75,7 @@ class GcsWriteLog:
         self._owner_died: dict[bytes, None] = {}
         """Arrays that are released because their owner has died."""
         self._known: set[bytes] = set()
-        """Arrays with a row in the GCS, or with one on its way."""
+        """Arrays with a row in the GCS, or on its way there."""
         self._exposed: set[bytes] = set()
         self._timer_set = False
         self._urgent = False
@@ -83,7 +83,7 @@ class GcsWriteLog:
     def _begin(self, array: bytes) -> _Row | None:
         """Return the array's row, if it has one.
 
-        A parent that runs again may make an array that this batch releases: the batch goes first.
+        A parent that runs again may make an array that this batch releases: flush the batch first.
         """
         row = self._rows.get(array)
         if array in self._released or (row is not None and row.released):
@@ -92,7 +92,7 @@ class GcsWriteLog:
         return row
 
     def _row(self, array: bytes) -> _Row:
-        """Return the array's row, a new one if it has none, and have it sent in time."""
+        """Return the array's row, a new one if it has none; start the timer that sends it."""
         row = self._begin(array)
         if row is None:
             row = self._rows[array] = _Row()
@@ -138,7 +138,7 @@ class GcsWriteLog:
         """The result that `finish` logs is an actor call's, with this owner."""
         row = self._row(array)
         if row.call is not None and row.call[0] != owner:
-            self.flush()  # its caller ran twice: both runs are owners
+            self.flush()  # the call's caller ran twice: both runs are owners
             row = self._row(array)
         row.call = (owner, actor)
 
@@ -250,7 +250,7 @@ class GcsWriteLog:
             if row.failure is not None:
                 news.unreconstructable.append((array, row.failure))
         news.released = list(self._released)
-        # In pieces: the specs contain arguments, and a burst would outgrow a frame.
+        # In pieces: the specs contain arguments, and a burst could exceed a frame.
         while len(news.added) > ADDED_MAX:
             part = news.added[:ADDED_MAX]
             self._ctx.send(
@@ -289,7 +289,7 @@ class GcsWriteLog:
             self._rows = self._outlived(self._rows)
             if not any(needs_of(spec) for row in self._rows.values() for spec in row.added):
                 self._inputs = set()
-        if not (self._history or self._inputs):  # else tasks go together with their inputs
+        if not (self._history or self._inputs):  # else tasks leave together with their inputs
             young = {array: row for array, row in self._rows.items() if not row.waited}
             self._rows = {array: row for array, row in self._rows.items() if row.waited}
         self.flush()

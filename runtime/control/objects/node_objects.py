@@ -116,7 +116,7 @@ class NodeObjects:
         return array in self.owners and self.results.has_lost(array)
 
     def missing(self, array: bytes) -> list[tuple[int, int]]:
-        """Return (start, count) of elements that were submitted and have no result here."""
+        """Return (start, count) of submitted elements that have no result here."""
         made = Ranges()
         for result in self.results.of(array):
             if not self._is_foreign(result):
@@ -124,12 +124,12 @@ class NodeObjects:
         return made.missing(0, self.owners.ends.get(array, 1))
 
     def copies(self, array: bytes, start: int, count: int) -> list[RangeResult]:
-        """Return the copies of results in a range that a new owner is to get.
+        """Return the copies of results in a range that a new owner gets from this node.
 
         A task that runs again, for the first time on this node, may submit an array of which
         another task of this node has fetched a copy as an input. The node that made the array may
-        die before it forwards the result to the new owner. Results that were made here the GCS has
-        this node forward. Errors of lost inputs are dropped: the new owner makes the inputs, and
+        die before it forwards the result to the new owner. (The GCS has this node forward results
+        that were made here.) Errors of lost inputs are omitted: the new owner makes the inputs, and
         then these results, again.
         """
         found: list[RangeResult] = []
@@ -146,7 +146,7 @@ class NodeObjects:
     def _is_foreign(self, result: RangeResult) -> bool:
         """Whether it has references whose owners do not know this node as a borrower.
 
-        Such a copy is not the owner's result, which is missing until it comes.
+        Such a copy cannot replace the owner's result, which is still to come.
         """
         if result.refs is None:
             return False

@@ -8,9 +8,9 @@
          └─ another job's: ObjectsReady at once, with an error
     RefUpdates ──────────> forwarded to the owner; if it is here, its array is lent
     PullObject ──────────> ObjectPayload to another node, when the value or an error is here
-    ObjectPayload ───────> to clients that wait for it, and to the owner, if it is here by now
+    ObjectPayload ───────> to clients that wait for it, and to the owner, if it is here
     ObjectLocations ─────> the places to pull objects from
-    SeekOwners ──────────> OwnersFound: the arrays of which clients here await results
+    SeekOwners ──────────> OwnersFound: the arrays whose results clients here await
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ObjectManager:
     def on_payload(self, source: str, message: ObjectPayload) -> None:
         """Another node has sent a value that was pulled."""
         came = message.result
-        # A value that is no longer wanted was delivered to its owner before.
+        # The node has delivered a value that is no longer wanted to its owner before.
         if not self._objects.on_payload(message) or came is None:
             return
         if came.array in self._objects.owners:
@@ -131,7 +131,7 @@ class ObjectManager:
             self._objects.pulls.on_location(location)
 
     def on_seek_owners(self, source: str, message: SeekOwners) -> None:
-        """The GCS asks of which arrays clients here await results or have lost them."""
+        """The GCS asks for the arrays whose results clients here await or have lost."""
         if message.arrays:
             self._log.flush()  # rows of these arrays go before the reply
         owned: list[bytes] = []
@@ -141,7 +141,7 @@ class ObjectManager:
         released = []
         for array in message.lost:
             if array in self._objects.owners:
-                # The GCS has a row of it, though the node that made it may not have sent it here.
+                # The GCS has a row of the array, though its result may not have arrived here.
                 self._log.made_elsewhere(array)
             else:
                 released.append(array)
@@ -153,5 +153,5 @@ class ObjectManager:
                 if (sizes := self._objects.results.sizes_kept(array))
             ]
             for array, _, _ in kept:
-                self._log.made_elsewhere(array)  # the GCS makes a row of it now
+                self._log.made_elsewhere(array)  # this answer adds a row at the GCS
             self._ctx.send("gcs", OwnersFound(self._node, owned, others, released, gone, kept))

@@ -9,7 +9,7 @@ Small objects are in results, large ones in the arena. A client first writes a l
                                  with ObjectStoreFullError        └─ freed: abandoned, its client
                                                                      died, its result is not kept
 
-A client that got the place of a sealed object **pins** it until it sends `Unpin` or dies. The
+A client that has the place of a sealed object **pins** it until it sends `Unpin` or dies. The
 memory is freed when the array is released and the last pin has ended.
 
 The store (``store:<n>``) allocates. If it has no room it replies `NoRoom`, and the node queues the
@@ -71,7 +71,7 @@ BATCH_SHARE = 32
 
 
 class Request(Struct):
-    """A fetch or an allocation that waits for room in the arena."""
+    """A fetch or an allocation that waits for free memory in the arena."""
 
     size: int
     rank: int
@@ -79,11 +79,11 @@ class Request(Struct):
     retry: Callable[[], None]
     fail: Callable[[StoreFull], None]
     free: int = 0
-    """Bytes that were free, in pieces perhaps, when it did not fit."""
+    """Bytes that were free, perhaps fragmented, when the request did not fit."""
     tries: int = 0
     asked: bool = False
     seen: int = 0
-    """How often the node had freed memory when the store had no room."""
+    """The value of `_frees` when the store had no room."""
 
 
 class ObjectMemory:
@@ -99,7 +99,7 @@ class ObjectMemory:
         ask_back: Callable[[], None],
     ) -> None:
         """`results` has the small values; `lives` returns whether a client of this node lives;
-        `ask_back` asks clients for pins they do not need."""
+        `ask_back` asks clients to end pins that they do not need."""
         self._ctx = ctx
         self._store = f"store:{node}"
         self._allocate_wait_s = config.allocate_wait_s
@@ -117,7 +117,7 @@ class ObjectMemory:
         self._doomed: set[bytes] = set()
         """Released objects that are pinned."""
         self._lost: set[bytes] = set()
-        """Objects that could not be read from disk: they can be fetched or reconstructed."""
+        """Objects that the disk could not return: they can be fetched or reconstructed."""
         self._idle: dict[bytes, None] = {}
         """Objects that are neither pinned nor being written, least recently used first."""
         self._claims: dict[bytes, list[int]] = {}
@@ -125,7 +125,7 @@ class ObjectMemory:
         self._spilling: dict[bytes, int] = {}
         """Objects that are being written to disk, and their places in the arena."""
         self.on_disk: dict[bytes, tuple[int, int]] = {}
-        """Object -> (place on disk, size)."""
+        """By object: (place on disk, size)."""
         self.requests: list[tuple[int, int, Request]] = []
         self._numbers = 0
         self._changed = False
@@ -249,7 +249,7 @@ class ObjectMemory:
     def keep(self, oid: bytes, offset: int, size: int) -> None:
         """Add a sealed large object, without a pin."""
         if oid in self._doomed:
-            # Released, still pinned, and made again: the pinned memory stays.
+            # The object was released, is still pinned, and was made again: keep its memory.
             self._doomed.discard(oid)
             self._stored_of.setdefault(oid[:ARRAY_BYTES], set()).add(oid)
         if oid in self._stored:
@@ -266,7 +266,7 @@ class ObjectMemory:
     # -- pins --------------------------------------------------------------------
 
     def pin(self, oid: bytes, client: str) -> None:
-        """A client got the place of a large object."""
+        """A client gets the place of a large object."""
         pins = self._pins.setdefault(oid, {})
         pins[client] = pins.get(client, 0) + 1
         self._make_busy(oid)
@@ -300,7 +300,7 @@ class ObjectMemory:
         return {client for pins in self._pins.values() for client in pins}
 
     def used(self, oid: bytes) -> None:
-        """A client read an object: it is the last to be evicted."""
+        """A client read an object, which is now the last one to evict."""
         if oid in self._idle:
             del self._idle[oid]
             self._idle[oid] = None
@@ -312,7 +312,7 @@ class ObjectMemory:
         claims.sort()
 
     def unclaim(self, oid: bytes, rank: int) -> None:
-        """The task has its inputs pinned, or never runs; does nothing without the claim."""
+        """End a claim: the task has pinned its inputs, or never runs. No effect without a claim."""
         claims = self._claims.get(oid)
         if claims is not None and rank in claims:
             claims.remove(rank)
@@ -338,7 +338,7 @@ class ObjectMemory:
         for oid in self._stored_of.pop(array, ()):
             self._lost.discard(oid)
             self._claims.pop(oid, None)
-            # An object that is being written is dropped from disk once it is there.
+            # An object that is being written is dropped from disk after the write.
             self._spilling.pop(oid, None)
             self._changed = True
             self._drop_from_disk(oid)
@@ -396,7 +396,7 @@ class ObjectMemory:
                 if victims:
                     continue
                 if not request.asked:
-                    # Clients may pin objects that they do not read any more.
+                    # Clients may still pin objects that they no longer read.
                     request.asked = True
                     self._ask_back()
             if reason is None and self._ctx.now() < request.until_s:
@@ -468,7 +468,7 @@ class ObjectMemory:
             return []
         missing = request.size - request.free
         if request.tries or missing <= 0:
-            # A retry failed, or the free memory is in pieces.
+            # A retry failed, or the free memory is fragmented.
             missing = request.size
         least = max(missing, self.capacity // BATCH_SHARE)
         victims: list[bytes] = []

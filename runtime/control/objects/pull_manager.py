@@ -1,4 +1,4 @@
-"""Pulls the objects that the clients and tasks of a node want.
+"""The pull manager: fetches the objects that the clients and tasks of a node want.
 
 The life of a wanted object that is not in memory::
 
@@ -12,8 +12,8 @@ The life of a wanted object that is not in memory::
               failed          └─ nowhere: the GCS answers once it     ↓
                  └─────────────  is made, or made again ─────────  in memory
 
-The node does not wait for a source that died, nor asks it again. It reports a living source that
-does not have the object to the GCS (`ObjectsMissing`), which would otherwise name it again.
+The node neither waits for a dead source nor asks it again. It reports a living source that does
+not have the object to the GCS (`ObjectsMissing`), which would otherwise name that source again.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class _Wanted(Struct):
     """The smallest rank of a task that wants it; see `object_memory`."""
     ready: list[Ready] = []
     until_s: float = 0.0
-    """The end of its wait for room for a client, once it has begun to wait."""
+    """The end of a client's wait for free memory, once the wait has begun."""
     source: int = -1
-    """The node that was asked for it, if it is small."""
+    """The node to which the `PullObject` was sent; -1: none."""
     loss: Loss | None = None
     """For a lost item of a stream: the loss, while the node asks how the task ended."""
 
@@ -83,7 +83,7 @@ class PullManager:
         wait_s: float,
     ) -> None:
         """`dead` are the nodes that are dead now; `copied` notifies the GCS of a copy (array,
-        object, size); a client's object waits for room for at most `wait_s`."""
+        object, size); a client's object waits for free memory for at most `wait_s`."""
         self._ctx = ctx
         self._node = node
         self._store = f"store:{node}"
@@ -142,13 +142,13 @@ class PullManager:
             self.asking.append(oid)
 
     def released(self, array: bytes) -> None:
-        """Ask the GCS for wanted objects of a released array: they may be made again."""
+        """Ask the GCS for wanted objects of a released array: it may reconstruct them."""
         for oid in sorted(self.wanted_of.get(array, ())):
             if oid not in self._fetching:
                 self.asking.append(oid)
 
     def end_turn(self) -> None:
-        """Ask the GCS for the objects that this turn did not find here."""
+        """Ask the GCS to locate the objects that this turn did not find here."""
         asking = dict.fromkeys(oid for oid in self.asking if oid in self._wanted)
         self.asking = []
         if asking:
@@ -217,7 +217,7 @@ class PullManager:
     # -- arriving objects --------------------------------------------------------
 
     def on_payload(self, message: ObjectPayload) -> bool:
-        """Take a small object from another node; return whether it is to be kept."""
+        """Take a small object from another node; return whether to keep it."""
         oid = message.object
         wanted = self._wanted.get(oid)
         if wanted is None:
@@ -281,8 +281,8 @@ class PullManager:
         wanted = self._wanted[oid]
         until_s = self._ctx.now() + self._wait_s
         if wanted.rank == CLIENT:
-            # The limit holds for all waits of a client together. Tasks wait as long as there
-            # is progress: the pins of tasks before them end when these have run.
+            # One limit holds for all waits of a client together. Tasks wait as long as there is
+            # progress: the pins of earlier tasks end when these have run.
             until_s = wanted.until_s = wanted.until_s or until_s
         self._memory.need(Request(message.size, wanted.rank, until_s, retry, fail), message)
 
@@ -294,7 +294,7 @@ class PullManager:
         if fetch is not None and fetch.node == message.node:
             del self._fetching[oid]
         elif message.offset < 0:
-            return  # a source that died has answered after another one was asked
+            return  # the late answer of a dead source, after the request to another one
         if message.offset >= 0:
             elapsed_s = message.elapsed_s
             start_s = self._ctx.now() - elapsed_s

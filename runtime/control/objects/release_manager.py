@@ -5,8 +5,8 @@
     Release from an owner ──another client owns it──> the array stays
               │
               ↓
-          released: an actor ends; references inside the values are returned; the values are
-              ↑     freed as soon as no client here pins them
+          released: an actor ends; the node deregisters as borrower of references inside the
+              ↑     values, and frees the values as soon as no client here pins them
               │
     FreeObjects from the GCS: releases values that were kept for other nodes, unless a client
     of this node owns the array
@@ -26,7 +26,7 @@ takes them over, or for `ORPHANED_S`::
                               └─submitted or put by the new run─────> owned by it
 
 The new run becomes the owner, but it knows only its own references. Once it releases the
-array, borrowers that had it from the dead worker learn that their owner died.
+array, borrowers that got it from the dead worker learn that their owner died.
 
 A run on another node takes an array over through the GCS and gets the small values. When the node
 loses the array, the GCS has the new owner's missing values reconstructed. Actors end with their
@@ -61,7 +61,7 @@ class ReleaseManager:
         log: GcsWriteLog,
         contained_references: ContainedReferences,
     ) -> None:
-        """`forget_calls` forgets the actor calls among some arrays that are under way."""
+        """`forget_calls` forgets those of some arrays that are actor calls under way."""
         self._ctx = ctx
         self._objects = objects
         self._results = results
@@ -103,7 +103,7 @@ class ReleaseManager:
         if owned.died:
             for array in arrays:
                 if owned.died.pop(array, None) is not None:
-                    # Borrowers that had it from the dead owner ask the GCS.
+                    # Borrowers that got it from the dead owner ask the GCS.
                     self._log.owner_died(array)
         self._log.release(arrays)
         self._objects.release(arrays)
@@ -117,7 +117,7 @@ class ReleaseManager:
         for array in message.arrays:
             self._results.freed(array)
             if array in self._objects.owners:
-                continue  # a client of this node made it again, and will release it
+                continue  # a client of this node owns it again, and will release it
             self._results.released((array,))
             self._log.forget(array)
             self._objects.release((array,))

@@ -8,23 +8,23 @@ When a range of tasks has ended here the node does one of these::
     the owner died ─────────> frees the values
 
 The result of an actor's call goes to the owner's node with its small values; only large values
-stay with the actor. The reply cache and the actor's log have the result with the places of its
-large values. A place may have another object once the value's owner has released it. So the owner
-of a repeated call gets::
+stay on the actor's node. The reply cache and the actor's log have the result with the places of its
+large values. Once the value's owner has released it, its place may have another object. So the
+owner of a repeated call gets::
 
     small values ────────────────────────────────> the same
     large ones, in memory here ──────────────────> the same, with their present places
     large ones that were made here, gone ────────> ObjectLostError
-    large ones that were made elsewhere ─────────> the same: a fetch finds out
+    large ones that were made elsewhere ─────────> the same: a fetch checks their places
     the items of a stream, cached ───────────────> each of them as above
-    the items of a stream, not known here ───────> ObjectLostError
+    the items of a stream, not cached ───────────> ObjectLostError
     a reply that the cache has dropped ──────────> ObjectLostError
 
 The call does not run again: the state of its actor has changed since. When an actor is
 reconstructed, the replay makes the large values again whose owner lives (`ResultManager.replayed`).
 
-Consecutive results that a worker reports as one batch are kept and delivered in one step if
-each is new here and has no client but its owner waiting for it. Else each is taken by itself.
+The node keeps and delivers consecutive results that a worker reports as one batch in one step if
+each is new here and only its owner waits for it; else one by one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ResultManager:
         created: Collection[bytes],
         is_over: Callable[[bytes], bool],
     ) -> None:
-        """`received` takes a call off those under way from this node and returns whether it
+        """`received` removes a call from those under way from this node, and returns whether it
         was one; `all_received` does so for several calls if all are under way; `any_awaited`
         returns whether any of several calls is; `created` are the actors that clients of this
         node created; `is_over` returns whether an array's job has ended."""
@@ -89,7 +89,7 @@ class ResultManager:
         self._claims: dict[bytes, dict[str, None]] = {}
         """By array: clients that have taken it over, besides the owner in its task specs."""
         self._gathered: list[RangeResult] | None = None
-        """Results of the worker's report that the node reads; None: it reads none."""
+        """Results of the worker's report that the node is handling; None: it handles none."""
 
     def handlers(self) -> Handlers:
         return {TaskResults: self.on_results}
@@ -97,7 +97,7 @@ class ResultManager:
     # -- delivery ------------------------------------------------------------------
 
     def gather(self) -> None:
-        """Hold results back until `flush`, so that each owner gets one message for a report."""
+        """Buffer results until `flush`, so that each owner gets one message per report."""
         self._gathered = []
 
     def flush(self) -> None:
@@ -175,7 +175,7 @@ class ResultManager:
                 if claimant != owner and node_of(claimant) != self._node:
                     self._send(claimant, [result])
             if node_of(owner) != self._node and any(node_of(h) == self._node for h in claimants):
-                # The claimant here may have died since, and another worker run its task again.
+                # The claimant here may have died, and another worker may run its task again.
                 self._deliver([result])
 
     def is_kept(self, array: bytes, owner: str) -> bool:
@@ -191,18 +191,18 @@ class ResultManager:
         if not self._objects.results.outdoes(result):
             self._objects.add(result)
             return [result]
-        # The inputs were released since the values of the first run are here. A client that
-        # iterates a stream, and has not come so far, gets the error: no more items will come.
+        # The first run's values are here, so its inputs were released, and this run failed. A
+        # client that still iterates the stream gets the error: no more items will arrive.
         self._objects.results.ended_again(result)
         if result.start >= STREAM_BASE:
             return [result]
-        # The results here may be copies, which were not delivered to a new owner.
+        # The results here may be copies, which the node did not deliver to a new owner.
         end = result.start + result.count
         here = self._objects.results.of(result.array)
         return [r for r in here if r.start < end and result.start < r.start + r.count]
 
     def _take_refs(self, result: RangeResult, owner: str) -> None:
-        """Hold the references inside the values as long as these are here; see `ownership`."""
+        """Keep the references inside the values as long as these are here; see `ownership`."""
         self._contained_references.pass_on(result, owner)
         for claimant in self._claims.get(result.array, ()):
             if claimant != owner:
@@ -221,16 +221,16 @@ class ResultManager:
             if result.node == self._node and any(result.sizes):
                 # A reconstructed actor sends a reply whose large values were made here.
                 result = as_it_is(result, self._objects, self._node)
-            # The items of a stream come before the call's own result.
+            # The items of a stream arrive before the call's own result.
             called = result.start < STREAM_BASE and self._received(result.array)
             if result.refs is not None:
                 wanted = result.array in owners
                 result = self._contained_references.receive(result, message.owner, wanted)
             if result.array not in owners:
                 if any(result.sizes) and not self._objects.has_array(result.array):
-                    # The owner died or released it, maybe before a reconstructed actor made
-                    # it again: the GCS has to free the values where they are. Values here
-                    # have another owner, which releases them.
+                    # The owner died or released it, maybe before a reconstructed actor made it
+                    # again: the GCS must free the values on their nodes. Values here have another
+                    # owner, which releases them.
                     self._log.disown(result.array)
                 continue
             if called:
@@ -242,12 +242,12 @@ class ResultManager:
                     self._called(result, owner or f"node:{self._node}", b"")
                     self._log.finish(result)
             elif source == "global":
-                # Cancelled before it was placed: the owner's node has the result for borrowers.
+                # Cancelled before its placement: the owner's node keeps the result for borrowers.
                 self._log.finish(result)
             elif result.array in self._created and self._objects.has_array(result.array):
                 continue  # the actor was created once more
             elif self._objects.results.has_failed(result):
-                # Sent by a node that was declared dead: the owner has the error.
+                # From a node that was declared dead: the owner has the error.
                 continue
             if result.start >= STREAM_BASE and self._any_awaited((result.array,)):
                 self._called_item(result, owners[result.array])
@@ -259,7 +259,7 @@ class ResultManager:
         self._deliver(results)
 
     def on_forward(self, source: str, message: ForwardResults) -> None:
-        """The GCS forwards the claim of a new owner to an array of a dead one that is made here."""
+        """The GCS forwards the claim of a new owner to a dead owner's array that is made here."""
         if node_of(message.owner) == self._node and message.array not in self._objects.owners:
             return  # released, and the GCS does not know it yet
         end = message.start + message.count
@@ -272,13 +272,13 @@ class ResultManager:
         self._claims.setdefault(message.array, {})[message.owner] = None
         failed = [result for result in results if is_lost(result)]
         if failed:
-            # The inputs were lost with the first owner, and the new one makes them again.
+            # These inputs were lost with the first owner, and the new owner makes them again.
             results = [result for result in results if result not in failed]
             self._make_again(failed, message.owner)
         to = node_of(message.owner)
         if to != self._node:
-            # The GCS asks the owner's node for large values that it has itself, and places those
-            # again that it has freed: a result here may have the place of a freed one.
+            # The owner's node has large values itself, or the GCS resubmits those that it has
+            # freed: a result here may have the place of a freed one.
             results = [r for r in results if r.node != to or not any(r.sizes)]
         if results and to == self._node:
             self._deliver(results)
@@ -297,15 +297,15 @@ class ResultManager:
             self._ctx.send("gcs", ResultsMissing(self._node, missing))
 
     def claim(self, array: bytes, start: int, end: int) -> None:
-        """A client of this node submits a range again that failed here for another owner.
+        """A client of this node repeats the submission of a range that failed for another owner.
 
-        The range failed for want of its inputs, which the client makes again.
+        The range failed because its inputs were lost; the client makes them again.
         """
         lost = [result for result in self._objects.results.of(array) if is_lost(result)]
         self._drop_failed([r for r in lost if r.start < end and start < r.start + r.count])
 
     def _make_again(self, failed: list[RangeResult], owner: str) -> None:
-        """Have the GCS place ranges again that failed for want of their first owner's inputs."""
+        """Have the GCS resubmit ranges that failed because their first owner's inputs were lost."""
         self._drop_failed(failed)
         missing = [(result.array, result.start, result.count) for result in failed]
         self._ctx.send("gcs", ResultsMissing(node_of(owner), missing))
@@ -325,11 +325,11 @@ class ResultManager:
     ) -> None:
         """An actor's call ended here: keep large values, and send the result to its owner.
 
-        A result that is not `fresh` was reported before, and its places in the arena may have
-        other objects by now; see `as_it_is`.
+        A result that is not `fresh` was reported before, and other objects may have its places in
+        the arena now; see `as_it_is`.
         """
         if self._is_over(result.array):
-            # An actor of another job has run the call; the caller is gone.
+            # An actor of another job has run the call; the caller's job has ended.
             self._received(result.array)
             if fresh:
                 self._discard(result)
@@ -349,8 +349,8 @@ class ResultManager:
                 self.finish(result, owner)
             else:
                 self._contained_references.drop(result)
-                # A replay made the large values before the call was repeated, or they were
-                # made for another owner. The owner gets them even if the actor died since.
+                # A replay made the large values before the repeated call, or another owner's call
+                # did. The owner gets them even if the actor has died since.
                 if not fresh and any(result.sizes):
                     self._log_call(result.array, owner, actor)
                 if not fresh or result.status == SYSTEM_ERROR:
@@ -374,14 +374,14 @@ class ResultManager:
         if result.array in self._objects.owners:
             self._log_call(result.array, owner, actor)
             if result.status == SYSTEM_ERROR:
-                # The call may have taken effect, and its large values may exist elsewhere.
+                # The call may have taken effect, and another node may have its large values.
                 self._log.made_elsewhere(result.array)
 
     def _log_call(self, array: bytes, owner: str, actor: bytes) -> None:
         """Notify the GCS of the owner of a call's result.
 
-        It is the owner on this node, if there is one. The reply that a repeated call gets
-        names the client that was the last caller when it was logged.
+        This is the owner on this node, if there is one: the reply to a repeated call names the
+        client that was the last caller when the call was logged.
         """
         if node_of(owner) == self._node:
             owner = self._objects.owners.get(array) or owner
@@ -443,7 +443,7 @@ class ResultManager:
         """
         at: Iterable[int] = [r for r, offset in enumerate(result.offsets) if offset >= 0]
         if result.status == SYSTEM_ERROR:
-            at = range(result.returns)  # there was no room for them: the callers get that error
+            at = range(result.returns)  # no memory for the values: the callers get that error
         here = all(self._objects.memory.lookup(object_id(result.array, 0, r)) for r in at)
         # An owner of an earlier incarnation of this node is dead; its task may run again.
         is_mine = self._contained_references.is_of_here(owner)
@@ -468,7 +468,7 @@ class ResultManager:
     # -- batches -----------------------------------------------------------------
 
     def _take_batches(self, message: TaskResults) -> list[RangeResult]:
-        """Take the batches of a message that can be taken as such; return all other results."""
+        """Take the batches of a message that need no split; return all other results, singly."""
         if not any(result.calls for result in message.results):
             return message.results
         others = []

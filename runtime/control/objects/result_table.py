@@ -65,7 +65,7 @@ class ResultTable:
 
     @staticmethod
     def _drop_large(results: list[RangeResult], newer: RangeResult) -> int:
-        """Drop results with large values that a newer one covers; return the place of that one.
+        """Drop results with large values that a newer one covers; return the newer one's index.
 
         The large values were lost, or made twice: copies in this node's arena stay.
         """
@@ -100,7 +100,7 @@ class ResultTable:
             self._overlapping.difference_update(arrays)
 
     def drop_failed(self, failed: RangeResult) -> None:
-        """Forget a system error: its elements are made again."""
+        """Forget a system error: its elements are reconstructed."""
         results = self._results.get(failed.array, [])
         if failed in results:
             results.remove(failed)
@@ -135,7 +135,7 @@ class ResultTable:
     def _of(self, array: bytes) -> list[RangeResult] | None:
         results = self._results.get(array)
         if results is None and array in self._batches:
-            # Rare: the owner has the result, and no other process needs it as a rule.
+            # Rare: mostly only the owner needs the result, and it has a copy.
             batch = self._batches.pop(array)
             result = result_of(batch, split(batch.calls).index(array), array)
             results = self._results[array] = [result]
@@ -169,12 +169,12 @@ class ResultTable:
         )
 
     def has_small(self, result: RangeResult) -> bool:
-        """Whether small values of all elements of a result are known, which cannot be lost."""
+        """Whether the node has small values, which cannot be lost, of all elements of a result."""
         ends = self._ends(result)
         return all(end is not None and end.status == OK and not any(end.sizes) for end in ends)
 
     def has_failed(self, result: RangeResult) -> bool:
-        """Whether all elements of a result have system errors: the first outcome stays."""
+        """Whether all elements of a result have system errors already, which then stay."""
         if result.array not in self._failed:
             return False
         return all(end is not None and end.status == SYSTEM_ERROR for end in self._ends(result))

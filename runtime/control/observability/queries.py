@@ -3,7 +3,7 @@
 A client asks its own node. The node answers ``nodes`` from its copy of the node table,
 and forwards these to the GCS:
 
-``events``        [time_s, kind, subject, detail, how many of the kind it stands for] of
+``events``        [time_s, kind, subject, detail, number of such events in this row] of
                   the last events, by time
 ``jobs``          [number, driver, its PID, namespace, entrypoint, alive, why it ended] of the
                   jobs, by number
@@ -16,17 +16,16 @@ It forwards these to the global scheduler:
 ``placements`` [time_s, name, array ID, first element, count, node, owner] of ranges it placed
 ``groups``     [id, name, bundles, {bundle: node}, strategy, state, detached] of the
                placement groups: removed ones, too
-``groups_there`` the same of those that were not removed, so that asking costs nothing for
-               up to 2,000 that were
+``groups_there`` the same, without removed groups, of which there may be 2,000
 
 It gathers the others from every living node, as flat rows:
 
 ``timeline``  [name, node, worker number, start_s, elapsed_s, count, array ID, first
-              element, attempt, kind, status, since when it waited there (-1: not
+              element, attempt, kind, status, start of its wait there (-1: not
               known), IDs of its inputs] of the last ranges that ran on each, by
               start; see `timeline`
-``transfers`` [node, from which node, start_s, elapsed_s, bytes, object ID] of the last
-              large objects that came to each
+``transfers`` [node, source node, start_s, elapsed_s, bytes, object ID] of the last
+              large objects that each has fetched
 ``actors``    [name, node, incarnation, state, calls that took effect, calls replayed, its
               worker's address or "", its PID or 0], of those that live
 ``available`` [node, {resource: amount that is free}], by node
@@ -35,8 +34,8 @@ It gathers the others from every living node, as flat rows:
               that are free], by node
 ``disks``     [node, objects that were evicted to its disk, their bytes], by node
 
-Where the GCS is a chain, ``chain`` is answered by its client (`chain_client`):
-one row with the epoch, the names of the members and of the joining one.
+If the GCS is a chain, the chain's client answers ``chain``: one row with the epoch,
+the names of the members and of the joining replica.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _ASKED = {
     **dict.fromkeys(("events", "event_counts", "jobs", "tables", "names"), "gcs"),
     **dict.fromkeys(("groups", "groups_there", "placements"), "global"),
 }
-"""The component that answers a query, if the nodes do not."""
+"""The component that answers a query which the nodes do not answer."""
 
 
 class _Gathering(Struct):

@@ -36,24 +36,24 @@ class RangeLog:
         self._size = 0
         """Rows and their inputs."""
         self._accepted: BoundedMap[bytes, float] = BoundedMap(2 * ranges_max)
-        """When the node accepted an array's first range, for arrays that may still run."""
+        """By array that may still run: the time at which the node accepted its first range."""
         self._again: BoundedMap[tuple[bytes, int], int] = BoundedMap(AGAIN_MAX)
         """How often this node has queued an element again."""
 
     def accepted(self, spec: TaskSpec) -> None:
-        """The node has taken a range: from now on it waits."""
+        """Note that the node has accepted a range, which waits from now on."""
         if spec.array not in self._accepted:
             self._accepted[spec.array] = self._ctx.now()
 
     def again(self, array: bytes, index: int) -> None:
-        """An element has run, or begun to, and is queued once more on this node."""
+        """Note that the node queues an element again, which has run or begun to."""
         key = (array, index)
         self._again[key] = self._again.get(key, 0) + 1
 
     def ran(
         self, worker: int, timing: Timing, spec: TaskSpec, result: RangeResult, kind: str = TASK
     ) -> None:
-        """Remember a range that ran on a worker; `result` names the part of `spec`."""
+        """Add a row for a range that ran on a worker; `result` names the part of `spec`."""
         array, start = (spec if result.calls and kind is TASK else result).array, result.start
         since_s = UNKNOWN_S
         if kind is TASK:

@@ -1,19 +1,19 @@
 """Distributed reference counting: every object has an owner, which knows its borrowers.
 
-The paper leaves garbage collection out; this is the ownership of Ray 1.0 (Wang et al., NSDI
+The paper omits garbage collection; this is the ownership of Ray 1.0 (Wang et al., NSDI
 2021). The worker or driver whose task or put makes an array owns it, and releases it when no
 reference is left anywhere. A process that gets a reference inside of a value is a *borrower*.
 
 State
 -----
-* owner: `Borrowers`, one per array that left its process: each client that borrows it with the
-  number of its loan, each node with the number of its values that contain a reference;
+* owner: `Borrowers`, one per array whose references have left the owner's process: each client that
+  borrows it with its loan number, each node with the number of its values that contain a reference;
 * borrower: `Loan`, one per borrowed array: number, owner, count, and the values it came in;
 * node: which values on the node contain references (`ContainedReferences.contained`).
 
 A borrower registers with the owner under a new, higher *loan number* each time that it begins to
-borrow, and deregisters all its loans up to a number. So messages may come twice, late, or in
-another order, and the count is right when all have come.
+borrow, and deregisters all its loans up to a number. So messages may be repeated, late or
+reordered, and the count is right when all have arrived.
 
 Messages
 --------

@@ -9,7 +9,7 @@ a reference to it. The node is registered in one of two ways:
   the receiver registers itself and deregisters the value on its way, in one message.
 
 The node deregisters itself when it drops the value. So the owner counts the value at every
-moment from its maker to its last node, in whatever order messages of different nodes arrive.
+moment from its maker to its last node, in any order of arrival of different nodes' messages.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class ContainedReferences:
         lent: Callable[[bytes], None],
         lives: Callable[[str], bool],
     ) -> None:
-        """`lent` takes each array of an owner on this node that a borrower, or a value, refers to;
-        `lives` returns whether a client of this node is alive."""
+        """`lent` is called with each array of an owner on this node that a borrower, or a value,
+        refers to; `lives` returns whether a client of this node is alive."""
         self._ctx = ctx
         self._node = node
         self._keeper = f"node:{node}.{(incarnation - 1) * WORKERS_PER_LIFE}"
@@ -83,7 +83,7 @@ class ContainedReferences:
                 if what in (REGISTER, REGISTER_AND_CONFIRM):
                     self._lent(array)
         if not source.startswith("node:"):
-            # Updates about other borrowers come out of results: the nodes of these know of them.
+            # Updates about other borrowers come from results, whose nodes know these borrowers.
             for array, borrower, _, what in message.updates:
                 if borrower in (source, PINNED):
                     self._known_to.setdefault(source, {})[owner] = None
@@ -92,7 +92,7 @@ class ContainedReferences:
         self._send(owner, message.updates)
 
     def reported(self, source: str, result: RangeResult) -> None:
-        """A client of this node has reported a value: its promises for the value are kept."""
+        """A client of this node has reported a value: end its promises for the value."""
         assert result.refs is not None
         for array, owner in result.refs.contained:
             if node_of(owner) == self._node:
@@ -136,7 +136,7 @@ class ContainedReferences:
             self._deregister(contained, owner)
 
     def again(self, result: RangeResult) -> RangeResult:
-        """Register this node for a value out of an actor's log; return the value as this node's
+        """Register this node for a value from an actor's log; return the value as this node's
         own."""
         if result.refs is None:
             return result

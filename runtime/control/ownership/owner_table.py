@@ -1,10 +1,10 @@
-"""Which client of a node owns each array: the client that submitted or put it.
+"""The owner of each array on a node: the client that submitted or put it.
 
 An array has one owner, unless the task that submits it runs twice at the same time. The arrays of
 a dead worker whose task or actor runs again belong to `NOBODY` until that run takes them over.
 Most arrays are one task, submitted at once, whose owner lives. For the others the table has::
 
-    SubmitTasks ──> `ends`: up to which element the array was submitted, in order
+    SubmitTasks ──> `ends`: the element up to which the array was submitted, in order
                 ──> `actors`: the array is an actor that ends with its owner
     WorkerDied ───> `died`: the owner died, and the array awaits a claim, or was claimed
 """
@@ -28,13 +28,13 @@ class OwnerTable(dict[bytes, str]):
         self.others: dict[bytes, list[str]] = {}
         """Further owners of some arrays."""
         self._counts: dict[str, int] = {}
-        """How many arrays each client owns."""
+        """By client: the number of arrays that it owns."""
         self.actors: set[bytes] = set()
         """Actors that are not detached."""
         self.died: dict[bytes, str] = {}
         """Arrays whose owner has died: the address of that worker."""
         self.ends: dict[bytes, int] = {}
-        """Arrays of several elements: up to which element they were submitted, in order."""
+        """By array of several elements: the element up to which it was submitted, in order."""
 
     def own(self, array: bytes, client: str) -> None:
         """Record that a client of this node submits or puts the array.

@@ -6,7 +6,7 @@ registers with the owner under a loan number. A client that passes a reference o
 until the receiver is registered with the owner:
 
 ============== =====================================================================
-argument       the submitter holds the reference until the task's result arrives. The
+argument       the submitter keeps the reference until the task's result arrives. The
                result names the references that the worker has kept
                (`ResultRefs.borrowed`), and the submitter registers the worker before it
                drops its own. The worker registers itself as well, in case the
@@ -19,21 +19,21 @@ pickle         if the program itself pickles a reference, the owner keeps the ar
                the job ends, since the bytes may be anywhere
 ============== =====================================================================
 
-A reference out of a *borrowed* value needs more care: the client may be deregistered with the
+A reference inside a *borrowed* value needs more care: the client may be deregistered with the
 value's owner before it is registered with the reference's owner. So the client keeps the value
-until the reference's owner has answered (`REGISTER_AND_CONFIRM`). It need not do so for values of
-its own: a registration leaves at once and a deregistration after `LINGER_S`, in order on one link.
+until the reference's owner has answered (`REGISTER_AND_CONFIRM`). Values of its own do not need
+this: a registration leaves at once and a deregistration after `LINGER_S`, in order on one link.
 
 When a worker dies, its node notifies the owners that know of it (`GONE`); when a node dies, every
 other node notifies its own owners (`BorrowersGone`). They deregister the dead borrowers and ignore
-later registrations. An object whose owner dies is lost (`release_manager`); a borrower learns so
-when it asks for the value. A task whose submitter has died may find that references inside of its
-arguments are lost; no client waits for its result.
+later registrations. An object whose owner dies is lost (`release_manager`); a borrower learns of
+the loss when it asks for the value. A task whose submitter has died may lose the references inside
+of its arguments; no client waits for its result.
 
 `Borrowers` has each **client** with its loan number: each time that a client begins to borrow an
-array it takes a new, higher one. A registration names (client, loan number) and may come twice,
-late, or from several processes. A deregistration ends all loans up to a number and is remembered,
-so that it may overtake the registration that it belongs to.
+array it takes a new, higher one. A registration names (client, loan number) and may be repeated,
+late, or sent by several processes. A deregistration ends all loans up to a number, and the owner
+remembers it, so that it may overtake its registration.
 
 A **node** that keeps values with references inside is registered once per value. Its count may be
 below zero for a moment, when a deregistration has overtaken a registration: as it is not zero, the
@@ -59,11 +59,11 @@ from raytwin.runtime.control.messages import BorrowersGone, RefUpdates, ResultRe
 LINGER_S = 0.1
 RETURN_BATCH_MAX = 1024
 ON_ITS_WAY_S = 5.0
-"""Seconds that a value may be on its way after its sender has died: more than any link takes."""
+"""Seconds that a value may still travel after its sender has died: more than any link takes."""
 
 
 PINNED = ""
-"""The borrower of an array whose reference the program has pickled: the bytes may be anywhere."""
+"""The borrower of an array whose reference the program has pickled, to an unknown place."""
 _WAY = ">"
 
 Update = tuple[bytes, str, int, int]
@@ -148,9 +148,9 @@ class Loan(Struct):
     owner: str = ""
     """Empty if not known, as for an actor that was found by its name."""
     count: int = 0
-    """References, unfinished tasks that have it as an input, and values that it came out of."""
+    """References, unfinished tasks that have it as an input, and values that contained it."""
     announced: bool = False
-    """Whether the owner was notified of the loan, and has to be of its end."""
+    """Whether the owner was notified of the loan, and so must be notified of its end."""
     asked: bool = False
     """Whether the owner was asked to confirm (`REGISTER_AND_CONFIRM`)."""
     confirmed: bool = False
@@ -278,7 +278,7 @@ class ReferenceCounter:
         self._ctx.send(self._node, RefUpdates(owner, updates))
 
     def contained_in_value(self, value: bytes, arrays: Iterable[bytes]) -> None:
-        """References came out of an array's value."""
+        """Borrow the references that an array's value contains."""
         for array in arrays:
             loan = self.loans.get(array)
             if loan is None or array == value or not loan.count:
@@ -294,7 +294,7 @@ class ReferenceCounter:
                 self.add(value)
 
     def contained_in_arguments(self, task: bytes, arrays: Iterable[bytes]) -> None:
-        """References came in a task's arguments: the submitter holds them while the task runs."""
+        """Borrow the references in a task's arguments; the submitter keeps them meanwhile."""
         borrowed = [array for array in arrays if array in self.loans]
         if borrowed:
             self.guarded.setdefault(task, {}).update(dict.fromkeys(borrowed))
@@ -323,7 +323,7 @@ class ReferenceCounter:
         return tuple(contained)
 
     def pin(self, array: bytes) -> None:
-        """Keep an array for good: a reference to it has left for an unknown place."""
+        """Keep an array for good: a reference to it may be anywhere."""
         owner = self.owner_of(array)
         if not owner:
             return
@@ -340,9 +340,9 @@ class ReferenceCounter:
     def on_result(self, refs: ResultRefs) -> list[bytes]:
         """Register workers that have kept arguments; return the arrays to keep with the values.
 
-        These are borrowed arrays, as a value may be here before its node is registered,
-        and own ones: if the node that keeps the values dies, reconstruction makes them again
-        with the same references inside.
+        These are borrowed arrays, because a value may arrive before its node is registered, and own
+        ones: if the node that keeps the values dies, reconstruction makes them with the same
+        references inside.
         """
         for array, owner, borrower, number in refs.borrowed:
             if borrower != self._address:
@@ -351,7 +351,7 @@ class ReferenceCounter:
         return [array for array, _ in refs.contained if array in self.loans or array in entries]
 
     def on_updates(self, message: RefUpdates) -> None:
-        """Borrowers have, or have returned, references to arrays of this client."""
+        """Register and deregister borrowers of this client's arrays."""
         for update in message.updates:
             self._on_update(update)
 
@@ -411,8 +411,8 @@ class ReferenceCounter:
             self._deregister_later(arrays, borrower)
 
     def _deregister_later(self, arrays: list[bytes], borrower: str) -> None:
-        """Wait: a value from a dead node may still arrive, and its receiver registers itself
-        then."""
+        """Deregister after a delay: a value from a dead node may still arrive, and its receiver
+        then registers itself."""
         self._ctx.after(ON_ITS_WAY_S, partial(self._deregister, arrays, borrower))
 
     def _deregister(self, arrays: list[bytes], borrower: str) -> None:

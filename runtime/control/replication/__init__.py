@@ -9,8 +9,8 @@ apply the same commands in the same order to equal, deterministic state machines
 
 * The **head** numbers each request and applies it. Every replica passes on the commands that it
   has applied, and keeps them until the tail has acknowledged them.
-* Only the **tail** replies. So every replica has what a client has seen: it survives the loss of
-  all replicas but one. Reads are commands too, in the same order: linearizable.
+* Only the **tail** replies. So every replica has the commands whose effects a client has seen, and
+  they survive the loss of all replicas but one. Reads are commands too: linearizable.
 * The **master** removes a failed replica and adds a new one behind the tail. Each of its decisions
   begins a new *epoch*; a replica takes no command or acknowledgement of another epoch, which
   fences a replica that does not know the latest. A message of a later epoch waits for it.
@@ -20,13 +20,15 @@ apply the same commands in the same order to equal, deterministic state machines
 Recovery
 --------
 1. On a new epoch each replica sends its successor again every command that the tail may lack; the
-   successor skips what it has. There is no gap: no replica acknowledges what its successor lacks.
+   successor skips those it has. There is no gap: no replica acknowledges a command that its
+   successor lacks.
 2. On a new epoch each client sends the head again its unconfirmed requests, and the tail the number
    of the last output that it has; the tail sends those that follow.
 3. A new replica gets a snapshot of the tail's state, then the commands since, while the chain
-   serves. From the snapshot on the tail confirms nothing that the new replica has not
-   acknowledged. The new replica is a member, and the tail, once it has applied all commands up
-   to its first acknowledgement: else the old tail could fail with answers that its clients have.
+   serves. From the snapshot on the tail confirms only commands that the new replica has
+   acknowledged. The new replica becomes a member, and the tail, once it has applied all commands
+   up to its first acknowledgement: else commands could be lost with the old tail after their
+   clients have the answers.
 4. With storage the chain is one replica, in the head's process, and has a log: it answers no
    command that is not in the log. When the head is killed, the next one restores the machine
    from the log; clients attach to it as after any new configuration.

@@ -39,7 +39,7 @@ from raytwin.runtime.control.replication.state_machine import decode_frames, enc
 UNACKNOWLEDGED_MAX = 64
 """After so many outputs the client acknowledges them with an empty request."""
 ASK_S = 0.02
-"""How soon the master is asked again after a connection broke."""
+"""The interval of requests for the configuration after a connection broke."""
 
 REQUEST_BYTES = 64 << 20
 """A turn with more bytes than this is sent as several requests."""
@@ -116,7 +116,7 @@ class ChainClient:
         self._take: Callable[[Frame], None] | None = getattr(self.inner, "take", None)
 
     def start(self) -> None:
-        """Ask for the configuration; also right after a connection to the master is back."""
+        """Ask for the configuration, also when a connection to the master is restored."""
         self.ctx.send(self.master, ChainHello(self.address, self.born))
 
     def greet(self) -> None:
@@ -186,7 +186,7 @@ class ChainClient:
             return  # for a former process of this address
         while self.unconfirmed and self.unconfirmed[0][0] <= message.applied:
             self.unconfirmed.popleft()
-        # Another number has come twice: from a former tail and from the present one.
+        # Any other number is a duplicate: from a former tail and from the present one.
         if message.body and message.sequence == self.received + 1:
             self.received += 1
             for frame in decode_frames(message.body):

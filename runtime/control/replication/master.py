@@ -1,6 +1,6 @@
 """The chain master: it decides on the members of the chain, and notifies replicas and clients.
 
-The life of a chain. The names of its states are for this page only: in the code they follow
+The life of a chain. Only this page names its states: in the code they follow
 from `Master.members`, `Master.joining` and `Master.lost`::
 
     starting ──all replicas ready──> full, in epoch 1
@@ -11,15 +11,15 @@ from `Master.members`, `Master.joining` and `Master.lost`::
     joining  ──it has the state──>  full: a new epoch with it as the tail
     any      ──no replica left──>   lost: no replica has the state
 
-The master takes a replica for lost when a neighbour, a client or the world reports that its
-connection broke, or when it has been silent for the heartbeat timeout. The report may be
-wrong: then the chain is a replica shorter for a while, and the replica that is left out is
-killed, if it lives. For the last replica the master believes only its own world, which saw
-the connection break.
+The master considers a replica lost when a neighbour, a client or the world reports a broken
+connection to it, or when it has been silent for the heartbeat timeout. The report may be wrong:
+then the chain is one replica shorter for a while, and the master has the removed replica killed,
+if it lives. For the last replica the master believes only its own world, which saw the
+connection break.
 
-The master is a client of the chain too: it sends ``gcs`` that a node's connection broke, as a
-command. Where the GCS is sharded each chain has a master of its own, and that report is for the
-master of chain 0.
+The master is a client of the chain too: it reports a broken connection of a node to ``gcs``, as a
+command. In a sharded GCS each chain has a master of its own, and the master of chain 0 reports
+nodes.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Master:
         self._feed_next()
 
     def _drop(self, name: str, reason: str, sure: bool) -> None:
-        """A replica is lost: configure the chain without it, and have another one started."""
+        """A replica is lost: configure the chain without it, and start another one."""
         gone = [info for info in self.members if info.name == name]
         if gone and len(self.members) == 1:
             if sure:
@@ -180,7 +180,7 @@ class Master:
         late_s = now - self._checked_s - self.config.heartbeat_s
         self._checked_s = now
         if late_s > self.config.heartbeat_s:
-            # The master itself was held up for that long: it extends every timeout.
+            # The master itself was delayed for so long: it extends every timeout.
             self._heard = {name: heard + late_s for name, heard in self._heard.items()}
         timeout_s = self.config.heartbeat_timeout_s
         for name in [n for n, heard in self._heard.items() if now - heard > timeout_s]:

@@ -1,4 +1,4 @@
-"""A replica of a chain: the component that applies, passes on and answers commands.
+"""A replica of a chain: the component that applies, forwards and answers commands.
 
 ========= ========================================= ==========================
 state     the replica                               leaves it when
@@ -6,7 +6,7 @@ state     the replica                               leaves it when
 NEW       waits                                     configured: JOINING, or
                                                     SERVING in the first epoch
 JOINING   takes the snapshot, then commands         configured as a member
-SERVING   by its place: HEAD numbers, TAIL answers  configured without it
+SERVING   the HEAD numbers, the TAIL answers        configured without it
 FENCED    ignores every message                     never
 ========= ========================================= ==========================
 
@@ -48,8 +48,8 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.replication.state_machine import Machine, encode_frames
 
 LOG_BYTES = 4 << 20
-"""A durable replica logs at least so much before it logs a snapshot again, and at
-least four times what the last one took: snapshots stay a small part of the work."""
+"""A durable replica logs at least so much before it logs a snapshot again, and at least four
+times the size of the last one: snapshots stay a small part of the work."""
 COMMAND_BYTES = 60
 """The bytes of a command in the log, besides its body."""
 
@@ -76,7 +76,7 @@ class Replies:
         self._owed: dict[str, None] = {}
         """The clients that may lack an output."""
         self._attached: dict[str, tuple[float, int]] = {}
-        """Attached client -> its `born`, and the number of the last output sent to it."""
+        """By attached client: its `born`, and the number of the last output sent to it."""
 
     def attach(self, message: ChainAttach) -> None:
         """Note a client that has attached, and owe it a reply."""
@@ -166,8 +166,8 @@ class Replica:
         self._logged = self.machine.index
         self._log_bytes = 0
         self._snapshot_bytes = LOG_BYTES
-        # The chain's time is the head's clock. A replica measures how far its own is off, and
-        # shifts it if it becomes the head: stamps never go back, and hosts need no common clock.
+        # The chain's time is the head's clock. A replica measures the offset of its own clock, and
+        # applies it when it becomes the head: time never goes back, without synchronized clocks.
         self._shift_s = 0.0
         self._tick: Timer | None = None
         self._tick_s = 0.0
@@ -251,7 +251,7 @@ class Replica:
             self.state = State.SERVING
             self._send_again()
             if self._storage and self.is_head:
-                # The process that had asked the storage has ended.
+                # The process that had sent these requests to the storage has ended.
                 for to, asked in self.machine.unanswered():
                     self.ctx.send(to, asked)
         elif self.info.name == self.joining:
@@ -306,7 +306,7 @@ class Replica:
         body: bytes,
         due_s: float = float("-inf"),
     ) -> None:
-        """As the head, apply the next command; `due_s`: when the timer was due that it is for."""
+        """As the head, apply the next command; `due_s`: the time of the timer that caused it."""
         if not self.is_head:
             return
         # When the timer runs, the clock may be slightly behind the time that it was set for.

@@ -15,7 +15,7 @@ Rules
   breaking stored snapshots. A class that is not registered raises TypeError.
 * The snapshot has an object's attributes, never its code; `load` makes instances
   without calling their constructors, except that structs are plain data.
-* A container or an instance that is reachable twice is one object afterwards, too; an
+* A container or an instance that is reachable twice stays one object; an
   immutable value (a tuple, a frozen struct) may become two. A bound method is written as its
   instance and its name.
 * *Anchors* are objects that exist on both sides already (a context, the
@@ -165,7 +165,7 @@ class _Writer:
         if fixed is not None:
             return fixed
         self._seen[id(value)] = len(self._kept)
-        self._kept.append(value)  # its id must stay its own
+        self._kept.append(value)  # a freed object's id could be used again
         if kind is list:
             return [_LIST, *map(self.write, value)]
         if kind is dict:
@@ -265,7 +265,7 @@ class _Reader:
     def _read_object(self, value: list[Any], existing: Any = None) -> Any:
         """Make an instance; or fill `existing`, which its owner's constructor made.
 
-        Handlers that the constructor has bound to such a part stay valid so.
+        So handlers that the constructor has bound to such a part stay valid.
         """
         name = value[1]
         if name.startswith("+"):

@@ -10,8 +10,8 @@ function of the commands applied so far:
   replica nor restored after a restart. Due timers run before a command with a
   later time;
 * ``rng`` is seeded by the component's address and is part of the state;
-* ``send()`` to a component of the machine is delivered within the command, and
-  to anybody else becomes an *output*.
+* ``send()`` to a component of the machine delivers within the command; to any other
+  address it makes an *output*.
 
 So machines that have applied the same commands are equal, and a machine that is restored
 from a snapshot of one (see `snapshot`) continues as that one does.
@@ -23,7 +23,7 @@ The machine keeps per client the number of the last request it has applied, so
 that a request that is sent twice takes effect once, and the outputs that the
 client has not acknowledged, so that any later tail can send them again. ``born``
 distinguishes a client from an earlier process of the same address.
-A message to an address without a session is dropped, as it is when a connection is gone.
+The machine drops a message to an address without a session, as a closed connection would.
 
 Addresses that begin with ``storage:`` belong to the replica itself: it takes the messages
 to them (`Machine.take_local`), and they are no outputs.
@@ -67,14 +67,14 @@ class MachineTimer:
         self.due_s = due_s
         self.number = number
         self.address = address
-        """The component whose turn it is when the timer is due."""
+        """The component that has its turn when the timer is due."""
         self.target: Any = target
         """None once it is cancelled."""
         self.method = method
         self.arguments = arguments
 
     def cancel(self) -> None:
-        """Forget it."""
+        """Forget the callback."""
         self.target = None
 
 
@@ -192,7 +192,7 @@ class Machine:
         """Apply the next command; asserts that it is the next."""
         assert command.index == self.index + 1, f"{command.index} after {self.index}"
         self.index = command.index
-        # A clock may be behind that of an earlier head; time here only grows.
+        # A head's clock may be behind that of its predecessor; the machine's time only grows.
         self.time_s = max(self.time_s, command.time_s)
         if not self._started:
             self._started = True
@@ -260,7 +260,7 @@ class Machine:
                 for message in frame.messages:
                     self.components[frame.destination].handle(frame.source, message)
         else:
-            raise AssertionError("the components of a machine talk without end")
+            raise AssertionError("the components of a machine exchange messages without end")
         for client, frames in out.items():
             session = self.sessions.get(client)
             if session is None:
@@ -284,7 +284,7 @@ class Machine:
         return timer
 
     def next_due_s(self) -> float | None:
-        """Return when a command is needed, because a timer is due; None: not at all."""
+        """Return the time of the next timer, which needs a command; None: there is no timer."""
         if not self._started:
             return self.time_s
         while self._timers and self._timers[0][2].target is None:

@@ -18,9 +18,9 @@ PrepareBundle, CommitBundle, ReturnBundle, GroupCreated, QueryReply and CancelTa
 TaskUpdates, ActorPlaced,
 ActorFailed, LocateObjects and Event to the GCS; TaskResults to the owner of a range that ends here.
 
-Promises: no range or actor is lost or placed twice; what no node can run waits for one that can,
-unless its strategy rules out every node that may come; a placement group is reserved whole or not
-at all.
+Promises: no range or actor is lost or placed twice; an infeasible range waits for a node that can
+run it, unless its strategy excludes every node that may join; a placement group is reserved whole
+or not at all.
 
 | module | what it does |
 |---|---|

@@ -79,7 +79,7 @@ from raytwin.runtime.control.scheduling.strategies import (
 )
 
 MOVED_MAX = 256
-"""The most elements that the global scheduler asks one node to hand over at once."""
+"""The most elements that the global scheduler asks one node to give away at once."""
 
 
 class _Locating:
@@ -167,7 +167,7 @@ class GlobalScheduler:
         if not info.alive:
             self.nodes.pop(info.node, None)
             self.groups.on_node_died(info.node)
-            # Nobody waits for these any more; run again, their parent submits them again.
+            # No client waits for these any more: their parent submits them again if it runs again.
             self.infeasible = [
                 spec
                 for spec in self.infeasible
@@ -198,7 +198,7 @@ class GlobalScheduler:
     def _on_bundle(
         self, number: int, bundle: Mapping[str, float], named: dict[str, float], there: bool
     ) -> None:
-        """A bundle was committed on a node, which has its named resources now, or was returned."""
+        """A node has committed a bundle, and has its named resources now, or has returned it."""
         node = self.nodes.get(number)
         if node is None:
             return
@@ -244,7 +244,7 @@ class GlobalScheduler:
         self.ctx.send("gcs", LocateObjects(wanted, subscribe=False))
 
     def _is_refused(self, spec: TaskSpec) -> bool:
-        """Whether a range or an actor may not run in its group; if so it fails here."""
+        """Fail a range or an actor that may not run in its group; return whether it may not."""
         refusal = self.groups.refusal(spec)
         if refusal is None:
             return False
@@ -284,9 +284,9 @@ class GlobalScheduler:
         self.ctx.send("gcs", ActorFailed(spec.array, incarnation, reason, True))
 
     def _is_in_vain(self, spec: TaskSpec, strategy: str) -> bool:
-        """Whether a task fails because it has to run on a node that never can.
+        """Whether a task fails because its strategy names a node that can never run it.
 
-        A living node may be able to later, if placement groups have the resources now.
+        A living node may run it later, if placement groups have the resources now.
         """
         if not is_hard(strategy):
             return False
@@ -294,7 +294,7 @@ class GlobalScheduler:
         return node is None or not node.owns(spec.demand)
 
     def _set_aside(self, spec: TaskSpec) -> None:
-        """No node could ever run the range: wait for a node that can."""
+        """Keep an infeasible range until a node joins that can run it."""
         self.infeasible.append(spec)
         self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
 
@@ -303,11 +303,11 @@ class GlobalScheduler:
             entry.known[location.object] = location
             if len(entry.known) < len(set(entry.spec.deps)):
                 continue
-            if not self._is_refused(entry.spec):  # its group may be gone meanwhile
+            if not self._is_refused(entry.spec):  # its group may have been removed meanwhile
                 self._place(entry.spec, entry.known)
 
     def _place(self, spec: TaskSpec, inputs: dict[bytes, Location], left: int = -1) -> None:
-        """Place a range; `left` is the node that handed it over, -1 for none."""
+        """Place a range; `left` is the node that it has left, -1 for none."""
         strategy = strategy_of(spec)
         views = self.spreading.allowed(strategy, views_of(self.nodes, spec.demand, inputs))
         if left < 0 and not views and self._is_in_vain(spec, strategy):
@@ -325,7 +325,7 @@ class GlobalScheduler:
             there = self.nodes[node]
             there.sent += part.count
             if node == left:
-                # Only that node can run it, or could until a placement group took its resources.
+                # Only this node can run it, or could until a placement group took its resources.
                 self.ctx.send(f"node:{node}", AssignTasks([part], there.incarnation))
             else:
                 self.assign(node, there.incarnation, part, left)
@@ -343,8 +343,8 @@ class GlobalScheduler:
             chosen = self.policy.spread(views, pieces, self.ctx.rng)
         for view, count in zip(chosen, pieces, strict=True):
             shares[view.node] = shares.get(view.node, 0) + count
-        # Elements differ by their arguments alone: how many go to a node was
-        # chosen, and neighbours travel and run as one range.
+        # Elements differ by their arguments alone, so the policy has chosen only their number
+        # per node: consecutive ones travel and run as one range.
         at = spec.start
         parts = []
         for node, count in shares.items():
@@ -365,7 +365,7 @@ class GlobalScheduler:
             self.ctx.send(f"node:{node}", MoveTasks(demand, asked))
 
     def _on_moved(self, message: TasksMoved) -> None:
-        """Place the tasks that a node has handed over, unless it has died: then the GCS does."""
+        """Place the tasks that have left a node, unless it has died: then the GCS does."""
         node = self.nodes.get(message.node)
         if node is None or node.incarnation != message.incarnation:
             return
@@ -379,7 +379,7 @@ class GlobalScheduler:
                 self._place(spec, {}, message.node)
 
     def assign(self, node: int, incarnation: int, part: TaskSpec, left: int = -1) -> None:
-        """Log a range, then assign it to its node; `left`: the node that had it until now."""
+        """Log a range, then assign it to its node; `left`: the node that it has left."""
         news = TaskUpdates(node, [part], [], [], [], incarnation=incarnation, left=left)
         self.ctx.send("gcs", news)
         self.ctx.send(f"node:{node}", AssignTasks([part], incarnation))
@@ -406,7 +406,7 @@ class GlobalScheduler:
         self.infeasible = kept
         for oid, entries in list(self._locating.items()):
             for entry in [e for e in entries if cut(e.spec, message)[1] is not None]:
-                # A range with inputs has one element: all of it is cancelled.
+                # A range with inputs has one element, so all of it is cancelled.
                 entries.remove(entry)
                 if not entry.cancelled:
                     entry.cancelled = True

@@ -1,8 +1,8 @@
 """The global scheduler's view of the living nodes, and the part that a policy sees.
 
-Between two heartbeats of a node the scheduler adds what it has sent to the node since: the queue's
-length is the last reported one plus all elements sent since, and the reserved resources are those
-reported plus those of actors sent since.
+Between two heartbeats of a node the scheduler adds its own assignments: the queue's length is the
+last reported one plus all elements sent since, and the reserved resources are those reported plus
+those of actors sent since.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Node:
     def __init__(self, resources: dict[str, float], incarnation: int) -> None:
         self.incarnation = incarnation
         self.own = resources
-        """The node's total resources, with those that placement groups have reserved."""
+        """The node's total resources, those reserved by placement groups included."""
         self.pool = ResourcePool(resources)
         self.load = Load(0, 0.0, 0.0, 0, {})
         self.sent = 0
         """Elements assigned to it so far."""
         self._coming: deque[tuple[int, str]] = deque()
-        """Demands of actors that its heartbeats do not count yet, and `sent` at each."""
+        """Actors that its heartbeats do not count yet: the value of `sent` and the demand."""
         self.actors = 0
         """Actors that live there, or are on their way."""
 
@@ -39,7 +39,7 @@ class Node:
         return self.load.queue + self.sent - self.load.assigned
 
     def owns(self, demand: str) -> bool:
-        """Whether it could meet a demand if no placement group had any of its own."""
+        """Whether it could meet a demand if placement groups had none of its resources."""
         return all(self.own.get(name, 0.0) * UNIT >= units for name, units in parse_demand(demand))
 
     def heard(self, load: Load) -> None:
@@ -66,7 +66,7 @@ class Node:
         return self.load.busy_s
 
     def room(self, demand: str, most: int) -> int:
-        """Return how many such demands it could start now, if its load includes all it was sent."""
+        """Return how many such demands it could start now; 0 if its load is out of date."""
         if self.sent > self.load.assigned:
             return 0
         return max(0, ResourcePool(self.load.available).room(demand, most))
@@ -83,7 +83,7 @@ def views_of(
 ) -> list[NodeView]:
     """Return the nodes that could run a range with these inputs, as a policy sees them."""
     views = []
-    # A node that has timed no task yet is taken to be like the others.
+    # A node that has timed no task yet is assumed to be like the others.
     mean_s = usual_s(nodes)
     for number, node in nodes.items():
         if not node.pool.feasible(demand):

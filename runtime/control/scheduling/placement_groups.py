@@ -10,19 +10,18 @@ The life of a group, at the global scheduler (`GroupTable`)::
     RemoveGroup ──> REMOVED, until `REMOVED_MAX` others have been, too
 
 `bundles` is the node's side; `group_resources` defines the resources that a task in a group
-demands,
-so that schedulers need to know nothing of groups. A task whose group is not placed waits at the
-global scheduler, as tasks do that no node can run.
+demands, so that schedulers need to know nothing of groups. A task whose group is not placed waits
+at the global scheduler, as infeasible tasks do.
 
 `placement_group()` returns when the group is in the table (`GroupCreated`). Before that,
-no client has a handle to the group, so none can submit anything in it. If a task comes for a group
+no client has a handle to the group, so none can submit a task in it. If a task arrives for a group
 that is not in the table, the group was removed or has ended with its job.
 
 A group ends with its job unless it is detached. When a client has removed a group, its node spills
 all tasks that it submits in that group (`submission`).
 
 A name belongs to one group at a time, among the groups that a job may see: its own and all detached
-ones. The table decides which group came first, and answers the other with the ID of the first.
+ones. If a second group asks for the name, the table answers with the ID of the first.
 
 The strategy decides on the nodes of the bundles, by the free resources that nodes have reported::
 
@@ -70,9 +69,9 @@ Free = dict[str, float]
 RETRY_S = 0.1
 """Pause before the next try when no node has room: a heartbeat's interval."""
 REMOVED_MAX = 2_000
-"""How many removed groups the table remembers at most, and at least the last half as many: for
-late tasks, for creators that run again and for `placement_group_table`. A row with few bundles has
-up to 1 KB: 2 MB in each replica of this table, 0.2 MB in the answer to a query."""
+"""The bound of the map of removed groups, which the table needs for late tasks, creators that run
+again and `placement_group_table`. A row with few bundles has up to 1 KB: 2 MB in each replica of
+this table, 0.2 MB in the answer to a query."""
 
 
 class Group:
@@ -85,12 +84,12 @@ class Group:
         self.strategy = message.strategy
         self.detached = message.detached
         self.number = 0
-        """Groups are placed in this order."""
+        """The group's position in the order of placement."""
         self.state = "PENDING"
         self.nodes: dict[int, int] = {}
         """The node of each committed bundle."""
         self.trying: dict[int, int] = {}
-        """The node that was asked to prepare each bundle, until all nodes have answered."""
+        """By bundle: the node that has the `PrepareBundle`, until all nodes have answered."""
         self.attempt = 0
         """The number of this attempt, unique in the table."""
         self.prepared: set[int] = set()
@@ -133,7 +132,7 @@ class GroupTable:
         self._life = life
         """Returns the incarnation of a living node."""
         self._changed = changed
-        """Called with (node, bundle, its named resources, whether it was committed or returned)."""
+        """Called with (node, bundle, its named resources, True if committed, False if returned)."""
         self.groups: dict[str, Group] = {}
         """All groups that were not removed."""
         self._unplaced: dict[str, Group] = {}
@@ -151,8 +150,8 @@ class GroupTable:
     def create(self, message: CreateGroup) -> str:
         """Begin to place a group, unless it exists: the task that creates it may run twice.
 
-        Return the ID of the group with its name, which may be another group. Empty: its job has
-        ended, and no client waits for the answer.
+        Return the ID of the group with its name, which may be another group; empty if its job has
+        ended, since then no client waits for the answer.
         """
         if job_of(message.group) in self._ended:
             return ""
@@ -211,7 +210,8 @@ class GroupTable:
         group = self.groups.get(message.group)
         index = message.index
         if group is None or message.attempt != group.attempt or index not in group.unanswered:
-            # Meanwhile it was removed or given up: the bundle was returned, or died with its node.
+            # The group was removed or the attempt given up: the bundle was returned, or its node
+            # has died.
             return
         group.unanswered.discard(index)
         if message.ok:
@@ -250,8 +250,8 @@ class GroupTable:
     def rows(self, removed: bool = True) -> list[list[Any]]:
         """Return [id, name, bundles, {bundle: node}, strategy, state, detached] of every group.
 
-        Removed groups come first, if wanted, in the order of their removal, then the others from
-        the oldest on.
+        Removed groups come first, if `removed`, in the order of their removal, then the others,
+        oldest first.
         """
         there = [group.row for group in self.groups.values()]
         return [*self._removed.values(), *there] if removed else there
@@ -354,7 +354,7 @@ def place(
         if not fitting:
             return None
         spread = strategy in ("SPREAD", "STRICT_SPREAD")
-        # Then where most is left, the first among equals.
+        # Then the node with the most left, the first among equals.
         node = min(fitting, key=lambda n: ((n in used) is spread, -sum(left[n].values()), n))
         chosen[index] = node
         used.add(node)

@@ -50,7 +50,7 @@ class LocalView:
         """Whether the node's total resources meet the demand."""
         self.queue = queue
         self.slots = slots
-        """How many such tasks it can run at once, not counting resources that actors hold; 0: none,
+        """How many such tasks it can run at once with the resources that no actor has; 0: none
         as long as these actors live."""
         self.mean_task_s = mean_task_s
         """The mean time of this function's tasks; 0 while none has ended."""
@@ -88,8 +88,8 @@ class NodeView:
     def queue_s(self) -> float:
         """Estimated wait in its queue: length x average task time, over slots.
 
-        It is not less than the time that what runs there is expected to take, unless no task was
-        timed: then tasks had better be spread evenly.
+        It is at least the estimated rest of the running tasks, unless no task was timed: then
+        tasks are better spread evenly.
         """
         queue_s = self.queue * (self.mean_task_s or UNTIMED_TASK_S) / max(1, self.slots)
         return max(queue_s, self.busy_s) if self.mean_task_s else queue_s
@@ -218,8 +218,8 @@ class PowerOfTwo(Random):
 def _least_queue(nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
     """Return the node with the least wait, drawn at random among equals.
 
-    A fixed order among equals would be a preference for a node, and so for the
-    inputs that happen to be there.
+    A fixed order among equals would prefer one node, and so the inputs that happen
+    to be there.
     """
     least = min(n.queue_s for n in nodes)
     equals = [n for n in nodes if n.queue_s == least]

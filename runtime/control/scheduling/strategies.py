@@ -1,4 +1,4 @@
-"""Scheduling strategies: the nodes that a task asks for (`TaskExtra.strategy`).
+"""Scheduling strategies: the nodes that a task requests (`TaskExtra.strategy`).
 
 ============= ==============================================================
 ``""``        as the cluster's policy decides

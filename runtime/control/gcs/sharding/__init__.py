@@ -14,7 +14,7 @@ Messages on different channels may overtake one another. Where their order matte
 * a change of a node reaches all shards before any node hears of it (`shard`);
 * a placed range goes through the shards of its inputs to the shard of its row, which logs and
   assigns it: no message about the range comes before the range;
-* when a node dies, ``gcs`` tells the shards in the same turn which actors are being rebuilt.
+* when a node dies, ``gcs`` announces the actors being rebuilt to the shards in the same turn.
 
 ``router``         which shard has a key; how messages are split
 ``shard``          the tables of one shard; the GCS and the global scheduler of a sharded cluster

@@ -1,6 +1,6 @@
 """``relay``: carries messages between the chains of a sharded GCS.
 
-It runs in the head's process, as the masters do, and is a client of every chain::
+The relay runs in the head's process, as the masters do, and is a client of every chain::
 
     gcs.a ──ChainOutput, for gcs.b──> relay ──ChainRequest──> gcs.b
 

@@ -65,7 +65,7 @@ def shard_of(key: bytes, shards: int) -> int:
     >>> [shard_of(b"key%d" % n, 4) for n in range(6)]
     [2, 4, 4, 2, 1, 2]
     """
-    # The lowest bits of a CRC are no hash: those of keys that count up go in step.
+    # The lowest bits of a CRC are no hash: for consecutive keys they change in step.
     return ((crc32(key) * 0x9E3779B1 & 0xFFFF_FFFF) >> 16) % shards + 1
 
 
@@ -83,8 +83,8 @@ def input_shards(spec: TaskSpec, shards: int) -> dict[int, tuple[bytes, ...]]:
 class Router(WrappedContext):
     """A `Context` whose ``gcs`` is a set of shards.
 
-    With `hold` it opens in two steps, see `RoutedNode`: it holds messages to ``gcs`` and
-    ``global`` back until `open_gcs` is called, and messages to shards until `open_shards`.
+    With `hold` it opens in two steps, see `RoutedNode`: it buffers messages to ``gcs`` and
+    ``global`` until `open_gcs` is called, and messages to shards until `open_shards`.
     """
 
     def __init__(self, ctx: Context, shards: int, hold: bool = False) -> None:
@@ -142,7 +142,7 @@ class RoutedNode:
         """Pass a message on; the first `Registered` opens the way to the shards."""
         if type(message) is Registered:
             if message.incarnation != self.inner.incarnation:
-                return  # It is for the node's former incarnation, and was held back until now.
+                return  # a delayed message for the node's former incarnation
             self._router.open_shards()
         self.inner.handle(source, message)
 

@@ -10,9 +10,9 @@ overtake one another. Where their order matters:
   change. The global scheduler gets it at once: its messages to shards follow the change.
 * **Placements.** The shard with the row of a placed range logs the range and then assigns it: no
   report about the range can arrive before the range.
-* **Actors.** An actor that is being rebuilt replays its calls, and so makes their lost values
-  again.
-  When a node dies, ``gcs`` tells the shards in the same turn which of its actors are being rebuilt.
+* **Actors.** An actor that is being rebuilt replays its calls, and so reconstructs their lost
+  values. When a node dies, ``gcs`` announces its actors that are being rebuilt to the shards in
+  the same turn.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Shard:
             self.history if config.task_history else None,
         )
         self._cancels: dict[bytes, list[CancelTask]] = {}
-        """Cancellations of arrays without a row, which may come by way of another shard."""
+        """Cancellations of arrays without a row, whose placement may still visit another shard."""
         self._handlers: Handlers = {
             NodeChanged: self._on_node_changed,
             JobEnded: self._on_job_ended,
@@ -150,7 +150,7 @@ class Shard:
 
     def end_turn(self) -> None:
         """Look for lost values, and send the other shards the changes of lineage."""
-        # Not before: the list of actors that are being rebuilt arrives in the same turn.
+        # At the end: the actors that are being rebuilt arrive in the same turn as the death.
         died, self._died = self._died, []
         for info in died:
             self.table.on_node_died(info.node, info.reason)

@@ -54,7 +54,7 @@ class ShardLineage(Lineage):
         self.users: dict[bytes, set[bytes]] = {}
         """By array of this shard: arrays of other shards with it as an input, hints included."""
         self.hints: dict[tuple[bytes, bytes], None] = {}
-        """(array, input) without confirmation, since the last look or the one before."""
+        """Unconfirmed (array, input) since the timer last ran; `_old_hints` has earlier ones."""
         self._old_hints: dict[tuple[bytes, bytes], None] = {}
         self._ctx = ctx
         self._shard = shard
@@ -111,7 +111,7 @@ class ShardLineage(Lineage):
     def placed(self, spec: TaskSpec) -> None:
         """A placed range has come to its own shard, after the shards of its inputs."""
         if attempt_of(spec) and spec.array not in self._again:
-            # Its results have been made meanwhile.
+            # The task has made its results meanwhile.
             deps = dict.fromkeys(oid[: len(spec.array)] for oid in needs_of(spec))
             self._report(UNNEEDED, spec.array, deps)
 
