@@ -34,7 +34,7 @@ from raytwin.runtime.control.messages.errors import (
     Failure,
     FullCause,
     LossCause,
-    Unmade,
+    Refusal,
 )
 
 LOSSES = {
@@ -54,13 +54,13 @@ LOSSES = {
 }
 """The reasons why no copy is left."""
 
-UNMADE = {
-    Unmade.PUT: "it was put, so no task makes it again",
-    Unmade.ACTOR_WENT_ON: "the actor that made it has gone on since",
-    Unmade.NO_RECORD: "the record of its task is gone",
-    Unmade.NO_RETRIES: "{0.task} has no retries left",
-    Unmade.INPUT_LOST: "{0.task} needs an input that is lost",
-    Unmade.NOT_YIELDED: "{0.task} has not yielded it again",
+REFUSALS = {
+    Refusal.PUT: "it was put, so no task makes it again",
+    Refusal.ACTOR_WENT_ON: "the actor that made it has gone on since",
+    Refusal.NO_RECORD: "the record of its task is gone",
+    Refusal.NO_RETRIES: "{0.task} has no retries left",
+    Refusal.INPUT_LOST: "{0.task} needs an input that is lost",
+    Refusal.NOT_YIELDED: "{0.task} has not yielded it again",
 }
 """The reasons why a lost object cannot be reconstructed."""
 
@@ -78,8 +78,8 @@ DEATHS = {
     DeathCause.NO_OWNER: "{0.name} has ended: no handle of it is left, or its owner has died",
     DeathCause.OWNERS_NODE_DIED: "{0.name} has ended: its owner's node died",
     DeathCause.JOB_ENDED: "{0.name} has ended: its job has",
-    DeathCause.NOT_REBUILT: "{0.name} cannot be rebuilt: an input of a call is an error",
-    DeathCause.STRAYED: (
+    DeathCause.REPLAY_INPUT_FAILED: "{0.name} cannot be rebuilt: an input of a call is an error",
+    DeathCause.REPLAY_DIVERGED: (
         "{0.name} cannot be rebuilt: {0.detail} raised when it was repeated, which it had not"
         " done before: what it needs is gone, or it does not do the same every time"
     ),
@@ -122,8 +122,8 @@ def _lost(loss: errors.Loss, oid: bytes) -> RayError:
     why = LOSSES[loss.cause].format(loss)
     if loss.detail:
         why += f": {loss.detail}"
-    if loss.unmade is not None:
-        why += f", and {UNMADE[loss.unmade].format(loss)}"
+    if loss.refusal is not None:
+        why += f", and {REFUSALS[loss.refusal].format(loss)}"
     if loss.root is not None:
         why += f": {error_text(loss.root)}"
     lost = loss.object or oid

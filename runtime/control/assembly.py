@@ -75,6 +75,6 @@ def make_node(
     links = [chains[chain] for chain in sorted(chains)]
     if nodes:
         for link in links[1:]:
-            link.greet()
+            link.introduce()
         nodes[0].await_shards(lambda: not any(link.unconfirmed for link in links[1:]))
     return component, links, made[0]

@@ -72,8 +72,8 @@ def error_of(kind: type[Exception], ref: Any) -> Any:
 
 
 def test_an_actors_error_names_it() -> None:
-    actor, unmade = Actor.remote(), Actor.remote(True)
-    for one, failed in ((actor, False), (unmade, True)):
+    actor, refusal = Actor.remote(), Actor.remote(True)
+    for one, failed in ((actor, False), (refusal, True)):
         error = error_of(ActorDiedError, one.leave.remote())
         assert error.actor_id == one._actor_id.hex()
         assert error.error_msg == str(error) and "\0" not in str(error)
@@ -84,7 +84,7 @@ def test_an_actors_error_names_it() -> None:
 
 def test_an_actors_error_in_that_of_another_keeps_its_actor_to_itself() -> None:
     root = ActorDeath(DeathCause.KILLED, "Input", b"a" * 12)
-    error = exception_of(ActorDeath(DeathCause.NOT_REBUILT, "Actor", b"b" * 12, root=root))
+    error = exception_of(ActorDeath(DeathCause.REPLAY_INPUT_FAILED, "Actor", b"b" * 12, root=root))
     assert isinstance(error, ActorDiedError) and error.actor_id == (b"b" * 12).hex()
     assert str(error).endswith(": ActorDiedError: Input was killed by kill()")
 

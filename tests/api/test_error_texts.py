@@ -19,7 +19,7 @@ def fail() -> None:
 
 
 @ray.remote(num_cpus=0)
-class Unmade:
+class Refusal:
     def __init__(self) -> None:
         raise ValueError(NAME)
 
@@ -47,7 +47,7 @@ def test_a_tasks_error_is_its_own() -> None:
 
 def test_a_constructors_error_is_told() -> None:
     with pytest.raises(ray.exceptions.ActorDiedError, match=TOLD):
-        ray.get(Unmade.remote().method.remote(), timeout=LIMIT_S)
+        ray.get(Refusal.remote().method.remote(), timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize("leaves", [Leaves, LeavesAThread])

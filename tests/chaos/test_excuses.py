@@ -24,17 +24,17 @@ from raytwin.runtime.control.messages.errors import (
     GroupRemoved,
     Loss,
     LossCause,
+    Refusal,
     StoreFull,
-    Unmade,
     Unsendable,
     WorkerCrash,
 )
 
 PUT = bytes.fromhex("12" * 18)
-LOST_PUT = Loss(LossCause.NODE_DIED, 1, unmade=Unmade.PUT, object=PUT)
-LOST_ONCE = Loss(LossCause.NODE_DIED, 1, "", Unmade.NO_RETRIES, "k2r1", object=b"34")
+LOST_PUT = Loss(LossCause.NODE_DIED, 1, refusal=Refusal.PUT, object=PUT)
+LOST_ONCE = Loss(LossCause.NODE_DIED, 1, "", Refusal.NO_RETRIES, "k2r1", object=b"34")
 MISSING = Loss(LossCause.COPY_MISSING, 1, object=bytes(18))
-GONE_ON = Loss(LossCause.NODE_DIED, 1, "gone", Unmade.ACTOR_WENT_ON, object=PUT)
+GONE_ON = Loss(LossCause.NODE_DIED, 1, "gone", Refusal.ACTOR_WENT_ON, object=PUT)
 
 
 def judged(error: BaseException, kills: int, deaths: int, **more: Any) -> str:
@@ -61,14 +61,14 @@ def told(failure: Failure, kills: int, deaths: int, **more: Any) -> str:
         (LOST_PUT, 1, 0, False),
         (Loss(LossCause.RELEASED, object=PUT), 9, 9, False),
         (replace(LOST_PUT, object=bytes.fromhex("34" * 18)), 9, 9, False),
-        (Loss(LossCause.MAKER_DIED, unmade=Unmade.NO_RETRIES, task="k1r3"), 2, 2, False),
-        (Loss(LossCause.MAKER_DIED, unmade=Unmade.NO_RETRIES, task="k1r1"), 2, 1, True),
+        (Loss(LossCause.MAKER_DIED, refusal=Refusal.NO_RETRIES, task="k1r3"), 2, 2, False),
+        (Loss(LossCause.MAKER_DIED, refusal=Refusal.NO_RETRIES, task="k1r1"), 2, 1, True),
         (ActorDeath(DeathCause.NODE_DIED, "a3r1"), 2, 1, True),
         (ActorDeath(DeathCause.WORKER_DIED, "a3r1"), 1, 1, False),
         (ActorDeath(DeathCause.WORKER_DIED, "a3r-1"), 9, 9, False),
         (ActorDeath(DeathCause.NO_OWNER, "a3r1"), 9, 9, False),
-        (ActorDeath(DeathCause.NOT_REBUILT, "a3r1", root=LOST_PUT), 1, 1, True),
-        (ActorDeath(DeathCause.NOT_REBUILT, "a3r1"), 9, 9, False),
+        (ActorDeath(DeathCause.REPLAY_INPUT_FAILED, "a3r1", root=LOST_PUT), 1, 1, True),
+        (ActorDeath(DeathCause.REPLAY_INPUT_FAILED, "a3r1"), 9, 9, False),
         (ActorUnavailable("t7r2", b""), 3, 0, True),
         (ActorUnavailable("t7r2", b""), 2, 2, False),
         (Unsendable("RunTasks", "it is too long"), 9, 9, False),
@@ -94,9 +94,9 @@ def test_what_the_control_plane_has_not_said_is_not_legitimate(error: Exception)
 def test_only_what_a_dead_worker_owned_may_be_lost_with_it(
     array: str, cause: LossCause, ok: bool
 ) -> None:
-    for unmade in (None, Unmade.PUT):
-        lost = Loss(cause, unmade=unmade, object=PUT)
-        needs = Loss(LossCause.NODE_DIED, 1, "", Unmade.INPUT_LOST, "k3r-1", root=lost)
+    for refusal in (None, Refusal.PUT):
+        lost = Loss(cause, refusal=refusal, object=PUT)
+        needs = Loss(LossCause.NODE_DIED, 1, "", Refusal.INPUT_LOST, "k3r-1", root=lost)
         for failure in (lost, needs):
             assert (told(failure, 9, 0, owners={array: {"w"}}, dead_workers={"w"}) == "") == ok
 
@@ -106,25 +106,25 @@ def test_what_a_value_refers_to_is_not_lost_while_others_need_the_value() -> Non
 
 
 @pytest.mark.parametrize(
-    ("unmade", "task", "root", "kills", "deaths", "ok"),
+    ("refusal", "task", "root", "kills", "deaths", "ok"),
     [
-        (Unmade.NO_RETRIES, "k3r1", None, 2, 1, True),
-        (Unmade.NO_RETRIES, "k3r1", None, 1, 1, False),
-        (Unmade.NO_RETRIES, "k3r1", None, 2, 0, False),
-        (Unmade.NO_RETRIES, "k3r-1", None, 9, 9, False),
-        (Unmade.NOT_YIELDED, "k3r-1", None, 9, 9, False),
-        (Unmade.NOT_YIELDED, "k3r-1", Unsendable("RunTasks", ""), 9, 9, False),
-        (Unmade.NOT_YIELDED, "k3r-1", LOST_PUT, 1, 1, True),
-        (Unmade.INPUT_LOST, "k3r-1", LOST_PUT, 1, 1, True),
-        (Unmade.INPUT_LOST, "k3r-1", LOST_PUT, 1, 0, False),
-        (Unmade.INPUT_LOST, "k3r-1", LOST_ONCE, 2, 1, True),
-        (Unmade.INPUT_LOST, "k3r-1", LOST_ONCE, 1, 1, False),
+        (Refusal.NO_RETRIES, "k3r1", None, 2, 1, True),
+        (Refusal.NO_RETRIES, "k3r1", None, 1, 1, False),
+        (Refusal.NO_RETRIES, "k3r1", None, 2, 0, False),
+        (Refusal.NO_RETRIES, "k3r-1", None, 9, 9, False),
+        (Refusal.NOT_YIELDED, "k3r-1", None, 9, 9, False),
+        (Refusal.NOT_YIELDED, "k3r-1", Unsendable("RunTasks", ""), 9, 9, False),
+        (Refusal.NOT_YIELDED, "k3r-1", LOST_PUT, 1, 1, True),
+        (Refusal.INPUT_LOST, "k3r-1", LOST_PUT, 1, 1, True),
+        (Refusal.INPUT_LOST, "k3r-1", LOST_PUT, 1, 0, False),
+        (Refusal.INPUT_LOST, "k3r-1", LOST_ONCE, 2, 1, True),
+        (Refusal.INPUT_LOST, "k3r-1", LOST_ONCE, 1, 1, False),
     ],
 )
 def test_which_lost_results_are_legitimate(
-    unmade: Unmade, task: str, root: Failure | None, kills: int, deaths: int, ok: bool
+    refusal: Refusal, task: str, root: Failure | None, kills: int, deaths: int, ok: bool
 ) -> None:
-    loss = replace(MISSING, unmade=unmade, task=task, root=root)
+    loss = replace(MISSING, refusal=refusal, task=task, root=root)
     assert (told(loss, kills, deaths, puts={PUT.hex()}) == "") == ok
 
 
@@ -170,7 +170,7 @@ def test_an_item_is_lost_if_its_call_may_have_ended_without_effect(
 
 @pytest.mark.parametrize(("restarts", "ok"), [(-1, False), (3, True)])
 def test_of_an_actor_without_end_nothing_fails_that_its_calls_need(restarts: int, ok: bool) -> None:
-    death = ActorDeath(DeathCause.STRAYED, "a1r3", detail="t7r-1")
+    death = ActorDeath(DeathCause.REPLAY_DIVERGED, "a1r3", detail="t7r-1")
     assert (told(death, 9, 1, told={"t7r-1": Teller(1, restarts, -1)}) == "") == ok
 
 

@@ -43,7 +43,7 @@ def leftovers(world: World) -> dict[str, Any]:
         for actor in scheduler.actors.actors.values():
             look(f"{at}.actor", actor, "asked")
         submitter = scheduler.submitter
-        for route in (*submitter._routes.values(), *submitter._buried.values()):
+        for route in (*submitter._routes.values(), *submitter._dead_routes.values()):
             look(f"{at}.route", route, "waiting", "sent", "out")
         if scheduler.pool.free != scheduler.pool.total:
             found[f"{at}.pool"] = scheduler.pool.free
@@ -53,7 +53,7 @@ def leftovers(world: World) -> dict[str, Any]:
         look(f"{at}.results", objects.results, "_results", "_batches", "_failed", "_overlapping")
         look(
             f"{at}.memory", objects.memory, "_unsealed", "_stored", "_stored_of", "_pins",
-            "_doomed", "_lost", "_idle", "_claims", "_spilling", "on_disk", "requests",
+            "_released_pinned", "_lost", "_idle", "_claims", "_spilling", "on_disk", "requests",
             "stored_bytes", "_idle_bytes", "spilled_bytes",
         )  # fmt: skip
         look(f"{at}.pulls", objects.pulls, "_wanted", "wanted_of", "_fetching")

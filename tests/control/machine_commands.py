@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE
+from raytwin.runtime.control.core.addresses import WORKERS_PER_INCARNATION
 from raytwin.runtime.control.core.group_resources import demand_in
 from raytwin.runtime.control.core.ids import JOB_BYTES, array_id, object_id
 from raytwin.runtime.control.gcs.actor_table import ActorRow, ActorTable
@@ -123,7 +123,7 @@ class Commands:
                 NodeInfo(node, "host", 1, {"CPU": NODE_CPUS}, incarnation=life + 1)
             )
             return Frame(client, "gcs", [joins])
-        owner = f"driver:{node}.{max(0, life - 1) * WORKERS_PER_LIFE}"
+        owner = f"driver:{node}.{max(0, life - 1) * WORKERS_PER_INCARNATION}"
         kind = rng.random()
         if kind < 0.2:
             return Frame(client, "gcs", [self._actor_message(node, owner, gcs.actors)])

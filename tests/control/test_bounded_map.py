@@ -70,7 +70,7 @@ def test_the_table_of_jobs_forgets_those_that_ended_long_ago(
 
 
 def test_a_node_asks_again_for_an_actor_that_died_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_submitter, "BURIED_MAX", 4)
+    monkeypatch.setattr(call_submitter, "DEAD_ROUTES_MAX", 4)
 
     def ignore(*_: object) -> None:
         pass

@@ -58,12 +58,12 @@ def told(node: Node, to: str) -> list[bytes]:
 
 def test_there_is_one_for_each_node_but_that_of_the_owner() -> None:
     replies = ReplyCache()
-    replies.called_again(b"c", "worker:1.1", "worker:1.2")
+    replies.add_waiter(b"c", "worker:1.1", "worker:1.2")
     assert not replies.has_waiters
-    replies.called_again(b"c", "worker:1.2", "worker:2.1")
-    replies.called_again(b"c", "worker:2.1", "worker:3.1")
+    replies.add_waiter(b"c", "worker:1.2", "worker:2.1")
+    replies.add_waiter(b"c", "worker:2.1", "worker:3.1")
     assert replies.waiters(b"c") == ["worker:1.2", "worker:2.1"] and replies.waiters(b"d") == []
-    replies.called_again(b"c", "worker:3.1", "worker:1.3")
+    replies.add_waiter(b"c", "worker:3.1", "worker:1.3")
     assert replies.take_waiters(b"c") == ["worker:2.1", "worker:3.1"]
     assert replies.take_waiters(b"c") == [] and not replies.has_waiters
 

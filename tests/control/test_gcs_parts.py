@@ -17,7 +17,13 @@ from raytwin.runtime.control.gcs.array_row import ArrayRow, Done
 from raytwin.runtime.control.gcs.array_store import LOST_S
 from raytwin.runtime.control.gcs.event_log import EVENTS_MAX
 from raytwin.runtime.control.gcs.gcs import Gcs
-from raytwin.runtime.control.gcs.lineage import SPEC_BYTES, Lineage, placed_again, recipe, refusal
+from raytwin.runtime.control.gcs.lineage import (
+    SPEC_BYTES,
+    Lineage,
+    last_spec,
+    refusal,
+    resubmission,
+)
 from raytwin.runtime.control.gcs.node_table import FailureDetector
 from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.messages import (
@@ -32,7 +38,7 @@ from raytwin.runtime.control.messages import (
     RegisterNode,
     TaskUpdates,
 )
-from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Refusal
 from tests.control.alone import Alone, array, spec
 from tests.control.world import World
 
@@ -185,16 +191,16 @@ def test_what_is_outstanding_of_a_freed_array_that_runs_twice_on_one_node() -> N
 
 def test_a_lost_value_is_found_where_it_was_made_again() -> None:
     row = ArrayRow()
-    again = placed_again(spec(1, 0, 10), 3, 2, "driver:0.0")
+    again = resubmission(spec(1, 0, 10), 3, 2, "driver:0.0")
     assert (again.start, again.count, again.retries, attempt_of(again)) == (3, 2, 2, 1)
     row.accept(spec(1, 0, 10), 1)
     for index in range(10):
         done(row, index, 1, 1, 500)
     row.lose_node(1, BURNT)
-    assert recipe(row, 3) is recipe(row, 9) is not None
+    assert last_spec(row, 3) is last_spec(row, 9) is not None
     assert not row.pending(3, {2})
     row.accept(again, 2)
-    assert recipe(row, 3) is again and recipe(row, 5) is not again
+    assert last_spec(row, 3) is again and last_spec(row, 5) is not again
     assert row.pending(3, {2}) and not row.pending(5, {2})
     done(row, 3, 2, 2)
     assert not row.overlaps and not row.pending(3, {2})
@@ -203,7 +209,7 @@ def test_a_lost_value_is_found_where_it_was_made_again() -> None:
         assert found is not None and found.nodes == nodes
     # A living node that does not have it after all.
     row.lose_object(object_id(array(1), 3, 0), 2, Loss(LossCause.COPY_MISSING, 2))
-    assert not row.pending(3, {2}) and recipe(row, 3) is not None
+    assert not row.pending(3, {2}) and last_spec(row, 3) is not None
     assert row.outstanding() == {}
 
 
@@ -337,26 +343,26 @@ def test_lineage_books() -> None:
     for number in range(1, 6):
         lineage.keep(array(number), rows[number])
     dropped = []
-    for oldest in lineage.overweight():
+    for oldest in lineage.over_limit():
         dropped.append(oldest)
-        lineage.unkeep(oldest)
+        lineage.end_keep(oldest)
     # Two are over the limit, and some room is made besides.
     assert dropped == [array(1), array(2), array(3)]
     lineage.need(array(3), rows[3])
     assert lineage.needed == {array(2): {array(3)}}
-    assert lineage.unneed(array(3), rows[3]) == [array(2)] and not lineage.needed
-    assert lineage.unuse(array(0), array(5)) and array(5) not in lineage.uses
+    assert lineage.end_need(array(3), rows[3]) == [array(2)] and not lineage.needed
+    assert lineage.end_use(array(0), array(5)) and array(5) not in lineage.uses
 
 
 def test_why_a_value_cannot_be_made_again() -> None:
     row = ArrayRow()
-    assert refusal(row, None, BURNT) == replace(BURNT, unmade=Unmade.NO_RECORD)
-    used_up = replace(BURNT, unmade=Unmade.NO_RETRIES, task="task1")
+    assert refusal(row, None, BURNT) == replace(BURNT, refusal=Refusal.NO_RECORD)
+    used_up = replace(BURNT, refusal=Refusal.NO_RETRIES, task="task1")
     assert refusal(row, spec(1, retries=0), BURNT) == used_up
     assert refusal(row, spec(1, retries=-1), BURNT) is None
-    assert placed_again(spec(1, retries=-1), 0, 1, "").retries == -1
+    assert resubmission(spec(1, retries=-1), 0, 1, "").retries == -1
     row.put = True
-    assert refusal(row, None, BURNT) == replace(BURNT, unmade=Unmade.PUT)
+    assert refusal(row, None, BURNT) == replace(BURNT, refusal=Refusal.PUT)
 
 
 @pytest.mark.parametrize("how", ["its node died", "released first", "made again"])
@@ -372,7 +378,7 @@ def test_who_asks_for_what_the_gcs_never_heard_of_is_told(how: str) -> None:
     # An actor that replays the call for ever, since it waits for what was released, must not be
     # waited for.
     until_s = {"made again": 5.0, "released first": float("inf")}.get(how, 0.0)
-    gcs.actors.remakes = lambda call: ctx.time_s < until_s
+    gcs.actors.may_replay = lambda call: ctx.time_s < until_s
     gcs.handle("node:0", LocateObjects([oid]))
     ctx.pass_time(4.5)
     told = [location for m in ctx.take(ObjectLocations) for location in m.locations]

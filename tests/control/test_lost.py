@@ -8,11 +8,11 @@ import pytest
 
 from raytwin.runtime.api.exceptions import ObjectLostError, OwnerDiedError
 from raytwin.runtime.api.failures import exception_of
-from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade, pack, unpack
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Refusal, pack, unpack
 
 OID = bytes(range(18))
 LOST = f"object {OID.hex()} is lost: "
-PUT = Loss(LossCause.OWNER_DIED, unmade=Unmade.PUT, object=bytes(18))
+PUT = Loss(LossCause.OWNER_DIED, refusal=Refusal.PUT, object=bytes(18))
 
 
 @pytest.mark.parametrize(
@@ -20,27 +20,27 @@ PUT = Loss(LossCause.OWNER_DIED, unmade=Unmade.PUT, object=bytes(18))
     [
         (Loss(LossCause.OWNER_DIED), OwnerDiedError, "its owner has died"),
         (
-            Loss(LossCause.OWNER_DIED, unmade=Unmade.PUT),
+            Loss(LossCause.OWNER_DIED, refusal=Refusal.PUT),
             OwnerDiedError,
             "its owner has died, and it was put, so no task makes it again",
         ),
         (
-            Loss(LossCause.OWNER_DIED, unmade=Unmade.ACTOR_WENT_ON),
+            Loss(LossCause.OWNER_DIED, refusal=Refusal.ACTOR_WENT_ON),
             OwnerDiedError,
             "its owner has died, and the actor that made it has gone on since",
         ),
         (
-            Loss(LossCause.RELEASED, unmade=Unmade.NO_RECORD),
+            Loss(LossCause.RELEASED, refusal=Refusal.NO_RECORD),
             ObjectLostError,
             "its owner has died or released it, and the record of its task is gone",
         ),
         (
-            Loss(LossCause.NODE_DIED, 1, "no heartbeat", Unmade.NO_RETRIES, "f"),
+            Loss(LossCause.NODE_DIED, 1, "no heartbeat", Refusal.NO_RETRIES, "f"),
             ObjectLostError,
             "the only copy was on node 1, which died: no heartbeat, and f has no retries left",
         ),
         (
-            Loss(LossCause.NODE_DIED, 1, "gone", Unmade.INPUT_LOST, "f", root=PUT),
+            Loss(LossCause.NODE_DIED, 1, "gone", Refusal.INPUT_LOST, "f", root=PUT),
             ObjectLostError,
             "the only copy was on node 1, which died: gone, and f needs an input that is lost:"
             f" OwnerDiedError: object {bytes(18).hex()} is lost: its owner has died, and it was"
@@ -61,12 +61,12 @@ def test_the_owners_death_alone_makes_it_an_owner_died_error(
 
 
 @pytest.mark.parametrize("cause", LossCause)
-@pytest.mark.parametrize("unmade", [None, *Unmade])
-def test_every_cause_has_its_words(cause: LossCause, unmade: Unmade | None) -> None:
-    error = exception_of(Loss(cause, 7, "detail", unmade, "f"), OID)
+@pytest.mark.parametrize("refusal", [None, *Refusal])
+def test_every_cause_has_its_words(cause: LossCause, refusal: Refusal | None) -> None:
+    error = exception_of(Loss(cause, 7, "detail", refusal, "f"), OID)
     assert str(error).startswith(LOST) and "detail" in str(error)
 
 
 def test_what_a_task_was_to_make_is_called_by_its_name() -> None:
-    loss = Loss(LossCause.MAKER_DIED, unmade=Unmade.NO_RETRIES, task="f")
+    loss = Loss(LossCause.MAKER_DIED, refusal=Refusal.NO_RETRIES, task="f")
     assert str(exception_of(loss)).startswith("what f made is lost: ")

@@ -15,7 +15,7 @@ from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import STREAM_BASE, object_id
 from raytwin.runtime.control.gcs.array_store import LOST_S
 from raytwin.runtime.control.gcs.gcs import Gcs
-from raytwin.runtime.control.gcs.lineage import placed_again, refusal
+from raytwin.runtime.control.gcs.lineage import refusal, resubmission
 from raytwin.runtime.control.messages import (
     FreeObjects,
     LocateObjects,
@@ -32,10 +32,10 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
     TaskUpdates,
 )
-from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Refusal
 from tests.control.alone import Alone, array, spec
 
-LOST = Loss(LossCause.FREED, unmade=Unmade.PUT, object=bytes(18))
+LOST = Loss(LossCause.FREED, refusal=Refusal.PUT, object=bytes(18))
 
 
 def oid(number: int, index: int = 0) -> bytes:
@@ -107,7 +107,7 @@ def test_who_asks_for_a_put_that_was_let_go_of_does_not_wait_for_time_to_pass() 
     for node in (0, 1, 3):
         table.gcs.handle(f"node:{node}", OwnersFound(node, [], [array(1)]))
     [location] = table.told()
-    assert location.lost == Loss(LossCause.RELEASED, unmade=Unmade.PUT)
+    assert location.lost == Loss(LossCause.RELEASED, refusal=Refusal.PUT)
 
 
 def test_a_put_that_has_an_owner_again_is_awaited() -> None:
@@ -142,12 +142,12 @@ def test_a_run_that_lacked_an_input_is_the_last_and_its_cause_is_what_is_said() 
     assert table.placed() == []
     [location] = table.told()
     lost = location.lost
-    assert (lost.unmade, lost.task, lost.root) == (Unmade.INPUT_LOST, "task2", LOST)
+    assert (lost.refusal, lost.task, lost.root) == (Refusal.INPUT_LOST, "task2", LOST)
     # In a long chain of such errors each says where it began, and no more.
     table.gcs.arrays[array(4)].unreconstructable = replace(lost, object=oid(2))
     burnt = Loss(LossCause.NODE_DIED, 1, "it burnt")
     why = refusal(table.gcs.arrays[array(4)], spec(4), burnt)
-    assert why == replace(burnt, unmade=Unmade.INPUT_LOST, task="task4", root=LOST)
+    assert why == replace(burnt, refusal=Refusal.INPUT_LOST, task="task4", root=LOST)
 
 
 def test_what_lacked_an_input_is_made_when_its_owners_task_has_run_again() -> None:
@@ -187,7 +187,7 @@ def test_a_small_value_of_an_unknown_actor_that_was_let_go_of_is_lost() -> None:
     table.news(2, added=table.placed())
     table.ask(oid(1), node=2)
     [location] = table.told()
-    assert location.lost == Loss(LossCause.RELEASED, unmade=Unmade.ACTOR_WENT_ON)
+    assert location.lost == Loss(LossCause.RELEASED, refusal=Refusal.ACTOR_WENT_ON)
 
 
 def test_who_runs_again_hears_that_an_actor_had_made_what_its_earlier_run_let_go_of() -> None:
@@ -201,7 +201,7 @@ def test_who_runs_again_hears_that_an_actor_had_made_what_its_earlier_run_let_go
     for node in (0, 2, 3):
         table.gcs.handle(f"node:{node}", OwnersFound(node, [], [array(1)]))
     [location] = table.told()
-    assert location.lost == Loss(LossCause.RELEASED, unmade=Unmade.ACTOR_WENT_ON)
+    assert location.lost == Loss(LossCause.RELEASED, refusal=Refusal.ACTOR_WENT_ON)
 
 
 def test_who_fetches_in_vain_hears_that_an_actor_had_made_what_nobody_has_told_of() -> None:
@@ -209,7 +209,7 @@ def test_who_fetches_in_vain_hears_that_an_actor_had_made_what_nobody_has_told_o
     table = Table()
     table.gcs.handle("node:0", ObjectsMissing(1, [oid(1)]))
     rebuilt = False
-    table.gcs.actors.remakes = lambda array: not rebuilt
+    table.gcs.actors.may_replay = lambda array: not rebuilt
     table.ask(oid(1), node=0)
     table.ctx.pass_time(LOST_S)
     for node in range(4):
@@ -219,7 +219,7 @@ def test_who_fetches_in_vain_hears_that_an_actor_had_made_what_nobody_has_told_o
     rebuilt = True
     table.ctx.pass_time(LOST_S)
     [location] = table.told()
-    assert location.lost == Loss(LossCause.COPY_MISSING, 1, unmade=Unmade.ACTOR_WENT_ON)
+    assert location.lost == Loss(LossCause.COPY_MISSING, 1, refusal=Refusal.ACTOR_WENT_ON)
 
 
 # -- items of streams --------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_who_asks_for_an_item_that_was_not_yielded_again_learns_who_knows_why() 
     [again] = table.placed()
     table.news(2, added=[again], done=[(array(1), 0, 1, ())])
     [location] = table.told()
-    assert (location.lost.unmade, location.lost.task) == (Unmade.NOT_YIELDED, "task1")
+    assert (location.lost.refusal, location.lost.task) == (Refusal.NOT_YIELDED, "task1")
     assert location.ended == 2
 
 
@@ -294,7 +294,7 @@ def test_each_fault_while_it_is_made_for_others_costs_one() -> None:
     assert table.placed() == []
     [location] = table.told()
     assert (location.lost.cause, location.lost.detail) == (LossCause.MAKER_DIED, "it burnt")
-    assert (location.lost.unmade, location.lost.task) == (Unmade.NO_RETRIES, "task1")
+    assert (location.lost.refusal, location.lost.task) == (Refusal.NO_RETRIES, "task1")
 
 
 def test_its_owners_node_has_let_go_of_what_it_does_not_have() -> None:
@@ -315,7 +315,7 @@ def test_who_may_run_once_more_for_others(retries: int, attempt: int, may: bool)
     freed = Loss(LossCause.FREED)
     assert (refusal(row, task, freed, freed=True) is None) == may
     if may:
-        assert placed_again(task, 0, 1, "", freed=True).retries == retries
+        assert resubmission(task, 0, 1, "", freed=True).retries == retries
 
 
 # -- what is inside of values ------------------------------------------------------

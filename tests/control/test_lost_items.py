@@ -132,7 +132,7 @@ def test_it_is_lost_when_nobody_is_left_to_know_of_it() -> None:
 def test_it_is_not_while_an_actor_is_rebuilt_that_yields_it_again() -> None:
     table = Table()
     rebuilt = [array(1)]
-    table.gcs.actors.remakes = rebuilt.__contains__
+    table.gcs.actors.may_replay = rebuilt.__contains__
     table.kill(1)
     ended(table)
     table.ask(ITEM, node=0)

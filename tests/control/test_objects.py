@@ -26,8 +26,8 @@ from raytwin.runtime.control.messages.errors import (
     FullCause,
     Loss,
     LossCause,
+    Refusal,
     StoreFull,
-    Unmade,
     WorkerCrash,
     pack,
     unpack,
@@ -38,7 +38,7 @@ from tests.control.alone import Alone, array, result
 
 LOST = pack(Loss(LossCause.RELEASED))
 CRASHED = pack(WorkerCrash("task"))
-NOT_YIELDED = Loss(LossCause.UNREPORTED, unmade=Unmade.NOT_YIELDED, task="t")
+NOT_YIELDED = Loss(LossCause.UNREPORTED, refusal=Refusal.NOT_YIELDED, task="t")
 OID = object_id(array(1), 0, 0)
 
 
@@ -114,13 +114,13 @@ def test_an_error_of_a_second_run_does_not_stand_for_the_value_of_the_first() ->
     objects.owners.own(array(1), "driver:0.0")
     error = result(1, 0, 2, status=SYSTEM_ERROR, payload=LOST, node=2)
     objects.add(result(1, 0, payload=b"small", node=1))
-    assert not objects.results.outdoes(error)
+    assert not objects.results.is_obsolete_error(error)
     objects.add(result(1, 1, size=500, node=3))
-    assert objects.results.outdoes(error)
+    assert objects.results.is_obsolete_error(error)
     objects.on_node_changed(3, alive=False)
-    assert not objects.results.outdoes(error)
+    assert not objects.results.is_obsolete_error(error)
     objects.on_node_changed(3, alive=True)
-    assert not objects.results.outdoes(error), "it has come back without the value"
+    assert not objects.results.is_obsolete_error(error), "it has come back without the value"
 
 
 def test_an_error_that_was_told_stays() -> None:
@@ -290,10 +290,10 @@ def test_an_error_that_a_second_run_raised_does_not_stand_for_the_value_of_the_f
     """Its parent had run twice, and the first of them had let go of what the second run read."""
     objects = Objects()
     raised = result(1, 0, status=USER_ERROR, payload=b"oh", node=2)
-    assert not objects.results.outdoes(raised)
+    assert not objects.results.is_obsolete_error(raised)
     objects.add(result(1, 0, payload=b"small", node=1))
-    assert objects.results.outdoes(raised)
-    assert not objects.results.outdoes(result(1, 0, payload=b"small", node=2))
+    assert objects.results.is_obsolete_error(raised)
+    assert not objects.results.is_obsolete_error(result(1, 0, payload=b"small", node=2))
 
 
 def test_a_streams_own_error_is_why_later_items_are_lost() -> None:
@@ -313,7 +313,7 @@ def test_what_a_stream_has_yielded_is_not_hidden_by_its_end() -> None:
     item = object_id(array(1), STREAM_BASE, 0)
     objects.ask(item)
     objects.pulls.on_location(
-        Location(item, (), 0, lost=Loss(LossCause.UNREPORTED, unmade=Unmade.NO_RETRIES, task="t"))
+        Location(item, (), 0, lost=Loss(LossCause.UNREPORTED, refusal=Refusal.NO_RETRIES, task="t"))
     )
     assert objects.told[0].status == SYSTEM_ERROR
     objects = Objects()

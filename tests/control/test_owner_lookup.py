@@ -21,13 +21,13 @@ from raytwin.runtime.control.messages import (
     TaskResults,
     TaskUpdates,
 )
-from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Refusal
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, Node
 from tests.control.test_lost_inputs import Table, oid
 from tests.control.test_stream_replies import call
 
-UNREPORTED = Loss(LossCause.UNREPORTED, unmade=Unmade.ACTOR_WENT_ON)
+UNREPORTED = Loss(LossCause.UNREPORTED, refusal=Refusal.ACTOR_WENT_ON)
 LARGE, SMALL = object_id(array(1), 0, 0), object_id(array(1), 0, 1)
 
 
@@ -152,7 +152,7 @@ def test_of_a_job_that_is_over_no_row_is_made() -> None:
 def test_the_large_one_is_awaited_while_an_actor_makes_it_again() -> None:
     table, node = half_gone()
     rebuilt = [array(1)]
-    table.gcs.actors.remakes = rebuilt.__contains__
+    table.gcs.actors.may_replay = rebuilt.__contains__
     answers(table, node)
     assert [each.object for each in table.told()] == [SMALL]
     table.ctx.pass_time(10 * LOST_S)
@@ -171,7 +171,7 @@ def test_the_large_one_is_awaited_while_an_actor_makes_it_again() -> None:
 def test_it_is_lost_when_the_actor_does_not_make_it_again() -> None:
     table, node = half_gone()
     rebuilt = [array(1)]
-    table.gcs.actors.remakes = rebuilt.__contains__
+    table.gcs.actors.may_replay = rebuilt.__contains__
     answers(table, node)
     assert [each.object for each in table.told()] == [SMALL]
     rebuilt.clear()

@@ -7,7 +7,7 @@ cause, never by its text:
 ==================== ===================================================================
 WorkerCrash          names a task of r retries, and the plan made at least r + 1 kills
 Loss                 a node died before, and one of these holds: the object was put
-                     (`Unmade.PUT`); it needs a lost input (``INPUT_LOST``) or was to be
+                     (`Refusal.PUT`); it needs a lost input (``INPUT_LOST``) or was to be
                      yielded by a task that does (``NOT_YIELDED``), and the root of the
                      failure is legitimate; an actor's call made it, and the actor takes
                      checkpoints or has died (``ACTOR_WENT_ON``); or the failure names a
@@ -20,8 +20,8 @@ ActorDeath           `DeathCause.WORKER_DIED`, ``NODE_DIED``: the actor has r re
                      ``KILLED``: the program killed the actor for good, or the same.
                      ``EXITED``: the actor was to leave, and there were kills: without
                      them all calls before the last are answered.
-                     ``STRAYED``: the actor may fail under faults. ``NOT_REBUILT``: the
-                     root failure is legitimate
+                     ``REPLAY_DIVERGED``: the actor may fail under faults.
+                     ``REPLAY_INPUT_FAILED``: the root failure is legitimate
 ActorUnavailable     names a call of r retries, and at least r + 1 kills came before
 GroupRemoved         names a task and its placement group, which the program has removed
 StoreFull            `FullCause.IN_USE`, and the case has small stores
@@ -51,8 +51,8 @@ from raytwin.runtime.control.messages.errors import (
     GroupRemoved,
     Loss,
     LossCause,
+    Refusal,
     StoreFull,
-    Unmade,
     WorkerCrash,
 )
 
@@ -120,11 +120,11 @@ class Oracle:
                 return "" if may else "calls before the last one are answered"
             case DeathCause.WORKER_DIED | DeathCause.NODE_DIED:
                 return self._judge_ended(name, name, ends)
-            case DeathCause.STRAYED:
+            case DeathCause.REPLAY_DIVERGED:
                 teller = self.history.told.get(death.detail)
                 may = teller is not None and not teller.exact and self.kills
                 return "" if may else "its calls do the same every time"
-            case DeathCause.NOT_REBUILT if death.root is not None:
+            case DeathCause.REPLAY_INPUT_FAILED if death.root is not None:
                 return self._judge(death.root, ends)
         return "nothing has ended it"
 
@@ -138,7 +138,9 @@ class Oracle:
         return _too_few(self.kills, name) if name.startswith("k") else "it does not name its task"
 
     def _judge_loss(self, loss: Loss, ends: list[tuple[End, str]]) -> str:
-        if loss.unmade in (Unmade.INPUT_LOST, Unmade.NOT_YIELDED) and isinstance(loss.root, Loss):
+        if loss.refusal in (Refusal.INPUT_LOST, Refusal.NOT_YIELDED) and isinstance(
+            loss.root, Loss
+        ):
             return self._judge(loss.root, ends)
         lost = loss.object.hex()
         owners = self.history.owners.get(lost[:ARRAY_DIGITS], ())
@@ -149,9 +151,9 @@ class Oracle:
             return "" if teller is not None and self.kills else "no call was made again"
         if not self.deaths:
             return "no node died"
-        if loss.unmade is Unmade.PUT and lost in self.history.puts:
+        if loss.refusal is Refusal.PUT and lost in self.history.puts:
             return ""
-        if loss.unmade is Unmade.ACTOR_WENT_ON:
+        if loss.refusal is Refusal.ACTOR_WENT_ON:
             if self._may_go_on(teller):
                 return ""
             if teller is None or not isinstance(loss.root, ActorUnavailable):

@@ -150,7 +150,7 @@ class ReplyCache:
             self._nbytes -= oldest.nbytes
             oldest.nbytes, oldest.reply, oldest.items = 0, None, None
 
-    def called_again(self, call: bytes, before: str, now: str) -> None:
+    def add_waiter(self, call: bytes, before: str, now: str) -> None:
         """Client `now` owns the reply to a call; client `before` still waits for it."""
         if node_of(before) != node_of(now):
             waiters = self._waiters.setdefault(call, {})
@@ -213,7 +213,7 @@ class ActorRecord:
         self.checkpoint = RestoreActor(b"", 0)
         self.lineage: list[CallRecord] = []
         """Calls to replay, until the constructor has run."""
-        self.lineage_here = info.incarnation == 0
+        self.has_lineage = info.incarnation == 0
         """Whether the checkpoint and all of the lineage have arrived."""
         self.asked: list[TaskSpec] = []
         """Repeated calls, to be answered once they are replayed, if the lineage contains them."""
@@ -223,7 +223,7 @@ class ActorRecord:
         """The number of calls that this incarnation replays, or has replayed."""
         self.to_replay: deque[CallRecord] = deque()
         """Calls of a concurrent actor whose replay has not begun."""
-        self.patience: Timer | None = None
+        self.replay_timer: Timer | None = None
         """Starts the next replay if the current one takes too long."""
 
     def death(self, why: ActorDeath) -> ActorDeath:

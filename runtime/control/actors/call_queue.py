@@ -124,7 +124,7 @@ class CallQueue:
         The queue of the old caller becomes the queue of the new one, which repeats all its calls.
         """
         self._withdraw(old)
-        actor.replies.called_again(spec.array, old.spec.owner, spec.owner)
+        actor.replies.add_waiter(spec.array, old.spec.owner, spec.owner)
         call = actor.waiting[spec.array] = QueuedCall(spec, spec.owner)
         calls = actor.callers[old.caller]
         calls[calls.index(old)] = call
@@ -225,7 +225,7 @@ class CallQueue:
     def _input_failed(self, actor: ActorRecord, spec: TaskSpec, error: ObjectValue) -> None:
         if spec.array in actor.replaying:
             root = unpack(error.payload) if error.status == SYSTEM_ERROR else None
-            self._replay_failed(actor, ActorDeath(DeathCause.NOT_REBUILT, root=root))
+            self._replay_failed(actor, ActorDeath(DeathCause.REPLAY_INPUT_FAILED, root=root))
             return
         end = RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns)
         self.finish(actor, end, spec.owner, b"")
@@ -448,7 +448,7 @@ class CallQueue:
             gone = lost(end, item_id(call, 0), self._node)
             self._services.results.finish_call(gone, spec.owner)
             return True
-        actor.replies.called_again(call, before, spec.owner)
+        actor.replies.add_waiter(call, before, spec.owner)
         if held is not None:
             held.owner = spec.owner
         elif running is not None:

@@ -47,7 +47,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import ActorUnavailable, Failure
 
-BURIED_MAX = 65_536
+DEAD_ROUTES_MAX = 65_536
 """How many dead actors a node remembers, at most; it asks the GCS again about others."""
 
 
@@ -135,8 +135,8 @@ class CallSubmitter:
         self._dead = dead
         """Called with an actor that is dead, and the reason."""
         self._routes: dict[bytes, CallRoute] = {}
-        """By actor, except those in `_buried`."""
-        self._buried: BoundedMap[bytes, CallRoute] = BoundedMap(BURIED_MAX)
+        """By actor, except those in `_dead_routes`."""
+        self._dead_routes: BoundedMap[bytes, CallRoute] = BoundedMap(DEAD_ROUTES_MAX)
         """By actor: dead ones that have sent all replies."""
         self._under_way: dict[bytes, CallRoute] = {}
         """By call."""
@@ -191,7 +191,7 @@ class CallSubmitter:
 
     def watch(self, actor: bytes) -> CallRoute:
         """Subscribe to an actor's changes at the GCS; return its route."""
-        route = self._routes.get(actor) or self._buried.get(actor)
+        route = self._routes.get(actor) or self._dead_routes.get(actor)
         if route is None:
             route = self._routes[actor] = CallRoute(actor)
             self.unwatched.append(actor)
@@ -199,7 +199,7 @@ class CallSubmitter:
 
     def created(self, actor: bytes) -> None:
         """A client of this node creates the actor, maybe again: subscribe to its changes."""
-        self._buried.pop(actor, None)
+        self._dead_routes.pop(actor, None)
         if self.watch(actor).state == ALIVE:
             self.on_alive(actor)
 
@@ -279,7 +279,7 @@ class CallSubmitter:
 
     def on_changed(self, message: ActorChanged) -> None:
         """The GCS reports that an actor is alive, starts, or is dead."""
-        route = self._routes.get(message.actor) or self._buried.get(message.actor)
+        route = self._routes.get(message.actor) or self._dead_routes.get(message.actor)
         if route is None:
             return
         if route.state == DEAD:
@@ -302,7 +302,7 @@ class CallSubmitter:
                 self._draining[route.actor] = route
                 self._ctx.send(f"node:{route.node}", DrainCalls(route.actor, route.incarnation))
             else:
-                self._bury(route)
+                self._retire(route)
         elif route.state == ALIVE and anew:
             route.node, route.incarnation = message.node, message.incarnation
             route.logged = message.logged
@@ -352,7 +352,7 @@ class CallSubmitter:
         """A dead actor's node has sent all replies."""
         route = self._draining.pop(actor, None)
         if route is not None:
-            self._bury(route)
+            self._retire(route)
 
     def on_node_changed(self, node: int, alive: bool) -> None:
         """A dead node sends no more replies of dead actors."""
@@ -413,14 +413,14 @@ class CallSubmitter:
         for spec in waiting:
             self._send(route, spec)
 
-    def _bury(self, route: CallRoute) -> None:
+    def _retire(self, route: CallRoute) -> None:
         ended = [*route.sent.values(), *route.waiting]
         route.sent, route.waiting, route.out = {}, [], []
         route.asked, route.cancelled = set(), []
         for spec in ended:
             self._under_way.pop(spec.array, None)
             self._end(spec, route.reason)
-        self._buried[route.actor] = self._routes.pop(route.actor)
+        self._dead_routes[route.actor] = self._routes.pop(route.actor)
         assert route.reason is not None
         self._dead(route.actor, route.reason)
 

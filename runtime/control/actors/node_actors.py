@@ -113,7 +113,7 @@ class NodeActors:
             self._drop(known, "it was started elsewhere", again=True)
         actor = self.actors[spec.array] = ActorRecord(spec, info)
         self._services.pool.reserve(spec.demand)
-        if not actor.lineage_here:
+        if not actor.has_lineage:
             self._ctx.send("gcs", FetchLineage(actor.id, actor.incarnation))
         return True
 
@@ -167,13 +167,13 @@ class NodeActors:
         assert worker is not None
         values = self._services.inputs.take(actor.spec, worker.address)
         if values is not None:
-            self._services.leases.teach(worker, actor.spec.function)
+            self._services.leases.send_function(worker, actor.spec.function)
             self._ctx.send(worker.address, RunTasks([Assignment(actor.spec, values)]))
 
     def _on_created(self, actor: ActorRecord, result: RangeResult) -> None:
         owner = actor.spec.owner
         if result.status != OK:
-            why = self._why_unmade(actor, result)
+            why = self._creation_failure(actor, result)
             self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, why, True))
             self._services.results.finish_call(result, owner)
             self._drop(actor, "its constructor failed")
@@ -183,7 +183,7 @@ class NodeActors:
         self.reconstruction.restore(actor)
 
     @staticmethod
-    def _why_unmade(actor: ActorRecord, result: RangeResult) -> Failure:
+    def _creation_failure(actor: ActorRecord, result: RangeResult) -> Failure:
         if result.status == USER_ERROR:
             # An argument's error: errors of the constructor itself are system errors.
             return actor.death(ActorDeath(DeathCause.ARGUMENT_RAISED))
@@ -322,7 +322,7 @@ class NodeActors:
         actor = self._of_worker(worker)
         if actor is not None:
             actor.leaving = message.reason
-            self._leaves(worker)
+            self._kill_if_late(worker)
 
     def _has_left(self, actor: ActorRecord) -> None:
         """The worker of an actor that exited has ended."""
@@ -336,7 +336,7 @@ class NodeActors:
         actor = self.actors.get(message.actor)
         if actor is not None and actor.incarnation <= message.incarnation:
             if message.graceful and actor.state is ActorState.ALIVE:
-                self._dismiss(actor)
+                self._end_gracefully(actor)
             else:
                 self._drop(actor, "it was stopped", message.again)
         ended = self.calls.take_ended(message.actor, message.incarnation)
@@ -362,15 +362,15 @@ class NodeActors:
             worker.restarts = again
             self._services.end_worker(worker, reason)
 
-    def _dismiss(self, actor: ActorRecord) -> None:
+    def _end_gracefully(self, actor: ActorRecord) -> None:
         """End an actor to which no client has a handle, after the calls that run."""
         worker = actor.worker
         assert worker is not None, "it is alive"
         self._forget(actor)
         self._ctx.send(worker.address, Exit())
-        self._leaves(worker)
+        self._kill_if_late(worker)
 
-    def _leaves(self, worker: Worker) -> None:
+    def _kill_if_late(self, worker: Worker) -> None:
         """Kill a worker that should end by itself, if that takes too long."""
         limit_s = self._services.config.actor_end_s
 

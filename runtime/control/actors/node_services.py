@@ -41,7 +41,7 @@ class Workers(Protocol):
     def workers(self) -> Mapping[str, Worker]:
         """The living workers, by address."""
 
-    def teach(self, worker: Worker, function: bytes) -> None:
+    def send_function(self, worker: Worker, function: bytes) -> None:
         """Send a worker a function or class, unless it has it."""
 
 

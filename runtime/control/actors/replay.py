@@ -41,7 +41,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 
-REPLAY_PATIENCE_S = 1.0
+REPLAY_DELAY_S = 1.0
 """How long a replayed call of a concurrent actor may delay the next one."""
 
 
@@ -65,7 +65,7 @@ class ActorReconstruction:
 
     def on_lineage(self, actor: ActorRecord, message: ActorLineage) -> None:
         """Take a part of an actor's checkpoint and lineage."""
-        if actor.lineage_here:
+        if actor.has_lineage:
             return
         if message.checkpoint:
             actor.checkpoint = RestoreActor(message.checkpoint, message.upto)
@@ -75,8 +75,8 @@ class ActorReconstruction:
         for record in message.calls:
             actor.replaying[record.task.array] = record.result
             actor.lineage.append(record)
-        actor.lineage_here = not message.more
-        if actor.lineage_here:
+        actor.has_lineage = not message.more
+        if actor.has_lineage:
             asked, actor.asked = actor.asked, []
             for spec in asked:
                 self.ask(actor, spec)
@@ -84,14 +84,14 @@ class ActorReconstruction:
 
     def ask(self, actor: ActorRecord, spec: TaskSpec) -> None:
         """A caller asks for the reply to a call that may be in the lineage."""
-        if not actor.lineage_here or spec.array in actor.replaying:
+        if not actor.has_lineage or spec.array in actor.replaying:
             actor.asked.append(spec)
         elif actor.replies.find(spec.array) is not None:
             self._calls.repeat(actor, spec)
 
     def restore(self, actor: ActorRecord) -> None:
         """Begin, once the constructor has run and the lineage is here."""
-        if actor.state is not ActorState.RESTORING or not actor.lineage_here:
+        if actor.state is not ActorState.RESTORING or not actor.has_lineage:
             return
         assert actor.worker is not None
         if actor.checkpoint.state:
@@ -115,12 +115,12 @@ class ActorReconstruction:
         not recorded. A call that does not end in time may wait for a later one: then the next
         one runs concurrently with it.
         """
-        if actor.patience is not None:
-            actor.patience.cancel()
-            actor.patience = None
+        if actor.replay_timer is not None:
+            actor.replay_timer.cancel()
+            actor.replay_timer = None
         if actor.to_replay and not actor.ended:
             record = actor.to_replay.popleft()
-            actor.patience = self._ctx.after(REPLAY_PATIENCE_S, lambda: self._replay_next(actor))
+            actor.replay_timer = self._ctx.after(REPLAY_DELAY_S, lambda: self._replay_next(actor))
             self._calls.queue(actor, record.task, "", record.values)
 
     def replayed(self, actor: ActorRecord, spec: TaskSpec, reply: RangeResult) -> None:
@@ -132,7 +132,7 @@ class ActorReconstruction:
         kept = not was_cancelled and (any(reply.sizes) or reply.status == SYSTEM_ERROR)
         if not kept:
             self._services.contained_references.drop(reply)
-        if self._has_strayed(actor, spec, before, reply):
+        if self._has_diverged(actor, spec, before, reply):
             return
         if kept:
             kept = self._services.results.replayed(reply, spec.owner, actor.id)
@@ -150,7 +150,7 @@ class ActorReconstruction:
         elif not actor.running:
             self._replay_next(actor)
 
-    def _has_strayed(
+    def _has_diverged(
         self, actor: ActorRecord, spec: TaskSpec, before: RangeResult, reply: RangeResult
     ) -> bool:
         """End an actor whose call raises in the replay, and did not before.
@@ -164,7 +164,7 @@ class ActorReconstruction:
             or actor.info.max_concurrency > 1
         ):
             return False
-        self._fail(actor, ActorDeath(DeathCause.STRAYED, detail=spec.name))
+        self._fail(actor, ActorDeath(DeathCause.REPLAY_DIVERGED, detail=spec.name))
         return True
 
     def _restored(self, actor: ActorRecord) -> None:

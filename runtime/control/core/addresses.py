@@ -22,7 +22,7 @@ from functools import lru_cache
 Address = str
 """One of the forms above."""
 
-WORKERS_PER_LIFE = 1_000_000
+WORKERS_PER_INCARNATION = 1_000_000
 """Incarnation i of a node numbers its workers from (i - 1) times this on, so that no address
 is ever used twice."""
 
@@ -33,7 +33,7 @@ MASTER = "master"
 RELAY = "relay"
 """Carries messages between chains; see `gcs.sharding.relay`."""
 
-CHAIN_NAMES = 1_000_000
+REPLICAS_PER_CHAIN = 1_000_000
 """Chain k numbers its replicas from k times this on."""
 
 
@@ -91,7 +91,7 @@ def incarnation_of(address: Address) -> int:
     >>> incarnation_of("worker:3.7"), incarnation_of("worker:3.1000007")
     (1, 2)
     """
-    return int(address.rpartition(".")[2]) // WORKERS_PER_LIFE + 1
+    return int(address.rpartition(".")[2]) // WORKERS_PER_INCARNATION + 1
 
 
 def shard_address(shard: int) -> str:
@@ -114,7 +114,7 @@ def chain_of(replica: str) -> int:
     >>> chain_of("replica:0.2"), chain_of("replica:0.3000001")
     (0, 3)
     """
-    return int(replica.partition(".")[2]) // CHAIN_NAMES
+    return int(replica.partition(".")[2]) // REPLICAS_PER_CHAIN
 
 
 def chain_addresses(chain: int) -> frozenset[str]:

@@ -40,9 +40,9 @@ class Worker:
         "functions",
         "is_killed",
         "job",
+        "kill_cause",
         "kill_error",
-        "killed_for",
-        "news_s",
+        "last_report_s",
         "number",
         "pid",
         "restarts",
@@ -65,13 +65,13 @@ class Worker:
         """The ranges assigned to it that are not done, in order; the first one runs."""
         self.ahead_s = 0.0
         """The estimated time of these ranges."""
-        self.news_s = 0.0
+        self.last_report_s = 0.0
         """The time of its last report of results or items, or of the begin of its lease."""
         self.functions: set[bytes] = set()
         """Functions that the node has sent to it."""
         self.is_killed = False
         """Whether `KillWorker` is on its way: the worker gets no more tasks."""
-        self.killed_for: CancelTask | None = None
+        self.kill_cause: CancelTask | None = None
         """The cancellation for which the worker was killed."""
         self.kill_error: ObjectValue | None = None
         """The error of its running task, if the worker was killed for one."""

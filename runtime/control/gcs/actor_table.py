@@ -115,7 +115,7 @@ class DeadActor(Struct):
     """The GCS's record of a dead actor."""
 
     reason: Failure
-    again: int = 0
+    next_incarnation: int = 0
     """The incarnation with which it may be created again, if the task that created it runs again;
     0: never, because it did not end with its handles or its owner."""
 
@@ -224,11 +224,13 @@ class ActorTable:
             row.spec.owner = spec.owner
             return
         dead = self.dead.get(spec.array)
-        if job_of(spec.array) in self._jobs.ended or (dead is not None and not dead.again):
+        if job_of(spec.array) in self._jobs.ended or (
+            dead is not None and not dead.next_incarnation
+        ):
             return  # its subscribers know that, or learn it when they ask
         row = self.rows[spec.array] = ActorRow(spec)
         if dead is not None:
-            row.incarnation = dead.again
+            row.incarnation = dead.next_incarnation
             del self.dead[spec.array]
         row.restarts_left = row.info.max_restarts
         if row.info.detached:
@@ -345,7 +347,7 @@ class ActorTable:
         """Note that an actor ended because its handles or owner were gone: it may be created
         again."""
         if row.spec.array in self.dead:
-            self.dead[row.spec.array].again = row.incarnation + 1
+            self.dead[row.spec.array].next_incarnation = row.incarnation + 1
 
     def _stop(self, row: ActorRow, again: bool = False, graceful: bool = False) -> None:
         if row.node in self._alive:
@@ -422,7 +424,7 @@ class ActorTable:
             return False
         return any(record.task.array == call for record in row.log)
 
-    def remakes(self, call: bytes) -> bool:
+    def may_replay(self, call: bytes) -> bool:
         """Whether any actor is being rebuilt that will replay that call."""
         return any(self.replays(actor, call) for actor in self.rows)
 

@@ -64,7 +64,6 @@ class ArrayRow:
     __slots__ = (
         "accepted",
         "actor",
-        "again",
         "asked",
         "copies",
         "deps",
@@ -76,6 +75,7 @@ class ArrayRow:
         "owners",
         "put",
         "released",
+        "resubmitted",
         "unreconstructable",
     )  # fmt: skip
 
@@ -97,7 +97,7 @@ class ArrayRow:
         """The specs of accepted ranges that no node runs any more."""
         self.deps: tuple[bytes, ...] = ()
         """The arrays that its tasks have as inputs."""
-        self.again: Ranges | None = None
+        self.resubmitted: Ranges | None = None
         """Elements that were placed again and have not ended."""
         self.done: list[Done] = []
         """By start."""
@@ -155,7 +155,7 @@ class ArrayRow:
             if done.node == node and not done.lost:
                 done.lost = why
         for oid in [oid for oid, nodes in self.copies.items() if node in nodes]:
-            self.uncopied(oid, node)
+            self.drop_copy(oid, node)
         return unfinished
 
     def lose_object(self, oid: bytes, node: int, why: Loss) -> None:
@@ -187,7 +187,7 @@ class ArrayRow:
                 done.lost = Loss(LossCause.FREED)
                 self._retire(node, done.start, _end(done))
         for oid in [oid for oid, nodes in self.copies.items() if node in nodes]:
-            self.uncopied(oid, node)
+            self.drop_copy(oid, node)
         return unfinished
 
     def _retire(self, node: int, start: int, end: int) -> None:
@@ -223,7 +223,7 @@ class ArrayRow:
         self.accepted = staying
         return gone > 0
 
-    def uncopied(self, oid: bytes, node: int) -> None:
+    def drop_copy(self, oid: bytes, node: int) -> None:
         """Note that a node has dropped its copy of an object."""
         nodes = self.copies.get(oid, {})
         nodes.pop(node, None)
@@ -263,7 +263,7 @@ class ArrayRow:
                 nodes[done.node] = None
             else:
                 gone = done.lost or Loss(LossCause.NODE_DIED, done.node)
-        if made and size == 0 and (self.again is None or index not in self.again):
+        if made and size == 0 and (self.resubmitted is None or index not in self.resubmitted):
             # The owners got the value, except for those that reported that they did not.
             at_owners = [n for n in self.owners if n in alive and copies.get(n) != DROPPED]
             nodes.update(dict.fromkeys(at_owners))
@@ -281,12 +281,12 @@ class ArrayRow:
     def pending(self, index: int, alive: set[int]) -> bool:
         """Whether the element is under way: placed again, or accepted and not ended."""
         index = task_of(index)
-        if self.again is not None and index in self.again:
+        if self.resubmitted is not None and index in self.resubmitted:
             return True
         at = {n for s, n in self.accepted if s.start <= index < s.start + s.count and n in alive}
         return bool(at) and not at <= {done.node for done in self.ended(index) if not done.lost}
 
-    def unrepeated(self, index: int) -> bool:
+    def not_yielded(self, index: int) -> bool:
         """Whether a stream's task has ended on its node without yielding this item."""
         if index < STREAM_BASE:
             return False

@@ -18,7 +18,7 @@ from raytwin.runtime.control.gcs.array_row import ArrayRow
 from raytwin.runtime.control.gcs.lineage import Lineage
 from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.messages import FreeObjects, Location, NodeInfo, ObjectLocations
-from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Refusal
 
 LOST_S = 1.0
 """How long the GCS waits before it checks a lost object again: its owner's task, or an actor that
@@ -114,7 +114,7 @@ class ReleasedArrays:
 
     def was_put(self, array: bytes) -> bool:
         """Whether a dropped row was of a value that was put: no task makes it again."""
-        return array in self._dropped and self._dropped[array][2].unmade is Unmade.PUT
+        return array in self._dropped and self._dropped[array][2].refusal is Refusal.PUT
 
     def why(self, array: bytes) -> Loss:
         """Return why a released array has no values."""
@@ -163,7 +163,7 @@ class ObjectWaiters:
         for oid in self.of(array):
             self.notify(Location(oid, (), 0, lost=why))
 
-    def drop_deserted(self) -> None:
+    def drop_unsubscribed(self) -> None:
         """Forget the objects for which only a dead node waited."""
         for oid in [oid for oids in self.arrays.values() for oid in oids]:
             if not self._pubsub.has(oid):
@@ -246,7 +246,7 @@ class ArrayStore:
         """Ask one node to free its values of an array."""
         self._ctx.send(f"node:{node}", FreeObjects([array]))
 
-    def bury(self, array: bytes, node: int, count: int) -> None:
+    def end_tombstone(self, array: bytes, node: int, count: int) -> None:
         """A tombstone's elements have ended on a node: free their values there."""
         left = self.tombstones[array]
         left[node] = left.get(node, 0) - count

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from raytwin.runtime.control.core.task_ranges import attempt_of, part_of, task_of
 from raytwin.runtime.control.gcs.array_row import ArrayRow
 from raytwin.runtime.control.messages import TaskExtra, TaskSpec
-from raytwin.runtime.control.messages.errors import Loss, Unmade, root_of
+from raytwin.runtime.control.messages.errors import Loss, Refusal, root_of
 
 SPARE = 64
 """The GCS frees at least a 64th of the limit at once."""
@@ -62,7 +62,7 @@ class Lineage:
     def refuse(self, spec: TaskSpec, array_bytes: int) -> None:
         """Note that the GCS adds no row for a range, because no owner waits for it."""
 
-    def unuse(self, array: bytes, dep: bytes) -> bool:
+    def end_use(self, array: bytes, dep: bytes) -> bool:
         """A row with the array as an input was dropped; return whether it was the last one."""
         self.uses[dep] -= 1
         if self.uses[dep]:
@@ -76,11 +76,11 @@ class Lineage:
         self.kept[array] = weight
         self._bytes += weight
 
-    def unkeep(self, array: bytes) -> None:
+    def end_keep(self, array: bytes) -> None:
         """A kept row was dropped, or has an owner again."""
         self._bytes -= self.kept.pop(array, 0)
 
-    def overweight(self) -> Iterator[bytes]:
+    def over_limit(self) -> Iterator[bytes]:
         """Yield the oldest kept arrays until the others are below the limit.
 
         It frees more than necessary, so that it runs seldom: a search for the oldest one each
@@ -109,7 +109,7 @@ class Lineage:
         for dep in inner:
             self.needed.setdefault(dep, set()).add(array)
 
-    def unneed(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> list[bytes]:
+    def end_need(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> list[bytes]:
         """An array was reconstructed; return the inputs that nothing else needs.
 
         `but` are the arrays that its values refer to, which are still needed.
@@ -125,7 +125,7 @@ class Lineage:
         return free
 
 
-def placed_again(
+def resubmission(
     spec: TaskSpec, start: int, count: int, owner: str, freed: bool = False
 ) -> TaskSpec:
     """Return elements of a range to place again, with one retry less unless they were freed."""
@@ -145,20 +145,20 @@ def refusal(row: ArrayRow, spec: TaskSpec | None, lost: Loss, freed: bool = Fals
     A freed value can be made again if its task has run again before.
     """
     if row.put:
-        return replace(lost, unmade=Unmade.PUT)
+        return replace(lost, refusal=Refusal.PUT)
     if row.actor is not None:
-        return replace(lost, unmade=Unmade.ACTOR_WENT_ON)
+        return replace(lost, refusal=Refusal.ACTOR_WENT_ON)
     if spec is None:
-        return replace(lost, unmade=Unmade.NO_RECORD)
+        return replace(lost, refusal=Refusal.NO_RECORD)
     if row.unreconstructable is not None:
         root = root_of(row.unreconstructable)
-        return replace(lost, unmade=Unmade.INPUT_LOST, task=spec.name, root=root)
+        return replace(lost, refusal=Refusal.INPUT_LOST, task=spec.name, root=root)
     if not spec.retries and not (freed and attempt_of(spec)):
-        return replace(lost, unmade=Unmade.NO_RETRIES, task=spec.name)
+        return replace(lost, refusal=Refusal.NO_RETRIES, task=spec.name)
     return None
 
 
-def recipe(row: ArrayRow, index: int) -> TaskSpec | None:
+def last_spec(row: ArrayRow, index: int) -> TaskSpec | None:
     """Return the last spec by which the element was to be made, if any is known."""
     found: TaskSpec | None = None
     index = task_of(index)
@@ -169,11 +169,11 @@ def recipe(row: ArrayRow, index: int) -> TaskSpec | None:
     return found
 
 
-def by_recipe(row: ArrayRow, indices: list[int]) -> Iterator[tuple[TaskSpec | None, int, int]]:
+def by_spec(row: ArrayRow, indices: list[int]) -> Iterator[tuple[TaskSpec | None, int, int]]:
     """Yield (spec, start, count): elements side by side that one spec can make."""
     last: tuple[TaskSpec | None, int, int] | None = None
     for index in sorted(indices):
-        spec = recipe(row, index)
+        spec = last_spec(row, index)
         if last is not None and last[0] is spec and last[1] + last[2] == index:
             last = (spec, last[1], last[2] + 1)
             continue

@@ -8,8 +8,8 @@
              │                    │
              └──its node dies── placed again ──> done ──> the waiting nodes are notified
 
-An element is placed once at a time, however many nodes ask: `ArrayRow.again` has it until it has
-ended. The GCS does not place the calls of an actor that is being rebuilt: the actor replays them.
+An element is placed once at a time, however many nodes ask: `ArrayRow.resubmitted` has it until
+its end. The GCS does not place the calls of an actor that is being rebuilt: the actor replays them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from raytwin.runtime.control.core.task_ranges import task_of
 from raytwin.runtime.control.gcs.array_row import ArrayRow, Done
 from raytwin.runtime.control.gcs.array_store import LOST_S, ArrayStore, ObjectWaiters
 from raytwin.runtime.control.gcs.event_log import Log
-from raytwin.runtime.control.gcs.lineage import by_recipe, placed_again, refusal
+from raytwin.runtime.control.gcs.lineage import by_spec, refusal, resubmission
 from raytwin.runtime.control.gcs.owner_lookup import OwnerLookup
 from raytwin.runtime.control.messages import (
     DROPPED,
@@ -45,7 +45,7 @@ from raytwin.runtime.control.messages.errors import (
     Failure,
     Loss,
     LossCause,
-    Unmade,
+    Refusal,
     WorkerCrash,
     brief,
 )
@@ -61,7 +61,7 @@ class ActorReplays(Protocol):
     def replays(self, actor: bytes, call: bytes) -> bool:
         """Whether an actor is being rebuilt, and replays that call."""
 
-    def remakes(self, call: bytes) -> bool:
+    def may_replay(self, call: bytes) -> bool:
         """Whether any actor is being rebuilt that replays that call."""
 
 
@@ -86,7 +86,7 @@ class Reconstruction:
         wait_s = max(LOST_S, UNREPORTED_TIMEOUTS * config.heartbeat_timeout_s)
         self.lookup = OwnerLookup(ctx, store.alive, wait_s, self._is_missing, self._has_no_owner)
 
-    def seek(self, array: bytes, row: ArrayRow, oids: Iterable[bytes]) -> None:
+    def reconstruct(self, array: bytes, row: ArrayRow, oids: Iterable[bytes]) -> None:
         """Reconstruct the awaited objects that are lost and not under way."""
         absent: dict[int, list[bytes]] = {}
         unreported = False
@@ -102,11 +102,11 @@ class Reconstruction:
             if not there and not row.pending(index, self._store.alive):
                 absent.setdefault(index, []).append(oid)
         if unreported:
-            if not row.actor and self._actors.remakes(array):
-                self._ctx.after(LOST_S, partial(self._seek_again, array))
+            if not row.actor and self._actors.may_replay(array):
+                self._ctx.after(LOST_S, partial(self._reconstruct_again, array))
             else:
                 self.lookup.ask_all(array)
-        for spec, start, count in by_recipe(row, list(absent)):
+        for spec, start, count in by_spec(row, list(absent)):
             lost = next((done.lost for done in row.ended(start)), None)
             if start >= STREAM_BASE and row.actor is not None and not any(row.ended(0)):
                 # Items arrive before their call is logged. The call still runs, or runs again: it
@@ -115,8 +115,8 @@ class Reconstruction:
             if spec is None and not lost:
                 if row.actor is None or not row.released:
                     continue  # its log entry is on its way
-                if not row.actor and self._actors.remakes(array):
-                    self._ctx.after(LOST_S, partial(self._seek_again, array))
+                if not row.actor and self._actors.may_replay(array):
+                    self._ctx.after(LOST_S, partial(self._reconstruct_again, array))
                     continue
                 lost = self._store.released.why(array)
             elif (
@@ -124,24 +124,24 @@ class Reconstruction:
                 and lost.cause is LossCause.UNREPORTED
                 and start < STREAM_BASE
                 and not row.actor
-                and self._actors.remakes(array)
+                and self._actors.may_replay(array)
             ):
                 # The owner's node does not know the actor that made it.
-                self._ctx.after(LOST_S, partial(self._seek_again, array))
+                self._ctx.after(LOST_S, partial(self._reconstruct_again, array))
                 continue
             if lost is None and row.released:
                 lost = self._store.released.why(array)
             lost = lost or Loss(LossCause.MAKER_DIED)
             why = refusal(row, spec, lost, row.was_freed(start))
             if row.put and not row.owners and row.former and self._store.is_dead(row.former):
-                why = Loss(LossCause.OWNER_DIED, unmade=Unmade.PUT)
+                why = Loss(LossCause.OWNER_DIED, refusal=Refusal.PUT)
             ended = -1
             if start >= STREAM_BASE and row.actor is not None:
                 # If the item's call has ended in an error, this explains the missing item.
                 ended = row.end_of_task(start, self._store.alive)
-            elif not why and row.unrepeated(start):
+            elif not why and row.not_yielded(start):
                 assert spec is not None
-                why = replace(lost, unmade=Unmade.NOT_YIELDED, task=spec.name)
+                why = replace(lost, refusal=Refusal.NOT_YIELDED, task=spec.name)
                 ended = row.end_of_task(start, self._store.alive)
             if not why:
                 assert spec is not None
@@ -161,11 +161,11 @@ class Reconstruction:
     ) -> None:
         """Send elements to the global scheduler to be placed again."""
         freed = row.was_freed(start)
-        part = placed_again(spec, start, count, row.live_owner(self._store.alive), freed)
+        part = resubmission(spec, start, count, row.live_owner(self._store.alive), freed)
         made = any(row.ended(start))
-        if row.again is None:
-            row.again = Ranges()
-        row.again.add(start, count)
+        if row.resubmitted is None:
+            row.resubmitted = Ranges()
+        row.resubmitted.add(start, count)
         self._lineage.need(array, row)
         self._log("task_reconstructed" if made else "task_retried", spec.name, detail, count)
         self._ctx.send("global", PlaceTasks([part]))
@@ -186,7 +186,7 @@ class Reconstruction:
             array = oid[:ARRAY_BYTES]
             if array not in self._store.rows and self._waiters.has(oid):
                 # A replay keeps no value that its owner has released.
-                if not self._store.released.by_owner(array) and self._actors.remakes(array):
+                if not self._store.released.by_owner(array) and self._actors.may_replay(array):
                     self._ctx.after(LOST_S, partial(self._give_up, [oid]))
                     continue
                 why = self._store.released.loss_of(array)
@@ -211,24 +211,24 @@ class Reconstruction:
                 row.finish(Done(split_object_id(oid)[1], 1, NOWHERE, (), unreported))
                 for node in row.owners:
                     row.copied(oid, node, DROPPED)  # a small one would have been reported
-        self.seek(array, row, self._waiters.of(array))
+        self.reconstruct(array, row, self._waiters.of(array))
 
-    def _seek_again(self, array: bytes) -> None:
+    def _reconstruct_again(self, array: bytes) -> None:
         row = self._store.rows.get(array)
         if row is not None:
-            self.seek(array, row, self._waiters.of(array))
+            self.reconstruct(array, row, self._waiters.of(array))
 
-    def seek_made_by(self, actor: bytes) -> None:
+    def reconstruct_calls_of(self, actor: bytes) -> None:
         """Look again for the awaited results of an actor's calls."""
         for array in list(self._waiters.arrays):
             row = self._store.rows.get(array)
             if row is not None and row.actor == actor:
-                self.seek(array, row, self._waiters.of(array))
+                self.reconstruct(array, row, self._waiters.of(array))
 
     def on_actor_settled(self, actor: bytes) -> None:
         """An actor is rebuilt, or dead: results that it has not made again are lost."""
         # Reports of its results may arrive after the report of the actor.
-        self._ctx.after(LOST_S, partial(self.seek_made_by, actor))
+        self._ctx.after(LOST_S, partial(self.reconstruct_calls_of, actor))
 
     def rerun(
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, owner: str,
@@ -282,7 +282,7 @@ class Reconstruction:
                 if all(done.lost for done in row.ended(index))
                 and not row.pending(index, self._store.alive)
             ]
-            for spec, first, length in by_recipe(row, gone):
+            for spec, first, length in by_spec(row, gone):
                 lost = next(done.lost for done in row.ended(first))
                 assert lost is not None
                 why = refusal(row, spec, lost)
@@ -311,8 +311,8 @@ class Reconstruction:
 
     def on_made(self, array: bytes, row: ArrayRow, start: int, count: int) -> None:
         """Elements have ended: notify the waiting nodes, free inputs that only they needed."""
-        if row.again is not None:
-            row.again.remove(start, count)
+        if row.resubmitted is not None:
+            row.resubmitted.remove(start, count)
         waited = self._waiters.of(array)
         if waited:
             low, high = object_id(array, start, 0), object_id(array, start + count, 0)
@@ -325,20 +325,20 @@ class Reconstruction:
                 # Items of a stream may have been lost while its task went on.
                 items = [oid for oid in self._waiters.of(array) if _is_item(oid)]
                 if items:
-                    self.seek(array, row, items)
+                    self.reconstruct(array, row, items)
         self.settle(array, row)
         if self._store.is_void(array, row):
             self._store.free_values(array, row, -1)
 
     def settle(self, array: bytes, row: ArrayRow) -> None:
         """If no element of an array is being reconstructed any more, its inputs are not needed."""
-        if row.again is not None and not row.again.size:
-            row.again = None
+        if row.resubmitted is not None and not row.resubmitted.size:
+            row.resubmitted = None
             needed = row.released and array in self._lineage.needed
-            self.unneed(array, row, row.inner if needed else ())
+            self.end_need(array, row, row.inner if needed else ())
 
-    def unneed(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> None:
-        for dep in self._lineage.unneed(array, row, but):
+    def end_need(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> None:
+        for dep in self._lineage.end_need(array, row, but):
             self.unneeded(dep)
 
     def unneeded(self, array: bytes) -> None:
@@ -351,8 +351,8 @@ class Reconstruction:
                 continue
             if row.released:
                 self._store.free_values(array, row, -1)
-            if row.inner and row.again is None:
-                pending += self._lineage.unneed(array, row)
+            if row.inner and row.resubmitted is None:
+                pending += self._lineage.end_need(array, row)
 
 
 def _is_item(oid: bytes) -> bool:

@@ -48,7 +48,7 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
     TaskUpdates,
 )
-from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Refusal
 
 JOB_ENDED = Loss(LossCause.JOB_ENDED)
 
@@ -128,7 +128,7 @@ class TaskObjectTable:
         owner_died = frozenset(message.owner_died)
         for array in message.released:
             self.release(array, node, array in owner_died)
-        for array in store.lineage.overweight():
+        for array in store.lineage.over_limit():
             self.drop(array, -1)
 
     def _without_ended(self, message: TaskUpdates) -> TaskUpdates:
@@ -168,7 +168,7 @@ class TaskObjectTable:
             if array in store.tombstones:
                 # The items of a stream are results, but their task goes on.
                 if start < STREAM_BASE:
-                    store.bury(array, node, count)
+                    store.end_tombstone(array, node, count)
                 if array not in store.rows:
                     continue
             if array not in store.rows:
@@ -204,7 +204,7 @@ class TaskObjectTable:
                 self.store.free_at(array, node)
             return True
         if node in self.store.tombstones.get(array, ()):
-            self.store.bury(array, node, spec.count)
+            self.store.end_tombstone(array, node, spec.count)
         return False
 
     def _accept(self, spec: TaskSpec, node: int, alive: bool, moved: bool) -> None:
@@ -228,25 +228,25 @@ class TaskObjectTable:
         owner = self.store.owner_of(row)
         if alive:
             row.accept(spec, node)
-            heirs = [owner] if owner and self.store.is_dead(spec.owner) else []
+            claimants = [owner] if owner and self.store.is_dead(spec.owner) else []
             if moved or attempt_of(spec):
                 # The GCS forwarded the claim of a later owner to the range's former node; and it
                 # resubmits a range for one owner, which may die before the others.
-                heirs = list(row.owners.values())
-            for heir in heirs:
-                if heir != spec.owner:
-                    asked = ForwardResults(array, spec.start, spec.count, heir)
+                claimants = list(row.owners.values())
+            for claimant in claimants:
+                if claimant != spec.owner:
+                    asked = ForwardResults(array, spec.start, spec.count, claimant)
                     self._ctx.send(f"node:{node}", asked)
                     row.asked += (node,) if moved and node not in row.asked else ()
             return
         row.outdated(spec)
         row.lineage.append(spec)
-        if row.again is not None:
-            row.again.remove(spec.start, spec.count)
+        if row.resubmitted is not None:
+            row.resubmitted.remove(spec.start, spec.count)
         if owner:
             reason = self.store.death_of(node)
             self.reconstruction.run_again(array, row, spec, spec.start, spec.count, owner, reason)
-        self.reconstruction.seek(array, row, self.waiters.of(array))
+        self.reconstruction.reconstruct(array, row, self.waiters.of(array))
         self.reconstruction.settle(array, row)
 
     def end_job(self, job: bytes) -> None:
@@ -266,8 +266,8 @@ class TaskObjectTable:
     def on_node_died(self, node: int, reason: str) -> None:
         """Place the node's unfinished ranges again; the values that only it held are lost."""
         for array in [a for a, left in self.store.tombstones.items() if node in left]:
-            self.store.bury(array, node, self.store.tombstones[array][node])
-        self.waiters.drop_deserted()
+            self.store.end_tombstone(array, node, self.store.tombstones[array][node])
+        self.waiters.drop_unsubscribed()
         self.reconstruction.lookup.on_node_died(node)
         orphans = []
         lost: dict[int, list[bytes]] = {}
@@ -285,14 +285,14 @@ class TaskObjectTable:
             owner = self.store.owner_of(row)
             for spec, gaps in unfinished:
                 for start, count in gaps:
-                    if row.again is not None:
-                        row.again.remove(start, count)
+                    if row.resubmitted is not None:
+                        row.resubmitted.remove(start, count)
                     if owner:
                         self.reconstruction.rerun(array, row, spec, start, count, owner, reason)
                     elif row.released:
                         why_not = Loss(LossCause.MAKER_DIED, node, reason)
                         row.finish(Done(start, count, node, (), why_not))
-            self.reconstruction.seek(array, row, self.waiters.of(array))
+            self.reconstruction.reconstruct(array, row, self.waiters.of(array))
             self.reconstruction.settle(array, row)
         if orphans:
             self._ctx.after(ORPHANED_S, partial(self.drop_orphans, orphans))
@@ -335,7 +335,7 @@ class TaskObjectTable:
         self.adopt(array, row, owner)
         row.finish(Done(0, 1, NOWHERE, sizes, Loss(LossCause.UNREPORTED)))
         self.reconstruction.on_made(array, row, 0, 1)
-        self.reconstruction.seek(array, row, self.waiters.of(array))
+        self.reconstruction.reconstruct(array, row, self.waiters.of(array))
 
     def _note_gone(self, array: bytes, why: Loss) -> None:
         """Note that a call's result is lost: its node died before it could report it.
@@ -344,7 +344,7 @@ class TaskObjectTable:
         raises, as that of a dropped row does, unless an actor that is being rebuilt replays it.
         """
         if array not in self.store.rows:
-            gone_on = replace(why, unmade=Unmade.ACTOR_WENT_ON)
+            gone_on = replace(why, refusal=Refusal.ACTOR_WENT_ON)
             self.store.released.note_gone(array, gone_on)
 
     def on_objects_missing(self, source: str, message: ObjectsMissing) -> None:
@@ -387,11 +387,11 @@ class TaskObjectTable:
                 if node in self.store.alive and start < end and spec.start < start + count:
                     there.add(start, count)
                     at_nodes[node] = None
-            for start, count in row.again or ():
+            for start, count in row.resubmitted or ():
                 there.add(start, count)
-            heir = ForwardResults(spec.array, spec.start, spec.count, spec.owner)
+            claimant = ForwardResults(spec.array, spec.start, spec.count, spec.owner)
             for node in at_nodes:
-                self._ctx.send(f"node:{node}", heir)
+                self._ctx.send(f"node:{node}", claimant)
             row.asked += tuple(node for node in at_nodes if node not in row.asked)
             gaps = there.missing(spec.start, spec.count)
             run += [part_of(spec, start, count) for start, count in gaps]
@@ -422,7 +422,7 @@ class TaskObjectTable:
         for array, oids in absent.items():
             row = self.store.rows.get(array)
             if row is not None:
-                self.reconstruction.seek(array, row, oids)
+                self.reconstruction.reconstruct(array, row, oids)
             else:
                 self.reconstruction.await_row(array)
 
@@ -434,7 +434,7 @@ class TaskObjectTable:
         if row.released:
             row.released = False
             self.store.released.owned_again(array)
-            self.store.lineage.unkeep(array)
+            self.store.lineage.end_keep(array)
         node = node_of(owner)
         if not self.store.is_dead(owner):
             row.owners.pop(node, None)
@@ -473,8 +473,8 @@ class TaskObjectTable:
                 # the other owner's node knows whether the result has arrived.
                 for done in row.done:
                     if done.lost:
-                        heir = ForwardResults(array, done.start, done.count, owner)
-                        self._ctx.send(f"node:{node_of(owner)}", heir)
+                        claimant = ForwardResults(array, done.start, done.count, owner)
+                        self._ctx.send(f"node:{node_of(owner)}", claimant)
         else:
             if died:
                 self.store.released.note_owner_died(array)
@@ -509,7 +509,7 @@ class TaskObjectTable:
         else:
             row.forget_node(node)
             self.store.lineage.hold(array, row.inner)
-            self.reconstruction.seek(array, row, self.waiters.of(array))
+            self.reconstruction.reconstruct(array, row, self.waiters.of(array))
         self.store.lineage.keep(array, row)
 
     def drop(self, array: bytes, node: int) -> None:
@@ -523,17 +523,17 @@ class TaskObjectTable:
             row = self.store.rows.pop(array, None)
             if row is None:
                 continue
-            self.store.lineage.unkeep(array)
+            self.store.lineage.end_keep(array)
             why = self.store.released.why(array)
             if row.put:
-                why = replace(why, unmade=Unmade.PUT)
+                why = replace(why, refusal=Refusal.PUT)
             elif array in self.store.lineage.uses:
-                why = replace(why, unmade=Unmade.NO_RECORD)
+                why = replace(why, refusal=Refusal.NO_RECORD)
             # A later `get` raises the loss once no actor can replay the call: a checkpoint
             # contains it, or the actor is dead.
             later = why
             if row.actor is not None and not row.put:
-                later = replace(why, unmade=Unmade.ACTOR_WENT_ON)
+                later = replace(why, refusal=Refusal.ACTOR_WENT_ON)
             self.store.released.drop(array, row.former, node, later)
             self.waiters.notify_lost(array, why)
             holders = row.holders() - {node}
@@ -544,9 +544,9 @@ class TaskObjectTable:
             for holder in sorted(holders):
                 if holder in self.store.alive and holder not in left:
                     self.store.free_at(array, holder)
-            self.reconstruction.unneed(array, row)
+            self.reconstruction.end_need(array, row)
             for dep in row.deps:
-                if self.store.lineage.unuse(array, dep):
+                if self.store.lineage.end_use(array, dep):
                     freed = self.store.rows.get(dep)
                     if freed is not None and freed.released:
                         pending.append((dep, -1))

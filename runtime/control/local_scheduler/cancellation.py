@@ -120,7 +120,7 @@ class Canceller:
                 self._kill(worker, message)
 
     def _kill(self, worker: Worker, message: CancelTask) -> None:
-        worker.is_killed, worker.killed_for = True, message
+        worker.is_killed, worker.kill_cause = True, message
         self._ctx.send(f"pool:{self._node}", KillWorker(worker.address))
 
     def _kill_stuck(self, worker: Worker, number: int, message: CancelTask) -> None:

@@ -114,7 +114,7 @@ class Dispatcher:
         worker = self.workers.get(source)
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
-        self.leases.heard_of(worker)
+        self.leases.on_report(worker)
         self._results.gather()
         for result in message.results:
             if result.refs is not None:
@@ -131,7 +131,9 @@ class Dispatcher:
                 spec = worker.assigned[0]
                 self._timeline.ran(worker.number, timing, spec, result)
                 assert result.array == spec.array, "out of order"
-                owner = self.leases.take_off(worker, result.start, result.count, timing.elapsed_s)
+                owner = self.leases.remove_ended(
+                    worker, result.start, result.count, timing.elapsed_s
+                )
                 if result.status == RETRY:
                     self._run_again(worker, spec, result)
                 else:
@@ -150,7 +152,7 @@ class Dispatcher:
             spec = worker.assigned[0]
             assert spec.array == array, "out of order"
             ran(worker.number, timing, spec, batch)
-            owners.append(self.leases.take_off(worker, spec.start, 1, timing.elapsed_s))
+            owners.append(self.leases.remove_ended(worker, spec.start, 1, timing.elapsed_s))
         if len(set(owners)) == 1:
             self._results.finish_batch(batch, owners[0])
             return
@@ -161,7 +163,7 @@ class Dispatcher:
         worker = self.workers.get(source)
         if worker is None:
             return  # it was declared dead; its task runs elsewhere
-        self.leases.heard_of(worker)
+        self.leases.on_report(worker)
         for result in message.results:
             if result.refs is not None:
                 self._contained_references.reported(source, result)
@@ -239,7 +241,7 @@ class Dispatcher:
         if worker.state is State.BLOCKED:
             worker.state = State.LEASED
             self._resources.retake(cpu_part(worker.demand))
-            self.leases.heard_of(worker)
+            self.leases.on_report(worker)
             self._ctx.send(source, Resume())
 
     def end_job(self, job: bytes) -> list[Worker]:
@@ -284,10 +286,10 @@ class Dispatcher:
         if worker.kill_error is not None:
             self._inputs.fail(running, worker.kill_error)
             return
-        if worker.killed_for is not None:
+        if worker.kill_cause is not None:
             # The range behind it that had only just begun keeps its retries.
             self.ready.push_front(running)
-            self._canceller.cancel_waiting(worker.killed_for)
+            self._canceller.cancel_waiting(worker.kill_cause)
             return
         if running.retries == 0:
             crash = WorkerCrash(running.name, worker.address, reason)

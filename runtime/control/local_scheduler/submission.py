@@ -148,7 +148,7 @@ class Submission:
                 new = max(new, self._objects.owners.ends.get(array, 1))
             self._objects.owners.own(array, source)
             if new > spec.start:
-                self._tell_made(spec, source)
+                self._send_existing_results(spec, source)
                 if spec.extra is not None and spec.extra.call:
                     self._submitter.submit_again(spec)
                 if array in self._objects.owners.actors:
@@ -207,7 +207,7 @@ class Submission:
         self._log.spilled(rest, self._objects.owners)
         self._ctx.send("global", PlaceTasks([rest]))
 
-    def _tell_made(self, spec: TaskSpec, owner: str) -> None:
+    def _send_existing_results(self, spec: TaskSpec, owner: str) -> None:
         """Send the new owner the results that an earlier run of its parent has caused so far."""
         end = spec.start + spec.count
         made = [
@@ -313,19 +313,19 @@ class Submission:
                 if not self._actors.accept(spec):
                     continue
             else:
-                self._look_at_owner(spec)
+                self._keep_if_owner_died(spec)
             self._inputs.accept(spec)
 
-    def _look_at_owner(self, spec: TaskSpec) -> None:
+    def _keep_if_owner_died(self, spec: TaskSpec) -> None:
         """Keep a range's result for other owners, if its own owner has died."""
         gone = node_of(spec.owner) == self._node and spec.array not in self._objects.owners
         # The owner lived in a former incarnation: its task may run again, and claim the result.
-        bereft = gone and incarnation_of(spec.owner) != self.incarnation
-        if gone and (attempt_of(spec) or bereft):
+        of_former_incarnation = gone and incarnation_of(spec.owner) != self.incarnation
+        if gone and (attempt_of(spec) or of_former_incarnation):
             # The GCS frees it when no client needs it any more.
             self._results.keep_for_others(spec.array)
         # The GCS needs no row of a range that was released before it first arrived here.
-        if not gone or attempt_of(spec) or bereft:
+        if not gone or attempt_of(spec) or of_former_incarnation:
             self._log.expose(spec.array)
 
     def fail(self, spec: TaskSpec, error: ObjectValue) -> None:

@@ -80,9 +80,9 @@ class WorkerLeases:
         now = self._ctx.now()
         for worker in self.workers.values():
             if worker.state is State.LEASED and worker.assigned:
-                ran_s = now - worker.news_s
+                ran_s = now - worker.last_report_s
                 mean_s = self.means.get(worker.assigned[0].function, 0.0)
-                overdue_s = ran_s if worker.news_s < self._listened_s else 0.0
+                overdue_s = ran_s if worker.last_report_s < self._listened_s else 0.0
                 lefts_s.append(mean_s - ran_s if ran_s < mean_s else overdue_s)
         return min(lefts_s, default=0.0)
 
@@ -118,7 +118,7 @@ class WorkerLeases:
                     leased = worker.state is State.LEASED and not (worker.actor or worker.is_killed)
                     if (worker.job, worker.demand) == lane and leased:
                         is_low = worker.ahead_s < self._config.ahead_s / 2
-                        if is_low and worker.news_s > quiet_since_s:
+                        if is_low and worker.last_report_s > quiet_since_s:
                             self._give(worker)
                         if not ready.has(lane):
                             break
@@ -156,13 +156,13 @@ class WorkerLeases:
         self._resources.take(demand)
         worker.demand = demand
         worker.state = State.LEASED
-        self.heard_of(worker)
+        self.on_report(worker)
         self._give(worker)
         self.drain(worker)
         return True
 
-    def heard_of(self, worker: Worker) -> None:
-        worker.news_s = self._ctx.now()
+    def on_report(self, worker: Worker) -> None:
+        worker.last_report_s = self._ctx.now()
 
     def _give(self, worker: Worker) -> None:
         """Give a worker ranges worth ``ahead_s``, its fair share at most."""
@@ -203,18 +203,18 @@ class WorkerLeases:
             worker.assigned.append(part)
             worker.ahead_s += part.count * (mean or 0.0)
             self.assigned += part.count
-            self.teach(worker, part.function)
+            self.send_function(worker, part.function)
             batch.append(Assignment(part, inputs))
         if batch:
             self._ctx.send(worker.address, RunTasks(batch))
 
-    def teach(self, worker: Worker, function: bytes) -> None:
+    def send_function(self, worker: Worker, function: bytes) -> None:
         """Send a worker a function that it was not sent yet."""
         if function not in worker.functions:
             worker.functions.add(function)
             self._ctx.send(worker.address, FunctionBlob(function, self._inputs.functions[function]))
 
-    def take_off(self, worker: Worker, start: int, count: int, elapsed_s: float) -> str:
+    def remove_ended(self, worker: Worker, start: int, count: int, elapsed_s: float) -> str:
         """Remove ended elements from the worker, add them to the averages; return their owner."""
         spec = worker.assigned[0]
         assert spec.start == start, "out of order"
@@ -293,7 +293,7 @@ class WorkerLeases:
         stuck = [
             worker
             for worker in self.workers.values()
-            if worker.news_s <= quiet_since_s
+            if worker.last_report_s <= quiet_since_s
             and worker.answered == worker.asked
             and sum(spec.count for spec in worker.assigned) > 1
         ]

@@ -8,7 +8,7 @@ task that it runs.
 
 from __future__ import annotations
 
-from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE
+from raytwin.runtime.control.core.addresses import WORKERS_PER_INCARNATION
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.resources import cpu_part
 from raytwin.runtime.control.core.worker_record import State, Worker
@@ -44,7 +44,7 @@ class WorkerPool:
         self.prestart = prestart
         """How many workers a node starts with."""
         self._idle_max = 2 * prestart + 2
-        self._names = (incarnation - 1) * WORKERS_PER_LIFE
+        self._names = (incarnation - 1) * WORKERS_PER_INCARNATION
 
     def start(self) -> None:
         """Start the workers that a node begins with."""

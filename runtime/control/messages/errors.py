@@ -3,7 +3,7 @@
 One of these, packed, is the payload of every result or object of status SYSTEM_ERROR.
 Messages about lost objects and dead actors contain them unpacked::
 
-    GCS or node ──> Loss(NODE_DIED, node=1) ──> refusal: unmade=NO_RETRIES, task="f"
+    GCS or node ──> Loss(NODE_DIED, node=1) ──> refusal: refusal=NO_RETRIES, task="f"
                                                         │ packed, in messages
     a program's `get` <── ObjectLostError and its text <── raytwin.runtime.api.failures
 
@@ -46,8 +46,8 @@ class LossCause(IntEnum):
     result from the bounded reply cache."""
 
 
-class Unmade(IntEnum):
-    """Why lineage does not make a lost object again."""
+class Refusal(IntEnum):
+    """Why the GCS refuses to reconstruct a lost object."""
 
     PUT = 1
     """A client put it: no task makes it."""
@@ -69,8 +69,8 @@ class Loss(Struct, array_like=True, frozen=True, tag=1, gc=False):
     cause: LossCause
     node: int = -1
     detail: str = ""
-    unmade: Unmade | None = None
-    """None: not known, as no component has tried to reconstruct it."""
+    refusal: Refusal | None = None
+    """None: no component has tried to reconstruct it."""
     task: str = ""
     """The name of the task that makes it, if known."""
     root: Failure | None = None
@@ -124,10 +124,10 @@ class DeathCause(IntEnum):
     """No handle of it is left, or its owner has died."""
     OWNERS_NODE_DIED = 10
     JOB_ENDED = 11
-    NOT_REBUILT = 13
+    REPLAY_INPUT_FAILED = 13
     """An input of a call that was to be replayed failed, with ``root``, or with the error of a
     task if ``root`` is None."""
-    STRAYED = 14
+    REPLAY_DIVERGED = 14
     """The call named in ``detail`` raised when it was replayed, but not when it ran first."""
 
 
@@ -222,7 +222,7 @@ def unpack(payload: bytes) -> Failure:
 
 def root_of(failure: Failure) -> Failure:
     """Return the first failure in a chain of inputs that were lost because of one another."""
-    while isinstance(failure, Loss) and failure.unmade is Unmade.INPUT_LOST and failure.root:
+    while isinstance(failure, Loss) and failure.refusal is Refusal.INPUT_LOST and failure.root:
         failure = failure.root
     return failure
 

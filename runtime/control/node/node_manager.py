@@ -390,7 +390,7 @@ class NodeManager:
         if worker is None:
             return
         running = worker.assigned[0] if worker.assigned else None
-        cause = worker.killed_for
+        cause = worker.kill_cause
         if cause is not None:
             self.canceller.cancel_owned(worker, cause, owned)
         if owned:

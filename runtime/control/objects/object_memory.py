@@ -114,7 +114,7 @@ class ObjectMemory:
         """Large objects in memory or on disk, by array."""
         self._pins: dict[bytes, dict[str, int]] = {}
         """By object: how many pins each client has."""
-        self._doomed: set[bytes] = set()
+        self._released_pinned: set[bytes] = set()
         """Released objects that are pinned."""
         self._lost: set[bytes] = set()
         """Objects that the disk could not return: they can be fetched or reconstructed."""
@@ -248,9 +248,9 @@ class ObjectMemory:
 
     def keep(self, oid: bytes, offset: int, size: int) -> None:
         """Add a sealed large object, without a pin."""
-        if oid in self._doomed:
+        if oid in self._released_pinned:
             # The object was released, is still pinned, and was made again: keep its memory.
-            self._doomed.discard(oid)
+            self._released_pinned.discard(oid)
             self._stored_of.setdefault(oid[:ARRAY_BYTES], set()).add(oid)
         if oid in self._stored:
             # A task that ran again made the same object: one copy is enough.
@@ -281,7 +281,7 @@ class ObjectMemory:
             del pins[client]
         if not pins:
             del self._pins[oid]
-            if oid in self._doomed:
+            if oid in self._released_pinned:
                 self._free(oid)
             else:
                 self._make_idle(oid)
@@ -343,12 +343,12 @@ class ObjectMemory:
             self._changed = True
             self._drop_from_disk(oid)
             if oid in self._pins:
-                self._doomed.add(oid)
+                self._released_pinned.add(oid)
             elif oid in self._stored:
                 self._free(oid)
 
     def _free(self, oid: bytes) -> None:
-        self._doomed.discard(oid)
+        self._released_pinned.discard(oid)
         self._make_busy(oid)
         self._spilling.pop(oid, None)
         offset, size = self._stored.pop(oid)
@@ -388,7 +388,7 @@ class ObjectMemory:
                 request.tries += 1
                 request.retry()
                 continue
-            reason = self._hopeless(request)
+            reason = self._failure_of(request)
             if reason is None and self._changed:
                 victims = self._choose(request)
                 for oid in victims:
@@ -437,7 +437,7 @@ class ObjectMemory:
             self._spilling[oid] = offset
             self._ctx.send(self._store, Spill(oid, offset, size))
 
-    def _hopeless(self, request: Request) -> StoreFull | None:
+    def _failure_of(self, request: Request) -> StoreFull | None:
         """Return why a request can never be served, None if it may be."""
         if request.size > self.capacity:
             return StoreFull(FullCause.TOO_LARGE, request.size, self.capacity)

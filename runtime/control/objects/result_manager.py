@@ -48,7 +48,7 @@ from raytwin.runtime.control.messages import (
     TaskResults,
     TaskSpec,
 )
-from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Refusal
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
@@ -188,7 +188,7 @@ class ResultManager:
 
     def _add(self, result: RangeResult) -> list[RangeResult]:
         """Keep a result, unless better ones are here; return the results to deliver."""
-        if not self._objects.results.outdoes(result):
+        if not self._objects.results.is_obsolete_error(result):
             self._objects.add(result)
             return [result]
         # The first run's values are here, so its inputs were released, and this run failed. A
@@ -220,7 +220,7 @@ class ResultManager:
             result = sent
             if result.node == self._node and any(result.sizes):
                 # A reconstructed actor sends a reply whose large values were made here.
-                result = as_it_is(result, self._objects, self._node)
+                result = with_present_places(result, self._objects, self._node)
             # The items of a stream arrive before the call's own result.
             called = result.start < STREAM_BASE and self._received(result.array)
             if result.refs is not None:
@@ -326,7 +326,7 @@ class ResultManager:
         """An actor's call ended here: keep large values, and send the result to its owner.
 
         A result that is not `fresh` was reported before, and other objects may have its places in
-        the arena now; see `as_it_is`.
+        the arena now; see `with_present_places`.
         """
         if self._is_over(result.array):
             # An actor of another job has run the call; the caller's job has ended.
@@ -338,7 +338,9 @@ class ResultManager:
             if node_of(owner) == self._node and result.array not in self._objects.owners:
                 self._received(result.array)
                 return  # released meanwhile
-            result = self._contained_references.again(as_it_is(result, self._objects, self._node))
+            result = self._contained_references.again(
+                with_present_places(result, self._objects, self._node)
+            )
         if node_of(owner) == self._node:
             awaited = self._received(result.array)
             if not self._objects.results.find(result.array, 0):
@@ -414,7 +416,7 @@ class ResultManager:
             here = node_of(owner) == self._node
             if self._is_over(result.array) or (here and result.array not in self._objects.owners):
                 return  # released meanwhile
-            result = as_it_is(result, self._objects, self._node)
+            result = with_present_places(result, self._objects, self._node)
             if here and self._objects.results.find(result.array, result.start):
                 if any(result.sizes):
                     self._log_call(result.array, owner, actor)
@@ -534,7 +536,7 @@ class ResultManager:
             self._ended([batch])
 
 
-def as_it_is(result: RangeResult, objects: NodeObjects, node: int) -> RangeResult:
+def with_present_places(result: RangeResult, objects: NodeObjects, node: int) -> RangeResult:
     """Return a result with the places that its large values have on this node now.
 
     If one of them is gone, return the error that it is lost.
@@ -558,7 +560,7 @@ def as_it_is(result: RangeResult, objects: NodeObjects, node: int) -> RangeResul
 
 def lost(result: RangeResult, oid: bytes, node: int) -> RangeResult:
     """Return the result of a repeated call whose object is lost."""
-    loss = Loss(LossCause.EARLIER_RUN, unmade=Unmade.ACTOR_WENT_ON, object=oid)
+    loss = Loss(LossCause.EARLIER_RUN, refusal=Refusal.ACTOR_WENT_ON, object=oid)
     return replace(failed_result(result, loss, node), count=1)
 
 

@@ -153,7 +153,7 @@ class ResultTable:
         """Whether the node that made a result's large values is dead."""
         return result.node == NOWHERE or result.node in self._dead
 
-    def outdoes(self, result: RangeResult) -> bool:
+    def is_obsolete_error(self, result: RangeResult) -> bool:
         """Whether a result is an error, and values of all its elements are known.
 
         A range runs twice if its node dies after it has sent the result, or if its parent runs

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE, incarnation_of, node_of
+from raytwin.runtime.control.core.addresses import WORKERS_PER_INCARNATION, incarnation_of, node_of
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import RangeResult, RefUpdates, ResultRefs
@@ -52,7 +52,7 @@ class ContainedReferences:
         refers to; `lives` returns whether a client of this node is alive."""
         self._ctx = ctx
         self._node = node
-        self._keeper = f"node:{node}.{(incarnation - 1) * WORKERS_PER_LIFE}"
+        self._keeper = f"node:{node}.{(incarnation - 1) * WORKERS_PER_INCARNATION}"
         self._members = members
         self._lent = lent
         self._lives = lives

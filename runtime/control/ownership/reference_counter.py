@@ -52,7 +52,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE, incarnation_of, node_of
+from raytwin.runtime.control.core.addresses import WORKERS_PER_INCARNATION, incarnation_of, node_of
 from raytwin.runtime.control.core.context import Context, Timer
 from raytwin.runtime.control.messages import BorrowersGone, RefUpdates, ResultRefs
 
@@ -84,7 +84,7 @@ def keeper_of(client: str) -> str:
     >>> keeper_of("worker:3.7"), keeper_of("worker:3.1000007")
     ('node:3.0', 'node:3.1000000')
     """
-    return f"node:{node_of(client)}.{(incarnation_of(client) - 1) * WORKERS_PER_LIFE}"
+    return f"node:{node_of(client)}.{(incarnation_of(client) - 1) * WORKERS_PER_INCARNATION}"
 
 
 def on_its_way(giver: str, receiver: str) -> str:

@@ -119,7 +119,7 @@ class ChainClient:
         """Ask for the configuration, also when a connection to the master is restored."""
         self.ctx.send(self.master, ChainHello(self.address, self.born))
 
-    def greet(self) -> None:
+    def introduce(self) -> None:
         """Send an empty request: when it is confirmed, the chain knows this client."""
         self._sequence += 1
         self.unconfirmed.append((self._sequence, encode_frames([])))

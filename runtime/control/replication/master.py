@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raytwin.runtime.control.core.addresses import CHAIN_NAMES, shard_address
+from raytwin.runtime.control.core.addresses import REPLICAS_PER_CHAIN, shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import (
@@ -69,7 +69,7 @@ class Master:
         self._starting: dict[str, None] = {}
         self._ready: dict[str, ReplicaInfo] = {}
         self._clients: dict[str, float] = {}
-        self._names = chain * CHAIN_NAMES
+        self._names = chain * REPLICAS_PER_CHAIN
         self._heard: dict[str, float] = {}
         self._checked_s = 0.0
 
@@ -124,7 +124,7 @@ class Master:
         self._heard[info.name] = self.ctx.now()
         self._ready[info.name] = info
         self._begin()
-        self._feed_next()
+        self._join_next()
 
     def _begin(self) -> None:
         """Form the chain of the first replicas, once all are ready."""
@@ -135,7 +135,7 @@ class Master:
         self._ready.clear()
         self._publish()
 
-    def _feed_next(self) -> None:
+    def _join_next(self) -> None:
         """Let one ready replica join; the next one waits until that has the state."""
         if self.members and self.joining is None and self._ready:
             name = next(iter(self._ready))
@@ -151,7 +151,7 @@ class Master:
         self.joining = None
         self._note("joined", joining.name)
         self._publish()
-        self._feed_next()
+        self._join_next()
 
     def _drop(self, name: str, reason: str, sure: bool) -> None:
         """A replica is lost: configure the chain without it, and start another one."""
@@ -173,7 +173,7 @@ class Master:
         self._heard.pop(name, None)
         self._note("lost", name)
         self._start_one()
-        self._feed_next()
+        self._join_next()
 
     def _check(self) -> None:
         now = self.ctx.now()

@@ -100,7 +100,7 @@ class GlobalScheduler:
         self.ctx = ctx
         self.policy = make_policy(config)
         self.spreading = Spreading()
-        self.groups = GroupTable(ctx, self._free, self._on_bundle, self._life)
+        self.groups = GroupTable(ctx, self._free, self._on_bundle, self._incarnation_of)
         self.nodes: dict[int, Node] = {}
         self.infeasible: list[TaskSpec] = []
         self.placements: deque[tuple[Any, ...]] = deque(maxlen=config.timeline_ranges_max)
@@ -217,7 +217,7 @@ class GlobalScheduler:
             for number, node in self.nodes.items()
         }
 
-    def _life(self, number: int) -> int:
+    def _incarnation_of(self, number: int) -> int:
         return self.nodes[number].incarnation
 
     def _try_infeasible(self) -> None:
@@ -258,12 +258,12 @@ class GlobalScheduler:
         strategy = strategy_of(spec)
         self._forget_actor(spec.array)
         number = node_for_actor(self.nodes, spec.demand, strategy)
-        if number is None and self._is_in_vain(spec, strategy):
+        if number is None and self._is_unschedulable(spec, strategy):
             text = f"no living {strategy} has what it needs ({spec.demand})"
             self._fail_actor(spec, Unschedulable(spec.name, text, actor=True))
             return
         if number is None:
-            self._set_aside(spec)
+            self._await_node(spec)
             return
         self._actors[spec.array] = number
         self.nodes[number].give_actor(spec.demand)
@@ -283,7 +283,7 @@ class GlobalScheduler:
         incarnation = spec.extra.actor.incarnation
         self.ctx.send("gcs", ActorFailed(spec.array, incarnation, reason, True))
 
-    def _is_in_vain(self, spec: TaskSpec, strategy: str) -> bool:
+    def _is_unschedulable(self, spec: TaskSpec, strategy: str) -> bool:
         """Whether a task fails because its strategy names a node that can never run it.
 
         A living node may run it later, if placement groups have the resources now.
@@ -293,7 +293,7 @@ class GlobalScheduler:
         node = self.nodes.get(target_of(strategy))
         return node is None or not node.owns(spec.demand)
 
-    def _set_aside(self, spec: TaskSpec) -> None:
+    def _await_node(self, spec: TaskSpec) -> None:
         """Keep an infeasible range until a node joins that can run it."""
         self.infeasible.append(spec)
         self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
@@ -310,12 +310,12 @@ class GlobalScheduler:
         """Place a range; `left` is the node that it has left, -1 for none."""
         strategy = strategy_of(spec)
         views = self.spreading.allowed(strategy, views_of(self.nodes, spec.demand, inputs))
-        if left < 0 and not views and self._is_in_vain(spec, strategy):
+        if left < 0 and not views and self._is_unschedulable(spec, strategy):
             reason = f"no living {strategy} has what it needs ({spec.demand})"
             self._end(spec, Unschedulable(spec.name, reason))
             return
         if left < 0 and not views:
-            self._set_aside(spec)
+            self._await_node(spec)
             return
         home = node_of(spec.owner) if left < 0 else left
         views = without_wait_for_actors(views, spec.demand, home)
@@ -386,9 +386,9 @@ class GlobalScheduler:
 
     def _end(self, spec: TaskSpec, failure: Failure) -> None:
         """End a range with an error of the system."""
-        self._tell_owner(spec.owner, failed_result(spec, failure, -1))
+        self._notify_owner(spec.owner, failed_result(spec, failure, -1))
 
-    def _tell_owner(self, owner: str, result: RangeResult) -> None:
+    def _notify_owner(self, owner: str, result: RangeResult) -> None:
         self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
     def _on_cancel(self, source: str, message: CancelTask) -> None:
@@ -402,7 +402,7 @@ class GlobalScheduler:
             left, cancelled = cut(spec, message)
             kept += left
             if cancelled is not None:
-                self._tell_owner(cancelled.owner, cancelled_result(cancelled, -1))
+                self._notify_owner(cancelled.owner, cancelled_result(cancelled, -1))
         self.infeasible = kept
         for oid, entries in list(self._locating.items()):
             for entry in [e for e in entries if cut(e.spec, message)[1] is not None]:
@@ -410,7 +410,7 @@ class GlobalScheduler:
                 entries.remove(entry)
                 if not entry.cancelled:
                     entry.cancelled = True
-                    self._tell_owner(entry.spec.owner, cancelled_result(entry.spec, -1))
+                    self._notify_owner(entry.spec.owner, cancelled_result(entry.spec, -1))
             if not entries:
                 del self._locating[oid]
         self.ctx.send("gcs", message)

@@ -18,7 +18,7 @@ from raytwin.runtime.control.scheduling.policies import NodeView
 class Node:
     """A living node."""
 
-    __slots__ = ("_coming", "actors", "incarnation", "load", "own", "pool", "sent")
+    __slots__ = ("_sent_actors", "actors", "incarnation", "load", "own", "pool", "sent")
 
     def __init__(self, resources: dict[str, float], incarnation: int) -> None:
         self.incarnation = incarnation
@@ -28,7 +28,7 @@ class Node:
         self.load = Load(0, 0.0, 0.0, 0, {})
         self.sent = 0
         """Elements assigned to it so far."""
-        self._coming: deque[tuple[int, str]] = deque()
+        self._sent_actors: deque[tuple[int, str]] = deque()
         """Actors that its heartbeats do not count yet: the value of `sent` and the demand."""
         self.actors = 0
         """Actors that live there, or are on their way."""
@@ -45,7 +45,7 @@ class Node:
     def heard(self, load: Load) -> None:
         """The node has reported its load."""
         self.load = load
-        coming = self._coming
+        coming = self._sent_actors
         while coming and coming[0][0] <= load.assigned:
             coming.popleft()
         self.pool.set_reserved(load.reserved)
@@ -56,7 +56,7 @@ class Node:
         """An actor is on its way there."""
         self.sent += 1
         self.actors += 1
-        self._coming.append((self.sent, demand))
+        self._sent_actors.append((self.sent, demand))
         self.pool.reserve(demand)
 
     def busy_s(self, demand: str) -> float:

@@ -125,11 +125,11 @@ class GroupTable:
         ctx: Context,
         free: Callable[[], dict[int, Free]],
         changed: Callable[[int, Mapping[str, float], Free, bool], None],
-        life: Callable[[int], int],
+        incarnation_of: Callable[[int], int],
     ) -> None:
         self._ctx = ctx
         self._free = free
-        self._life = life
+        self._incarnation_of = incarnation_of
         """Returns the incarnation of a living node."""
         self._changed = changed
         """Called with (node, bundle, its named resources, True if committed, False if returned)."""
@@ -222,7 +222,9 @@ class GroupTable:
             self._give_up(group)
             return
         for index, node in sorted(group.trying.items()):
-            self._ctx.send(f"node:{node}", CommitBundle(group.id, index, self._life(node)))
+            self._ctx.send(
+                f"node:{node}", CommitBundle(group.id, index, self._incarnation_of(node))
+            )
             group.nodes[index] = node
         committed, group.trying = group.trying, {}
         group.prepared = set()
@@ -232,7 +234,7 @@ class GroupTable:
         else:
             self.place_soon()  # others were lost meanwhile
         for index, node in sorted(committed.items()):
-            self._tell(group, index, node, True)
+            self._notify(group, index, node, True)
 
     def on_node_died(self, node: int) -> None:
         """Place the bundles of a dead node again."""
@@ -297,7 +299,9 @@ class GroupTable:
                 for name, amount in group.bundles[index].items():
                     free[node][name] -= amount
                 bundle = dict(group.bundles[index])
-                prepare = PrepareBundle(group.id, index, bundle, self._life(node), group.attempt)
+                prepare = PrepareBundle(
+                    group.id, index, bundle, self._incarnation_of(node), group.attempt
+                )
                 self._ctx.send(f"node:{node}", prepare)
         self.place_soon()
 
@@ -312,14 +316,14 @@ class GroupTable:
         self.place_soon()
 
     def _return(self, group: Group, index: int, node: int) -> None:
-        self._ctx.send(f"node:{node}", ReturnBundle(group.id, index, self._life(node)))
+        self._ctx.send(f"node:{node}", ReturnBundle(group.id, index, self._incarnation_of(node)))
 
     def _give_back(self, group: Group, index: int, node: int) -> None:
         self._return(group, index, node)
         if index in group.nodes:
-            self._tell(group, index, node, False)
+            self._notify(group, index, node, False)
 
-    def _tell(self, group: Group, index: int, node: int, there: bool) -> None:
+    def _notify(self, group: Group, index: int, node: int, there: bool) -> None:
         bundle = group.bundles[index]
         self._changed(node, bundle, group_resources(bundle, group.id, index), there)
 

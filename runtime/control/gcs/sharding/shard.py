@@ -79,7 +79,7 @@ class RebuiltActors:
         """Whether the actor is being rebuilt."""
         return actor in self.actors
 
-    def remakes(self, call: bytes) -> bool:
+    def may_replay(self, call: bytes) -> bool:
         """Whether any actor is being rebuilt."""
         return bool(self.actors)
 

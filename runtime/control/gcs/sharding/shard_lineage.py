@@ -77,9 +77,9 @@ class ShardLineage(Lineage):
         if self._is_here(dep):
             super()._count(dep)
 
-    def unuse(self, array: bytes, dep: bytes) -> bool:
+    def end_use(self, array: bytes, dep: bytes) -> bool:
         if self._is_here(dep):
-            return super().unuse(array, dep)
+            return super().end_use(array, dep)
         self._report(UNUSED, array, (dep,))
         return False
 
@@ -101,12 +101,12 @@ class ShardLineage(Lineage):
             self._again.add(array)
             self._report(NEEDED, array, elsewhere)
 
-    def unneed(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> list[bytes]:
+    def end_need(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> list[bytes]:
         if array in self._again:
             if all(map(self._is_here, but)):
                 self._again.remove(array)
             self._report(UNNEEDED, array, [dep for dep in row.deps if dep not in but])
-        return super().unneed(array, row, but)
+        return super().end_need(array, row, but)
 
     def placed(self, spec: TaskSpec) -> None:
         """A placed range has come to its own shard, after the shards of its inputs."""
@@ -174,7 +174,7 @@ class ShardLineage(Lineage):
             users.remove(array)
             if not users:
                 del self.users[dep]
-            if super().unuse(array, dep):
+            if super().end_use(array, dep):
                 self._unused(dep)
 
     def _forget_hint(self, array: bytes, dep: bytes) -> None:
