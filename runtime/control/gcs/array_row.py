@@ -335,7 +335,7 @@ class ArrayRow:
                 ended.add(done.start, done.count)
         found = [(spec, ended.missing(spec.start, spec.count)) for spec in specs]
         left = sum(count for _, gaps in found for _, count in gaps)
-        if left < self.outstanding().get(node, 0):
+        if left < self._outstanding_at(node):
             # An element was there twice and ended once; the GCS cannot know for which owner.
             return [(spec, [(spec.start, spec.count)]) for spec in specs]
         return [(spec, gaps) for spec, gaps in found if gaps]
@@ -347,7 +347,7 @@ class ArrayRow:
         """
         unfinished = self.unfinished_at(node)
         count = sum(count for _, gaps in unfinished for _, count in gaps)
-        if count == self.outstanding().get(node, 0):
+        if count == self._outstanding_at(node):
             return unfinished
         runs = [(spec, Ranges()) for spec, at in self.accepted if at == node]
         for spec, left in runs:
@@ -360,6 +360,16 @@ class ArrayRow:
                     left.remove(start, count)
                 ended = others
         return [(spec, list(left)) for spec, left in runs if left.size]
+
+    def _outstanding_at(self, node: int) -> int:
+        """Return how many elements a node has accepted and not finished; see `outstanding`."""
+        accepted = sum(spec.count for spec, at in self.accepted if at == node)
+        ended = sum(
+            done.count
+            for done in self.done
+            if done.node == node and not done.lost and done.start < STREAM_BASE
+        )
+        return max(0, accepted - ended)
 
     def holders(self) -> set[int]:
         """Return every node that may have values of the array."""
