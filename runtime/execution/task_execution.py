@@ -1,8 +1,9 @@
 """Runs tasks in a worker.
 
 A range of short tasks is one loop with one report; between elements the loop
-stops only when `World.due` tells it. An element that raises, or whose value is too
-large for a message, ends the report before it and is reported alone.
+stops only at an alert of the executor, or when `World.overdue` tells it. An element that
+raises, or whose value is too large for a message, ends the report before it and is reported
+alone.
 
 The loop cannot report while an element runs. A second thread of the process calls
 `TaskRunner.report_meanwhile`, and so does an element that waits: it may wait for tasks that
@@ -142,7 +143,8 @@ class TaskRunner:
         self._since_s = started_s
         while executor.running is spec:
             at = executor.base
-            due = self.world.due()
+            alerts = executor.alerts
+            overdue = self.world.overdue()
             append = executor.values.append
             error: Exception | None = None
             cancelled = False
@@ -153,7 +155,7 @@ class TaskRunner:
                     value = function(item)
                     # Tested here, as a call of `returned` would cost more than a short element.
                     append(returned(spec, value) if type(value) is GeneratorType else value)
-                    if due():
+                    if alerts or (overdue is not None and overdue()):
                         break
             except Exception as raised:
                 error = raised
@@ -167,7 +169,7 @@ class TaskRunner:
             with self.world:
                 self._looping = False
                 # The node may have taken elements back while the loop ran, but none of these.
-                executor.alerts.clear()
+                alerts.clear()
                 values = list(executor.values)
                 done = executor.current()
                 unwanted = executor.cancelled == done  # reporting the values resets `cancelled`

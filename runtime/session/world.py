@@ -114,8 +114,11 @@ class World(Protocol):
     def wake_blocked(self) -> None:
         """Have all threads in `block` check their conditions, which no message has changed."""
 
-    def due(self) -> Callable[[], bool]:
-        """Return a fast function that tells whether a running range should report by now."""
+    def overdue(self) -> Callable[[], bool] | None:
+        """Return a fast function that tells whether a range that begins now should report by then.
+
+        None where time is virtual: whatever lets time pass raises an alert of the executor.
+        """
 
     def on_task_thread(self) -> bool:
         """Whether the thread that runs tasks calls; only it may be interrupted."""

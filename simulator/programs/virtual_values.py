@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from hashlib import blake2b
-from types import NoneType
 from typing import Any
 
 from raytwin.runtime.serialization import serialization
@@ -58,7 +57,7 @@ def serialize(value: Any) -> Serialized:
     if type(value) is bytes:
         # Bytes of any size stay in the pickle: reading copies them on every backend.
         return Serialized(pickle.dumps(value, 5))
-    if type(value) is list and value and {*map(type, value)} == {NoneType}:
+    if type(value) is list and value and not [each for each in value if each is not None]:
         # Long ranges of tasks that return None are common, and cloudpickle is slower.
         return Serialized(pickle.dumps(value, 5))
     return _claiming(serialization.serialize, value)

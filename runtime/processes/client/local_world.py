@@ -400,12 +400,10 @@ class LocalWorld:
             for _ in range(100):
                 continue
 
-    def due(self) -> Callable[[], bool]:
-        assert self.executor is not None
-        alerts = self.executor.alerts
+    def overdue(self) -> Callable[[], bool]:
         clock = time.monotonic
         end_s = clock() + DUE_S
-        return lambda: bool(alerts) or clock() >= end_s
+        return lambda: clock() >= end_s
 
     def on_task_thread(self) -> bool:
         return threading.get_ident() == self._task_thread
