@@ -71,6 +71,12 @@ def test_an_untimed_function_gets_one_task_a_worker_a_timed_one_more() -> None:
     assert sum(row[2] for row in node.given(W1)) == 26
 
 
+def test_workers_leased_in_one_turn_get_equal_shares() -> None:
+    node = Node(4)
+    node.turn(DRIVER, SubmitTasks([spec(1, 0, 101)]))
+    assert sorted(count for _, _, count, _ in node.given()) == [25, 25, 25, 26]
+
+
 def test_what_was_assigned_to_a_former_life_is_placed_again_and_not_run() -> None:
     node = Node()
     node.scheduler.submission.incarnation = 2
@@ -287,6 +293,19 @@ def test_short_tasks_behind_a_long_one_are_taken_back() -> None:
     assert any(isinstance(m, TakeBack) for *_, m in world.trace)
     times = sorted(t for t, s, _, m in world.trace if isinstance(m, TasksDone) for _ in m.results)
     assert times[-2] < times[-1] - 1.0, "a short task waited for the long one"
+
+
+def test_ranges_are_taken_back_only_from_workers_that_were_silent_at_both_looks() -> None:
+    node = Node(2)
+    node.turn(DRIVER, SubmitTasks([spec(1, 0, 20)]))
+    [(_, start, count, _)] = node.given(W1)
+    node.ctx.pass_time(0.03)  # the first look
+    node.done(W1, (1, start, count))
+    node.turn(DRIVER, SubmitTasks([spec(2, 0, 20)]))
+    node.ctx.time_s += 0.03  # the node is delayed, and so is the second look
+    node.ctx.pass_time(0.0)
+    assert not node.ctx.take(TakeBack, W1), "the worker was given this range after the first look"
+    assert node.ctx.take(TakeBack, W2)
 
 
 def test_what_comes_back_twice_is_taken_off_once() -> None:

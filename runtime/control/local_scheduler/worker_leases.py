@@ -1,9 +1,10 @@
 """Worker leases: which of a node's workers runs which of its ready ranges.
 
 A leased worker holds the resources of one demand, and has ranges of that demand for ``ahead_s``
-seconds; it gets more when half of these are done. If tasks of several jobs wait, the next lease
-goes to the job with the fewest leases on the node. The node starts further workers when a demand
-fits and no worker is idle (`WorkerPool`).
+seconds; it gets more when half of these are done. Workers that are leased in one turn get equal
+shares of the ranges that are ready, each up to ``ahead_s``. If tasks of several jobs wait, the
+next lease goes to the job with the fewest leases on the node. The node starts further workers when
+a demand fits and no worker is idle (`WorkerPool`).
 
 If a task runs far longer than the mean of its function, the node takes back the ranges behind it,
 for another worker or node, and assigns the worker no more. A timer must find this twice before the
@@ -13,6 +14,7 @@ node does so.
 from __future__ import annotations
 
 from collections import Counter, deque
+from functools import partial
 from math import inf
 
 from raytwin.runtime.control.actors.actor_record import ActorRecord
@@ -62,6 +64,7 @@ class WorkerLeases:
         """Mean seconds of a task, by its function."""
         self.mean_task_s = 0.0
         self._watch: Timer | None = None
+        self._quiet_s = STUCK_AHEADS * config.ahead_s
         self._beat_s = -inf
         """The time of the last timely heartbeat."""
         self._listened_s = -inf
@@ -104,8 +107,9 @@ class WorkerLeases:
             self._watch_stuck()
             return
         for lane in lanes:
-            while self._lease(lane):
-                continue
+            served = 0
+            while self._lease(lane, served):
+                served += 1
             if not ready.has(lane):
                 continue
             if self._resources.fits(lane[1]):
@@ -129,14 +133,16 @@ class WorkerLeases:
         held = Counter(
             w.job for w in self.workers.values() if w.state is State.LEASED and not w.actor
         )
+        served: Counter[Lane] = Counter()
         waiting: dict[bytes, deque[Lane]] = {}
         for lane in lanes:
             waiting.setdefault(lane[0], deque()).append(lane)
         while waiting:
             job = min(waiting, key=held.__getitem__)
             lane = waiting[job][0]
-            if self._lease(lane):
+            if self._lease(lane, served[lane]):
                 held[job] += 1
+                served[lane] += 1
                 continue
             if self._ready.has(lane) and self._resources.fits(lane[1]):
                 # Others may take the resources meanwhile, but not the next ones.
@@ -145,8 +151,11 @@ class WorkerLeases:
             if not waiting[job]:
                 del waiting[job]
 
-    def _lease(self, lane: Lane) -> bool:
-        """Give an idle worker a lease for a lane; return False if there is none."""
+    def _lease(self, lane: Lane, served: int) -> bool:
+        """Give an idle worker a lease for a lane; return False if there is none.
+
+        `served` workers have had their shares of the lane's ranges in this turn.
+        """
         job, demand = lane
         if not (self._pool.idle and self._ready.has(lane) and self._resources.fits(demand)):
             return False
@@ -157,19 +166,19 @@ class WorkerLeases:
         worker.demand = demand
         worker.state = State.LEASED
         self.on_report(worker)
-        self._give(worker)
+        self._give(worker, served)
         self.drain(worker)
         return True
 
     def on_report(self, worker: Worker) -> None:
         worker.last_report_s = self._ctx.now()
 
-    def _give(self, worker: Worker) -> None:
+    def _give(self, worker: Worker, served: int = 0) -> None:
         """Give a worker ranges worth ``ahead_s``, its fair share at most."""
         ready, config, demand = self._ready, self._config, worker.demand
         lane = (worker.job, demand)
-        workers = len(self.workers) - len(self._actors.actors)
-        share = -(-ready.count(lane) // max(1, min(workers, self._resources.slots(demand))))
+        workers = min(len(self.workers) - len(self._actors.actors), self._resources.slots(demand))
+        share = -(-ready.count(lane) // max(1, workers - served))
         head = ready.peek(lane)
         each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
         # A fair share below `split_s` costs more than it gains. A worker that has work gains
@@ -274,33 +283,38 @@ class WorkerLeases:
     def _watch_stuck(self) -> None:
         """Start the watch if a worker has a range behind another."""
         if self._watch is None and self.assigned > self._leased():
-            self._start_watch(1)
+            self._watch = self._ctx.after(self._quiet_s, self._look)
 
-    def _start_watch(self, look: int) -> None:
-        quiet_s = STUCK_AHEADS * self._config.ahead_s
-        self._watch = self._ctx.after(quiet_s, lambda: self._on_watch(look))
+    def _look(self) -> None:
+        """Look again later at the workers that have reported nothing for `_quiet_s`.
 
-    def _quiet_since_s(self) -> float:
-        """Return the time since which a worker that is not stuck has reported something."""
-        return self._ctx.now() - STUCK_AHEADS * self._config.ahead_s
-
-    def _leased(self) -> int:
-        return len(self.workers) - len(self._pool.idle) - len(self._actors.actors)
-
-    def _on_watch(self, look: int) -> None:
+        This scheduler itself may have been delayed: the ranges that it sent may only just have
+        left, and reports may be waiting.
+        """
         self._watch = None
-        quiet_since_s = self._quiet_since_s()
-        stuck = [
+        since_s = self._quiet_since_s()
+        if self._silent_since(since_s):
+            self._watch = self._ctx.after(self._quiet_s, partial(self._look_again, since_s))
+
+    def _look_again(self, since_s: float) -> None:
+        """Take the ranges behind a task back from the workers that are silent still."""
+        self._watch = None
+        for worker in self._silent_since(since_s):
+            self._pool.take_back(worker)
+
+    def _silent_since(self, since_s: float) -> list[Worker]:
+        """Return the workers that have reported nothing since then and could give ranges back."""
+        return [
             worker
             for worker in self.workers.values()
-            if worker.last_report_s <= quiet_since_s
+            if worker.last_report_s <= since_s
             and worker.answered == worker.asked
             and sum(spec.count for spec in worker.assigned) > 1
         ]
-        if stuck and look == 1:
-            # This scheduler itself may have been delayed, and the ranges that it sent may only
-            # just have left: check again.
-            self._start_watch(2)
-            return
-        for worker in stuck:
-            self._pool.take_back(worker)
+
+    def _quiet_since_s(self) -> float:
+        """Return the time since which a worker that is not stuck has reported something."""
+        return self._ctx.now() - self._quiet_s
+
+    def _leased(self) -> int:
+        return len(self.workers) - len(self._pool.idle) - len(self._actors.actors)
