@@ -60,5 +60,6 @@ def test_a_warm_task_crosses_few_files_in_the_order_of_the_architecture() -> Non
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
     files = json.loads(run.stdout)
-    assert files == way_on_the_page(PAGE.read_text())
+    page = PAGE.read_text()
+    assert files == way_on_the_page(page) and f"the {len(files)} files of" in page
     assert len(files) <= FILES_MAX, files

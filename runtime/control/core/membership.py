@@ -15,6 +15,8 @@ class Membership:
         self.nodes: dict[int, NodeInfo] = {}
         self.alone = True
         """Whether no other node is alive."""
+        self.fenced = ""
+        """Why the cluster has declared this node dead; empty: it has not."""
 
     def update(self, info: NodeInfo) -> None:
         """Take a published row, unless a newer incarnation is known."""
@@ -22,17 +24,14 @@ class Membership:
         if known is None or info.incarnation >= known.incarnation:
             self.nodes[info.node] = info
             self.alone = not any(i.alive and n != self.me for n, i in self.nodes.items())
+            if info.node == self.me:
+                self.fenced = self._fence(info)
 
     def alive(self) -> list[NodeInfo]:
         """Return the rows of living nodes, by number."""
         return [info for _, info in sorted(self.nodes.items()) if info.alive]
 
-    @property
-    def fenced(self) -> str:
-        """Return why the cluster has declared this node dead, or an empty string."""
-        mine = self.nodes.get(self.me)
-        if mine is None:
-            return ""
+    def _fence(self, mine: NodeInfo) -> str:
         if mine.incarnation > self.incarnation:
             return "another process took its place"
         return "" if mine.alive else (mine.reason or "declared dead")
