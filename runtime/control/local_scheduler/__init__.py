@@ -36,6 +36,7 @@ are retried (G4).
 | module | what it does |
 |---|---|
 | `submission` | accepts tasks that clients submit or spills them; accepts assigned tasks |
+| `spillback` | decides how much of a range stays here (the threshold: `policies.Policy.keep`) |
 | `dependencies` | keeps a range until its function and its inputs are here |
 | `ready_queue` | ranges whose inputs are here, until a worker is free |
 | `worker_pool` | starts and stops workers |

@@ -9,20 +9,11 @@ The way of a range in `SubmitTasks`::
     new ──its parent runs again──> ClaimTasks: a node that has it sends results here, too
       │                                └─ no node has it ──TasksClaimed─┐
       ↓                                                                 ↓
-    spillback ──stays here──> accepted (`TaskInputs`)  <────────────────┘
-              ──else──> PlaceTasks to the global scheduler
+   `Spillback` ──keeps it──> accepted (`TaskInputs`)  <─────────────────┘
+               ──else──> PlaceTasks to the global scheduler
 
 `OwnerTable.ends` has the element up to which an array was submitted; only later elements are new.
 So a parent that runs a second time submits nothing twice.
-
-**Spillback** decides how much of a range stays here::
-
-    with a strategy ──> `strategies`: all of it or none
-    in a placement group that a client here has removed ──> none: the global scheduler ends it
-    else ──> the policy decides by a view of this node (`LocalView`)
-
-Tasks of one message are mostly alike, and only the queue changes between them, so consecutive
-tasks of a message share a view.
 
 **Assignments** come from the global scheduler. The node ignores ranges for its earlier
 incarnations, which the GCS places again, and ranges of jobs that have ended. If the owner was a
@@ -32,6 +23,7 @@ which ask the GCS for it. A range that fails before it has run ends here with th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from raytwin.runtime.control.actors.call_submitter import CallSubmitter
@@ -41,15 +33,12 @@ from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.call_batches import arrays_of, singles
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import is_lost
-from raytwin.runtime.control.core.group_resources import group_of
 from raytwin.runtime.control.core.ids import STREAM_BASE
-from raytwin.runtime.control.core.membership import Membership
-from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.task_ranges import attempt_of, needs_of, part_of
+from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.gcs.array_store import LOST_S
-from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
-from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
+from raytwin.runtime.control.local_scheduler.spillback import Spillback
 from raytwin.runtime.control.messages import (
     OK,
     AssignTasks,
@@ -68,10 +57,6 @@ from raytwin.runtime.control.messages.errors import unpack
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.objects.result_manager import ResultManager
-from raytwin.runtime.control.scheduling.policies import LocalView, Policy
-from raytwin.runtime.control.scheduling.strategies import kept
-
-_NONE = (b"", "")
 
 
 class Submission:
@@ -82,11 +67,8 @@ class Submission:
         ctx: Context,
         node: int,
         incarnation: int,
-        policy: Policy,
-        pool: ResourcePool,
-        members: Membership,
-        dispatcher: Dispatcher,
-        bundles: Bundles,
+        spillback: Spillback,
+        workers: Mapping[str, Worker],
         objects: NodeObjects,
         log: GcsWriteLog,
         inputs: TaskInputs,
@@ -98,12 +80,8 @@ class Submission:
         self._ctx = ctx
         self._node = node
         self.incarnation = incarnation
-        self._policy = policy
-        self._pool = pool
-        self._members = members
-        self._dispatcher = dispatcher
-        self._workers = dispatcher.workers
-        self._bundles = bundles
+        self._spillback = spillback
+        self._workers = workers
         self._objects = objects
         self._log = log
         self._inputs = inputs
@@ -113,9 +91,6 @@ class Submission:
         self._results = results
         self.assigned = 0
         """Elements that the global scheduler has assigned to this node so far."""
-        self._view_of = _NONE
-        """Function and demand of the previous task in this message."""
-        self._view = LocalView(alone=True, feasible=False, queue=0, slots=0, mean_task_s=0.0)
         self._created_again: set[bytes] = set()
         """Actors that may exist already, because the task that creates them has run before."""
         submitter.on_alive = self._on_actor_alive
@@ -169,7 +144,7 @@ class Submission:
                     self._submit(part)
             if end > 1:
                 self._objects.owners.ends[array] = max(end, self._objects.owners.ends.get(array, 0))
-        self._forget_view()
+        self._spillback.end_message()
         if claims:
             self._ctx.send("gcs", ClaimTasks(claims))
 
@@ -191,10 +166,10 @@ class Submission:
         for spec in message.tasks:
             if spec.array in self._objects.owners:
                 self._submit(spec)
-        self._forget_view()
+        self._spillback.end_message()
 
     def _submit(self, spec: TaskSpec) -> None:
-        stay = self._kept(spec)
+        stay = self._spillback.keep(spec)
         if stay == spec.count:
             self._log.accept(spec)
             self._inputs.accept(spec)
@@ -267,37 +242,6 @@ class Submission:
             self._objects.owners.own(message.create.array, source)
             self._own_actor(message.create)
         self._ctx.send("gcs", message)
-
-    # -- spillback: how much of a range this node keeps ---------------------------
-
-    def _forget_view(self) -> None:
-        """Forget the view, because means and free resources change between messages."""
-        self._view_of = _NONE
-
-    def _kept(self, spec: TaskSpec) -> int:
-        """Return how many elements of a range this node keeps, from its start on."""
-        if spec.extra is None and self._view_of == (spec.function, spec.demand):
-            self._view.queue = self._dispatcher.queue
-            return self._policy.keep(self._view, spec.count)
-        feasible = self._pool.feasible(spec.demand)
-        if spec.extra is not None:
-            group = group_of(spec)
-            if group and self._bundles.is_removed(group):
-                return 0
-            strategy = spec.extra.strategy
-            if strategy:
-                return kept(strategy, self._node, spec.count, feasible, self._members.alone)
-        view = LocalView(
-            alone=self._members.alone,
-            feasible=feasible,
-            queue=self._dispatcher.queue,
-            slots=self._pool.slots(spec.demand),
-            mean_task_s=self._dispatcher.leases.means.get(spec.function, 0.0),
-            busy_s=0.0 if self._pool.fits(spec.demand) else self._dispatcher.leases.busy_s,
-        )
-        if spec.extra is None:
-            self._view_of, self._view = (spec.function, spec.demand), view
-        return self._policy.keep(view, spec.count)
 
     # -- assignments of the global scheduler ---------------------------------------
 

@@ -45,6 +45,7 @@ from raytwin.runtime.control.local_scheduler.cancellation import Canceller
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
+from raytwin.runtime.control.local_scheduler.spillback import Spillback
 from raytwin.runtime.control.local_scheduler.starvation import Starvation
 from raytwin.runtime.control.local_scheduler.submission import Submission
 from raytwin.runtime.control.local_scheduler.worker_leases import WorkerLeases
@@ -164,10 +165,12 @@ class NodeManager:
             ctx, self.pool, self.ready, self.workers, self.leases, self.objects, self.inputs,
             self.results, self.actors, self.canceller, self.timeline, self.contained_references,
         )  # fmt: skip
+        self.spillback = Spillback(
+            node, make_policy(config), self.pool, self.members, self.dispatcher, self.bundles
+        )
         self.submission = Submission(
-            ctx, node, incarnation, make_policy(config), self.pool, self.members, self.dispatcher,
-            self.bundles, self.objects, self.log, self.inputs, self.access,
-            self.actors, self.submitter, self.results,
+            ctx, node, incarnation, self.spillback, self.workers.workers, self.objects, self.log,
+            self.inputs, self.access, self.actors, self.submitter, self.results,
         )  # fmt: skip
         self.releases = ReleaseManager(
             ctx, self.objects, self.results, self.submitter.forget_all, self.log,
