@@ -285,8 +285,8 @@ def errors(ray: Any) -> Any:
     found.append(ray.get(actor.where.remote()))
     died = raised(lambda: ray.get(actor.leave.remote()))
     made = Actor.remote(True)
-    refusal = raised(lambda: ray.get(made.where.remote()))
-    for one, error in ((actor, died), (made, refusal)):
+    unmade = raised(lambda: ray.get(made.where.remote()))
+    for one, error in ((actor, died), (made, unmade)):
         found.append(
             (
                 type(error).__name__,

@@ -44,7 +44,7 @@ from raytwin.runtime.control.messages import (
     Heartbeat,
     JobInfo,
     NodeUnreachable,
-    ReplicaBeat,
+    ReplicaHeartbeat,
     WorkerDied,
 )
 from raytwin.runtime.control.node.node_manager import NodeManager
@@ -74,7 +74,9 @@ from raytwin.simulator.programs import process_ends
 from raytwin.simulator.programs.virtual_values import Functions
 from raytwin.simulator.programs.virtual_world import STALL_S, SimWorld
 
-_QUIET = frozenset({Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat})
+_QUIET = frozenset(
+    {Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaHeartbeat}
+)
 """Messages that are no sign of progress, because they are sent even if nothing happens. The work
 of a GCS chain causes other messages too, between nodes, workers and drivers."""
 

@@ -28,7 +28,7 @@ from raytwin.runtime.control.actors.actor_record import (
     QueuedCall,
 )
 from raytwin.runtime.control.actors.node_services import NodeServices
-from raytwin.runtime.control.core.addresses import incarnation_of, may_call_again, node_of
+from raytwin.runtime.control.core.addresses import incarnation_of, may_repeat_calls, node_of
 from raytwin.runtime.control.core.batching import cut, record_bytes
 from raytwin.runtime.control.core.call_batches import (
     arrays_of,
@@ -242,7 +242,7 @@ class CallQueue:
         assignment = Assignment(spec, values)
         if call in actor.replaying:
             assignment.cancelled = actor.replaying[call].cancelled
-        if is_stream(spec) and (call in actor.replaying or may_call_again(spec.owner)):
+        if is_stream(spec) and (call in actor.replaying or may_repeat_calls(spec.owner)):
             actor.replies.begin_stream(call)
         actor.running[call] = assignment
         actor.unsent.append(assignment)
@@ -336,7 +336,7 @@ class CallQueue:
         running = list(map(actor.running.pop, calls))
         owners = {assignment.spec.owner for assignment in running}
         actor.executed += batch.count
-        if any(map(may_call_again, owners)):
+        if any(map(may_repeat_calls, owners)):
             for reply in results_of(batch):
                 actor.replies.keep(reply, batch.count)
         if len(owners) == 1 and not actor.replies.has_waiters:
@@ -351,7 +351,7 @@ class CallQueue:
 
     def _leave(self, actor: ActorRecord, reply: RangeResult, owner: str) -> None:
         """Put a reply into the cache and send it."""
-        if may_call_again(owner) and not actor.ended:
+        if may_repeat_calls(owner) and not actor.ended:
             actor.replies.keep(reply)
         self.finish(actor, reply, owner, actor.id)
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.core.addresses import may_call_again
+from raytwin.runtime.control.core.addresses import may_repeat_calls
 from raytwin.runtime.control.core.batching import cut, task_bytes
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.call_batches import is_batch, singles
@@ -328,7 +328,7 @@ class CallSubmitter:
         their caller.
         """
         if route.starting is not None:
-            asked = [call for call in calls if may_call_again(call.owner)]
+            asked = [call for call in calls if may_repeat_calls(call.owner)]
             route.early += [replace(call, args=b"", deps=()) for call in asked]
             self.unsent[route.actor] = route
 

@@ -110,7 +110,7 @@ class NodeActors:
         if known is not None:
             if known.incarnation >= info.incarnation:
                 return False
-            self._drop(known, "it was started elsewhere", again=True)
+            self._drop(known, "it was started elsewhere", restarts=True)
         actor = self.actors[spec.array] = ActorRecord(spec, info)
         self._services.pool.reserve(spec.demand)
         if not actor.has_lineage:
@@ -338,7 +338,7 @@ class NodeActors:
             if message.graceful and actor.state is ActorState.ALIVE:
                 self._end_gracefully(actor)
             else:
-                self._drop(actor, "it was stopped", message.again)
+                self._drop(actor, "it was stopped", message.restarts)
         ended = self.calls.take_ended(message.actor, message.incarnation)
         if ended is not None:
             self.calls.discard(ended)
@@ -354,12 +354,12 @@ class NodeActors:
             self.calls.send_held(ended)
         self._ctx.send(source, CallsDrained(message.actor))
 
-    def _drop(self, actor: ActorRecord, reason: str, again: bool = False) -> None:
-        """End an actor, and its worker with it; `again`: it starts again somewhere."""
+    def _drop(self, actor: ActorRecord, reason: str, restarts: bool = False) -> None:
+        """End an actor, and its worker with it; `restarts`: it starts again on some node."""
         worker = actor.worker
         self._forget(actor)
         if worker is not None:
-            worker.restarts = again
+            worker.restarts = restarts
             self._services.end_worker(worker, reason)
 
     def _end_gracefully(self, actor: ActorRecord) -> None:

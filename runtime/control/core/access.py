@@ -26,7 +26,7 @@ class JobAccess:
         worker = self._worker_at(client)
         return worker.job if worker is not None else self.drivers.get(client, b"")
 
-    def is_late(self, spec: TaskSpec) -> bool:
+    def has_ended_job(self, spec: TaskSpec) -> bool:
         """Whether a task's job has ended."""
         return bool(self.ended) and job_of_task(spec) in self.ended
 

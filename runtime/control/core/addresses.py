@@ -135,13 +135,13 @@ def agent_of(address: str) -> str:
     return RELAY if is_gcs(address) or address == "global" else address
 
 
-def may_call_again(owner: str) -> bool:
+def may_repeat_calls(owner: str) -> bool:
     """Whether a client may make a call of the same incarnation of an actor twice.
 
     A task or an actor may: it runs again after a failure. A driver's program does not, and
     its node sends a call once to each incarnation.
 
-    >>> may_call_again("worker:0.1"), may_call_again("driver:0.0")
+    >>> may_repeat_calls("worker:0.1"), may_repeat_calls("driver:0.0")
     (True, False)
     """
     return not owner.startswith("driver:")

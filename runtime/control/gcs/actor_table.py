@@ -317,7 +317,7 @@ class ActorTable:
             if not row.info.detached and died(row.spec.owner):
                 self._stop(row)
                 self._fail(row, ActorDeath(DeathCause.OWNERS_NODE_DIED), True)
-                self._may_come_again(row)
+                self._allow_recreation(row)
 
     def end_job(self, job: bytes) -> None:
         """End the actors of a job that has ended, except detached ones."""
@@ -341,17 +341,17 @@ class ActorTable:
         self._stop(row, message.restart and row.restarts_left != 0, message.graceful)
         self._fail(row, message.reason, not message.restart)
         if message.owner:
-            self._may_come_again(row)
+            self._allow_recreation(row)
 
-    def _may_come_again(self, row: ActorRow) -> None:
+    def _allow_recreation(self, row: ActorRow) -> None:
         """Note that an actor ended because its handles or owner were gone: it may be created
         again."""
         if row.spec.array in self.dead:
             self.dead[row.spec.array].next_incarnation = row.incarnation + 1
 
-    def _stop(self, row: ActorRow, again: bool = False, graceful: bool = False) -> None:
+    def _stop(self, row: ActorRow, restarts: bool = False, graceful: bool = False) -> None:
         if row.node in self._alive:
-            stop = StopActor(row.spec.array, row.incarnation, again, graceful)
+            stop = StopActor(row.spec.array, row.incarnation, restarts, graceful)
             self.ctx.send(f"node:{row.node}", stop)
 
     def _fail(self, row: ActorRow, reason: Failure, final: bool) -> None:

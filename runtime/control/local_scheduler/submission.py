@@ -129,7 +129,7 @@ class Submission:
                 if array in self._objects.owners.actors:
                     # The GCS ends it for its owner alone.
                     self._ctx.send("gcs", CreateActors([spec]))
-            if new < end and spec.extra is not None and self._is_actors(spec, again):
+            if new < end and spec.extra is not None and self._handle_actor_task(spec, again):
                 continue
             if new < end:
                 part = spec if new == spec.start else part_of(spec, new, end - new)
@@ -196,7 +196,7 @@ class Submission:
 
     # -- actors ------------------------------------------------------------------
 
-    def _is_actors(self, spec: TaskSpec, again: bool = False) -> bool:
+    def _handle_actor_task(self, spec: TaskSpec, again: bool = False) -> bool:
         """Handle a spec that creates an actor or is a call; return False for any other.
 
         `again`: an earlier run of its parent may have submitted it.
@@ -251,7 +251,7 @@ class Submission:
             return  # for a former incarnation: the GCS places the ranges again
         for spec in message.tasks:
             self.assigned += spec.count
-            if self._access.is_late(spec):
+            if self._access.has_ended_job(spec):
                 continue
             if spec.extra is not None and spec.extra.actor is not None:
                 if not self._actors.accept(spec):

@@ -65,7 +65,7 @@ class WorkerLeases:
         self.mean_task_s = 0.0
         self._watch: Timer | None = None
         self._quiet_s = STUCK_AHEADS * config.ahead_s
-        self._beat_s = -inf
+        self._last_heartbeat_s = -inf
         """The time of the last timely heartbeat."""
         self._listened_s = -inf
         """The time of the timely heartbeat before. By the last one, workers had received every
@@ -89,9 +89,9 @@ class WorkerLeases:
                 lefts_s.append(mean_s - ran_s if ran_s < mean_s else overdue_s)
         return min(lefts_s, default=0.0)
 
-    def on_beat_in_time(self) -> None:
+    def on_timely_heartbeat(self) -> None:
         """Note a timely heartbeat: this scheduler was free when it was due."""
-        self._listened_s, self._beat_s = self._beat_s, self._ctx.now()
+        self._listened_s, self._last_heartbeat_s = self._last_heartbeat_s, self._ctx.now()
 
     def dispatch(self) -> None:
         """Give ready ranges to workers; call it at the end of each turn."""

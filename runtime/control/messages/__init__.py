@@ -111,7 +111,7 @@ Where the GCS is replicated, durable or sharded, a *chain* stands in for ``gcs``
 node    -> replica   ChainRequest, ChainAttach
 replica -> node      ChainOutput
 replica -> replica   ChainCommands, ChainAck, Snapshot
-replica -> master    ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected
+replica -> master    ReplicaReady, ReplicaJoined, ReplicaHeartbeat, ReplicaSuspected
 node    -> master    ChainHello, ReplicaSuspected
 master  -> node      ChainConfigured
 master  -> replica   ChainConfigured

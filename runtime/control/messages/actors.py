@@ -105,14 +105,14 @@ class KillActor(Struct, array_like=True, tag=78):
 
 
 class StopActor(Struct, array_like=True, tag=79):
-    """End this incarnation, or do not start it. ``again``: another incarnation follows.
+    """End this incarnation, or do not start it. ``restarts``: another incarnation follows.
 
     ``graceful``: the actor finishes the calls that it has begun, and its process exits by itself.
     """
 
     actor: bytes
     incarnation: int
-    again: bool = False
+    restarts: bool = False
     graceful: bool = False
 
 

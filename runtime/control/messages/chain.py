@@ -110,7 +110,7 @@ class ReplicaJoined(Struct, array_like=True, tag=109):
     name: str
 
 
-class ReplicaBeat(Struct, array_like=True, tag=110):
+class ReplicaHeartbeat(Struct, array_like=True, tag=110):
     name: str
 
 
@@ -204,7 +204,7 @@ class NodesSeen(Struct, array_like=True, tag=157):
 
 ChainMessage = Union[
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
-    Snapshot, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected, ReplicaLost,
+    Snapshot, ReplicaReady, ReplicaJoined, ReplicaHeartbeat, ReplicaSuspected, ReplicaLost,
     ChainHello, StartReplica, StopReplica, ClientGone, LogCommands, LogSnapshot, Logged,
     LineageChanges, TasksPlaced, NodesSeen,
 ]  # fmt: skip

@@ -92,7 +92,7 @@ from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.scheduling.policies import make_policy
 
-LATE = 1.5
+LATE_PERIODS = 1.5
 """A heartbeat is late after so many periods: its node was busy when it was due."""
 MISSING_MAX = 4096
 """The most ranges in one `ResultsMissing`."""
@@ -119,7 +119,7 @@ class NodeManager:
         self.objects = NodeObjects(ctx, node, config, self.log.copied, self._lives)
         self.members = Membership(node, incarnation)
         self.access = JobAccess(self._worker_at)
-        self._gone: set[str] = set()
+        self._ended_drivers: set[str] = set()
         """Drivers whose job has ended: the node sends them nothing, and pins nothing for them."""
         self.actors = NodeActors(ctx, node, self)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
@@ -179,7 +179,7 @@ class NodeManager:
         self.object_manager = ObjectManager(
             ctx, node, self.objects, self.log, self.contained_references, self._lives
         )  # fmt: skip
-        self._beat_s = -inf
+        self._last_heartbeat_s = -inf
         """When the last heartbeat was sent."""
         self.queries = Queries(
             ctx, node, self.members, {
@@ -278,7 +278,7 @@ class NodeManager:
 
     def _lives(self, client: str) -> bool:
         if not client.startswith("worker:"):
-            return client not in self._gone
+            return client not in self._ended_drivers
         return client in self.workers.workers
 
     # -- between the parts -----------------------------------------------------
@@ -325,14 +325,14 @@ class NodeManager:
         """The GCS has registered this node."""
         for info in message.nodes:
             self.members.update(info)
-        self._beat()
+        self._send_heartbeat()
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Report the load to the GCS, which takes it as a sign of life, every ``heartbeat_s``."""
         now = self.ctx.now()
-        if now - self._beat_s < LATE * self.config.heartbeat_s:
-            self.leases.on_beat_in_time()
-        self._beat_s = now
+        if now - self._last_heartbeat_s < LATE_PERIODS * self.config.heartbeat_s:
+            self.leases.on_timely_heartbeat()
+        self._last_heartbeat_s = now
         load = Load(
             queue=self.dispatcher.queue,
             mean_task_s=self.dispatcher.leases.mean_task_s,
@@ -344,7 +344,7 @@ class NodeManager:
             busy_s=self.leases.busy_s,
         )
         self.ctx.send("gcs", Heartbeat(self.node, self.incarnation, load))
-        self.ctx.after(self.config.heartbeat_s, self._beat)
+        self.ctx.after(self.config.heartbeat_s, self._send_heartbeat)
 
     def _on_node_changed(self, source: str, message: NodeChanged) -> None:
         """The GCS has published a row of the node table.
@@ -429,7 +429,7 @@ class NodeManager:
         if message.job not in self.access.ended:
             self.access.ended.add(message.job)
             gone = [driver for driver, job in self.access.drivers.items() if job == message.job]
-            self._gone.update(gone)
+            self._ended_drivers.update(gone)
             self._drop_job(message.job, f"its job has ended: {message.reason}")
             for driver in gone:
                 self._drop_driver(driver)
@@ -441,7 +441,7 @@ class NodeManager:
         self.inputs.end_job(job)
         # Detached actors here keep their class, whose job may have ended.
         actors = [actor.spec for actor in self.actors.actors.values()]
-        used = {spec.function for spec in actors if not self.access.is_late(spec)}
+        used = {spec.function for spec in actors if not self.access.has_ended_job(spec)}
         self.inputs.forget_functions(self.access.ended, used)
         for worker in workers:
             self.end_worker(worker, reason)

@@ -37,7 +37,7 @@ from raytwin.runtime.control.messages import (
     NodeChanged,
     NodeInfo,
     NodeUnreachable,
-    ReplicaBeat,
+    ReplicaHeartbeat,
     ReplicaInfo,
     ReplicaJoined,
     ReplicaLost,
@@ -87,7 +87,7 @@ class Master:
         """Take one message; an unknown type is a programming error."""
         if isinstance(message, ReplicaReady):
             self._on_ready(message.info)
-        elif isinstance(message, ReplicaBeat):
+        elif isinstance(message, ReplicaHeartbeat):
             if message.name in self._heard:
                 self._heard[message.name] = self.ctx.now()
         elif isinstance(message, ReplicaJoined):

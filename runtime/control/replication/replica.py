@@ -36,7 +36,7 @@ from raytwin.runtime.control.messages import (
     LogCommands,
     Logged,
     LogSnapshot,
-    ReplicaBeat,
+    ReplicaHeartbeat,
     ReplicaInfo,
     ReplicaJoined,
     ReplicaLost,
@@ -186,7 +186,7 @@ class Replica:
     def start(self) -> None:
         """Report to the master."""
         self.ctx.send(self.master, ReplicaReady(self.info))
-        self.ctx.after(self.config.heartbeat_s, self._beat)
+        self.ctx.after(self.config.heartbeat_s, self._send_heartbeat)
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
@@ -421,7 +421,7 @@ class Replica:
     def _on_lost(self, source: str, message: ReplicaLost) -> None:
         self.ctx.send(self.master, ReplicaSuspected(message.name, message.reason))
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         if self.state is not State.FENCED:
-            self.ctx.send(self.master, ReplicaBeat(self.info.name))
-            self.ctx.after(self.config.heartbeat_s, self._beat)
+            self.ctx.send(self.master, ReplicaHeartbeat(self.info.name))
+            self.ctx.after(self.config.heartbeat_s, self._send_heartbeat)

@@ -29,7 +29,7 @@ class Relay:
 
     def __init__(self, ctx: Context, chains: int) -> None:
         self._clients = [
-            ChainClient(ctx, RELAY, lambda _: _Carrier(self), chain, RELAY_BORN)
+            ChainClient(ctx, RELAY, lambda _: _Endpoint(self), chain, RELAY_BORN)
             for chain in range(chains)
         ]
 
@@ -59,7 +59,7 @@ class Relay:
             client.end_turn()
 
 
-class _Carrier:
+class _Endpoint:
     """The component within each of the relay's clients."""
 
     def __init__(self, relay: Relay) -> None:

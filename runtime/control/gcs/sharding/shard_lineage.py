@@ -184,9 +184,9 @@ class ShardLineage(Lineage):
     def _start_timer(self) -> None:
         if not self._ticking:
             self._ticking = True
-            self._ctx.after(HINT_S, self._look)
+            self._ctx.after(HINT_S, self._drop_old_hints)
 
-    def _look(self) -> None:
+    def _drop_old_hints(self) -> None:
         """Drop the hints that are older than `HINT_S`."""
         old, self._old_hints, self.hints = self._old_hints, self.hints, {}
         for array, dep in old:
