@@ -43,6 +43,7 @@ class ActorRunner:
         self._executor.actor = True
         self._actor = ActorInstance(calls, spec.extra.actor)
         self._coroutines: CallCoroutines | None = None
+        self._executor.direct.allowed = self._actor.plain and self._actor.info.max_concurrency == 1
         if spec.extra.env:
             # Until the actor ends.
             self._world.environment.enter(spec.extra.env)
@@ -69,6 +70,7 @@ class ActorRunner:
         """Start the event loop, and run the constructor there, as it may be async."""
         # A future may outlive the constructor or call that made it.
         self._calls.session.futures.lasting = True
+        self._executor.direct.allowed = False
         self._actor.loop = loop = EventLoop(self._world, self._actor.crashed)
         self._coroutines = CallCoroutines(self._actor, self._calls, loop.loop)
         self._executor.on_cancel_call = self._coroutines.cancel_soon

@@ -46,6 +46,7 @@ def start(
     cores_per_host: int | None = None,
     object_store_memory: int = 64 << 30,
     journal: str | os.PathLike[str] | None = None,
+    direct_after: int = Config().direct_after,
     **settings: Any,
 ) -> Session:
     """Start a simulated cluster and become its driver.
@@ -53,7 +54,7 @@ def start(
     `settings` are those of `cluster_config`. Any `gcs_storage` makes the GCS durable; no
     file is written.
     """
-    config = cluster_config(Config(), **settings)
+    config = cluster_config(Config(direct_after=direct_after), **settings)
     if nodes_per_host < 1:
         raise ValueError(f"{nodes_per_host} nodes per host")
     cores = load_profile(profile).cores

@@ -41,6 +41,7 @@ from raytwin.runtime.control.messages import (
     ChainCommands,
     ChainOutput,
     ChainRequest,
+    DirectClosed,
     Heartbeat,
     JobInfo,
     NodeUnreachable,
@@ -294,6 +295,9 @@ class SimCluster:
         process = self.processes.get(address)
         if worker is not None:
             worker.end()
+            if worker.executor.direct.opened:
+                # The driver receives the worker's last answers before the connection's end.
+                self.transmit(node_of(address), address, FIRST_DRIVER, [DirectClosed()], 60)
         elif process is not None:
             process.kill()
 

@@ -16,9 +16,11 @@ from greenlet import GreenletExit
 
 from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.messages import (
     CancelTask,
+    DirectCall,
     Exit,
     FunctionBlob,
     RestoreActor,
@@ -30,13 +32,14 @@ from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.task_execution import TaskRunner
 from raytwin.runtime.execution.user_errors import exit_code
 from raytwin.runtime.session.futures import LazyFuture, settled_item
+from raytwin.runtime.session.node_resources import FIRST_DRIVER
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.machine.simulated_process import SimProcess
 from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld, VirtualEventLoop
 
 _FOR_EXECUTOR = frozenset(
-    (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask)
+    (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall)
 )
 
 
@@ -71,6 +74,8 @@ class SimWorker:
         ctx = self.process.context(address)
         self.client = Client(ctx, address, node, cluster.config)
         self.executor = Executor(ctx, node, cluster.config)
+        if node == node_of(FIRST_DRIVER):
+            self.executor.direct.driver = FIRST_DRIVER
         self.process.add(address, self)
         self._world: SimWorld | None = None
         self._program: ProgramGreenlet | None = None

@@ -43,6 +43,7 @@ from raytwin.runtime.control.messages import (
     ChainOutput,
     ChainRequest,
     ClaimTasks,
+    DirectCall,
     ExportFunction,
     FunctionBlob,
     KvPut,
@@ -195,6 +196,10 @@ def _size_of_specs(specs: list[TaskSpec]) -> Size:
     return len(specs), elements, nbytes
 
 
+def _size_of_call(message: DirectCall) -> Size:
+    return _size_of_specs([message.task])
+
+
 def _size_of_results(message: Any) -> Size:
     elements = 0
     nbytes = 60 * len(message.results)
@@ -245,6 +250,7 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     ),
     **dict.fromkeys((TasksDone, StreamItems, TaskResults, PutObjects), _size_of_results),
     RunTasks: _size_of_assignments,
+    DirectCall: _size_of_call,
     TaskUpdates: _size_of_updates,
     ObjectPayload: _size_of_payload,
     ObjectsReady: _size_of_values,

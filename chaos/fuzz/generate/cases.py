@@ -14,6 +14,7 @@ from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
 from raytwin.chaos.fuzz.generate.groups import SLOTS, Groups, untouched
 from raytwin.chaos.fuzz.generate.holders import holders
 from raytwin.chaos.fuzz.programs.program import Body
+from raytwin.runtime.control.core.config import Config
 
 HEARTBEAT_TIMEOUT_S = 0.5
 STORE_BYTES = 64 << 30
@@ -40,6 +41,10 @@ ROUNDS = {
     "holders": 0.2,
 }
 """How often a round of each feature follows an operation of the driver."""
+SINGLY = 0.3
+"""The share of programs that begin with calls of an actor, each awaited."""
+DIRECT_AFTER = (1, Config().direct_after)
+"""After so many calls that a driver awaits, it calls an actor directly."""
 HORIZON_S = 0.5
 """Faults begin within this time of a run, in virtual seconds."""
 STORED: dict[str, Any] = {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}
@@ -61,6 +66,7 @@ class Case:
     """The session's options for the GCS: replicas, shards, storage."""
     slots: float = 0.0
     """The resources of each node for placement groups."""
+    direct_after: int = Config().direct_after
 
 
 def draw_case(seed: int, lossless: bool = False) -> Case:
@@ -75,13 +81,20 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
         steps += _draw_kills_of_actors(rng, nodes, lossless)
     plan = Plan(steps)
     draw = Draw(rng, features, store_bytes == STORE_BYTES)
-    program = draw_program(draw, Groups(draw, cpus, untouched(plan, nodes)))
+    alone = random.Random(f"singly/{seed}")
+    program = draw_program(draw, Groups(draw, cpus, untouched(plan, nodes)), alone)
     slots = SLOTS if "groups" in features else 0.0
-    return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, slots)
+    direct_after = alone.choice(DIRECT_AFTER)
+    return Case(
+        seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, slots, direct_after
+    )  # fmt: skip
 
 
-def draw_program(draw: Draw, groups: Groups) -> Body:
-    """Return a program: operations of the driver's, and rounds of its features among them."""
+def draw_program(draw: Draw, groups: Groups, alone: random.Random) -> Body:
+    """Return a program: operations of the driver's, and rounds of its features among them.
+
+    `alone` draws the awaited calls that some programs begin with.
+    """
     rounds: dict[str, Callable[[Scope], None]] = {
         "actors": draw.actors,
         "callers": draw.callers,
@@ -92,6 +105,10 @@ def draw_program(draw: Draw, groups: Groups) -> Body:
         "holders": partial(holders, draw),
     }
     scope = Scope()
+    if alone.random() < SINGLY:
+        draw.rng, rest = alone, draw.rng
+        draw.singly(scope)
+        draw.rng = rest
     for _ in range(draw.rng.randint(4, 24)):
         draw.step(scope)
         for name, often in ROUNDS.items():

@@ -507,6 +507,21 @@ class Draw:
         scope.ops.append(Op("tell", (at,), key, call))
         return key
 
+    def singly(self, scope: Scope) -> None:
+        """Call an actor that never restarts and await each call; tasks need some of the values."""
+        rng = self.rng
+        teller = Teller(self.next(), 0, 0, mortal=True)
+        at = self.start(scope, teller)
+        for _ in range(rng.choice([3, 12])):
+            out = self.short_tell(scope, at, teller)
+            later = Op("get", (out,))
+            if rng.random() < 0.2:
+                early = rng.random() < 0.5
+                needs = Op("call", (out,), self.next(), self.task(scope, [out]))
+                scope.ops += [needs, later] if early else [later, needs]
+            else:
+                scope.ops.append(later)
+
     def finish(self, scope: Scope) -> None:
         """Ask the actors of several callers for all that has taken effect."""
         for each in self.shared:

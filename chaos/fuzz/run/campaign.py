@@ -67,6 +67,7 @@ def write_failure(report: Report, directory: Path) -> Path:
         "nodes": case.nodes,
         "cpus_per_node": case.cpus,
         "object_store_memory": case.store_bytes,
+        "direct_after": case.direct_after,
         **case.gcs,
         "tasks": case.program.tasks,
         "failures": report.failures,

@@ -70,6 +70,7 @@ def run_case(
         cpus_per_node=case.cpus,
         seed=case.seed,
         heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+        direct_after=case.direct_after,
         more_resources={SLOT: case.slots} if case.slots else None,
         **{"object_store_memory": case.store_bytes, **case.gcs, **options},
     )

@@ -49,6 +49,7 @@ from raytwin.runtime.control.messages import (
     Assignment,
     CallsDrained,
     CallsLogged,
+    CallsRan,
     CancelCall,
     DrainCalls,
     Exit,
@@ -98,6 +99,7 @@ class NodeActors:
             DrainCalls: self.on_drain,
             SaveActor: lambda s, m: self.on_save(self._services.leases.workers[s], m),
             ExitActor: lambda s, m: self.on_exit(self._services.leases.workers[s], m),
+            CallsRan: lambda s, m: self.on_calls_ran(self._services.leases.workers[s], m),
         }
 
     # -- actors that begin -------------------------------------------------------
@@ -251,6 +253,17 @@ class NodeActors:
             self.reconstruction.replayed(actor, spec, result)
         else:
             self.calls.ended(actor, assignment, result)
+
+    def on_calls_ran(self, worker: Worker, message: CallsRan) -> None:
+        """The worker has answered direct calls; see `client.direct_calls`."""
+        actor = self._of_worker(worker)
+        if actor is None:
+            return
+        actor.executed += len(message.calls)
+        for call, timing in zip(message.calls, message.timings, strict=True):
+            spec = TaskSpec(call, 0, 1, b"", b"", "")
+            result = RangeResult(call, 0, 1, OK, b"", self._node)
+            self._services.timeline.ran(worker.number, timing, spec, result, CALL)
 
     def on_item(self, worker: Worker, item: RangeResult) -> None:
         """A running call has yielded an item."""

@@ -21,6 +21,8 @@ out, to its node        SubmitTasks, PutObjects, Release, Unpin (it no longer re
 in                      TaskResults, ObjectsReady, ObjectAllocated, QueryReply, KvReply,
                         TaskFound, ActorFound, GroupCreated, RefUpdates, BorrowersGone,
                         GiveBack, TasksUnsent
+out, to a worker        DirectCall
+in, from a worker       DirectOpen, TaskResults (of direct calls), DirectClosed
 ======================= ==================================================================
 
 Promises
@@ -34,6 +36,7 @@ Modules
 -------
 client          `Client`: the parts, and the messages that reach them
 submitter       the IDs and submission of tasks, calls and puts; cancellation
+direct_calls    calls of actors that the driver sends to their workers itself
 send_buffer     batches of what goes to the node
 references      the reasons to keep an array, and its release; pinned objects and views of them
 waits           results and objects that arrive, waiters, and the lookup of values

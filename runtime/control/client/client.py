@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from raytwin.runtime.control.client.direct_calls import DirectCalls
 from raytwin.runtime.control.client.owned_arrays import Entry
 from raytwin.runtime.control.client.references import Pins, References
 from raytwin.runtime.control.client.requests import Requests
@@ -35,6 +36,8 @@ from raytwin.runtime.control.core.failed_values import failed_result
 from raytwin.runtime.control.messages import (
     ActorFound,
     BorrowersGone,
+    DirectClosed,
+    DirectOpen,
     GiveBack,
     GroupCreated,
     KvReply,
@@ -61,20 +64,26 @@ class Client:
         """The arrays that this client owns; all parts share the table."""
         self.buffer = SendBuffer(ctx, self.node, config)
         self.pins = Pins(self.buffer)
-        self.references = References(ctx, address, self.node, self.entries, self.pins, self.buffer)
+        self.direct = DirectCalls(ctx, address, self.entries, self.buffer)
+        self.references = References(
+            ctx, address, self.node, self.entries, self.pins, self.buffer, self.direct
+        )
         self.waits = Waits(ctx, self.node, self.entries, self.references, self.pins)
         self.requests = Requests(
             ctx, address, self.node, self.entries, self.references, self.waits, self.buffer
         )
         self.submitter = Submitter(
-            ctx, address, self.node, self.entries, self.references, self.buffer
+            ctx, address, self.node, self.entries, self.references, self.buffer, self.direct
         )
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; raises TypeError for a message that is not for clients."""
         if isinstance(message, TaskResults):
-            self.buffer.answered = True
-            self.waits.on_results(message)
+            if source == self.node:
+                self.buffer.answered = True
+                self.waits.on_results(message)
+            elif self.direct.takes(message.results[0]):
+                self.waits.on_results(message)
         elif isinstance(message, ObjectsReady):
             self.waits.on_ready(message)
         elif isinstance(message, ObjectAllocated):
@@ -95,6 +104,10 @@ class Client:
             self.references.counter.on_gone(message)
         elif isinstance(message, GiveBack):
             self.references.give_back()
+        elif isinstance(message, DirectOpen):
+            self.direct.on_open(message.actor, source)
+        elif isinstance(message, DirectClosed):
+            self.direct.on_closed(source)
         elif isinstance(message, TasksUnsent):
             results = [
                 failed_result(task, Unsendable(task.name, message.reason), node_of(self.address))

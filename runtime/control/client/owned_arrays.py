@@ -51,6 +51,10 @@ class Entry(Struct, eq=False, gc=False):
     """Unfinished tasks that have it as input."""
     is_call: bool = False
     """Whether it is the result of a call of an actor."""
+    worker: str = ""
+    """The worker to which its call was sent directly."""
+    private: bool = False
+    """Whether the node does not know of that call."""
     position: int = 0
     """For an array of one: the position of its first value in the result's payload."""
     borrowers: Borrowers | None = None

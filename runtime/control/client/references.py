@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from raytwin.runtime.control.client.direct_calls import DirectCalls
 from raytwin.runtime.control.client.owned_arrays import Entry
 from raytwin.runtime.control.client.send_buffer import SendBuffer
 from raytwin.runtime.control.core.context import Context
@@ -107,11 +108,13 @@ class References:
         entries: dict[bytes, Entry],
         pins: Pins,
         buffer: SendBuffer,
+        direct: DirectCalls,
     ) -> None:
         """`entries` are the arrays that the client owns."""
         self._entries = entries
         self._pins = pins
         self._buffer = buffer
+        self._direct = direct
         self.borrowed: dict[bytes, int] = {}
         """The number of live references to each object of other owners."""
         self.counter = ReferenceCounter(
@@ -177,6 +180,8 @@ class References:
         held = self._entries.get(array)
         if held is not None:
             held.holds += 1
+            if held.private:
+                self._direct.publish(held)
         else:
             self.counter.add(array)
 
@@ -240,12 +245,14 @@ class References:
         for oid in entry.local or ():
             self._pins.drop(oid)
         # Before the arrays inside its values: a borrower of the array needs them, too.
-        self._buffer.release(entry.array)
+        if not entry.private:
+            self._buffer.release(entry.array)
         if entry.deps or entry.kept:
             # An actor that was found by its name never ran the creation with these inputs.
             for oid in (*entry.deps, *(entry.kept or ())):
                 self.end_hold(oid)
-        self._buffer.release_soon()
+        if not entry.private:
+            self._buffer.release_soon()
 
     def _release_array(self, array: bytes) -> None:
         entry = self._entries.get(array)

@@ -84,11 +84,11 @@ class Requests:
         holds: tuple[bytes, ...] = (),
     ) -> tuple[int, Waiter]:
         """Look an actor up by name, or create it; the answer is an `ActorFound`."""
-        self._buffer.flush()
         if create is not None and create.array not in self._entries:
             entry = self._references.own(Entry(create.array, 1, 1, 1))
             entry.keeper = keeper
             self._references.hold_inputs(entry, holds + create.deps)
+        self._buffer.flush()
         request, waiter = self._begin()
         self._ctx.send(self._node, FindActor(request, self._address, namespace, name, create))
         return request, waiter

@@ -6,6 +6,7 @@ runs again submits the same children.
 
 from __future__ import annotations
 
+from raytwin.runtime.control.client.direct_calls import DirectCalls
 from raytwin.runtime.control.client.owned_arrays import Entry
 from raytwin.runtime.control.client.references import References
 from raytwin.runtime.control.client.send_buffer import SendBuffer
@@ -46,6 +47,7 @@ class Submitter:
         entries: dict[bytes, Entry],
         references: References,
         buffer: SendBuffer,
+        direct: DirectCalls,
     ) -> None:
         """`entries` are the arrays that the client owns."""
         self._ctx = ctx
@@ -54,6 +56,7 @@ class Submitter:
         self._entries = entries
         self._references = references
         self._buffer = buffer
+        self._direct = direct
         self._loans = references.counter.loans
         self.job = b""
         """Every ID made here begins with it: the driver's job, or that of a worker's first task."""
@@ -161,25 +164,29 @@ class Submitter:
         `extra` have the same name and retries, too.
         """
         buffer = self._buffer
-        if extra is not buffer.batch_extra:
-            spec = TaskSpec(b"", 0, 1, b"", b"", self._address, "", (), 1, retries, -1, name)
-            buffer.begin_batch(extra, spec)
-            self._batch_deps = (actor,)
         entry = self._entries.get(array)
+        directly = False
         if entry is None:
             entry = Entry(array, 1, 1, 1)
             if self._loans:
                 self._references.own(entry)
             else:
                 self._entries[array] = entry
+            if self._direct.workers:
+                directly = self._direct.call(entry, actor[:ARRAY_BYTES], extra, name, retries, args)
+        if not directly and extra is not buffer.batch_extra:
+            spec = TaskSpec(b"", 0, 1, b"", b"", self._address, "", (), 1, retries, -1, name)
+            buffer.begin_batch(extra, spec)
+            self._batch_deps = (actor,)
         entry.keeper = keeper
         entry.is_call = True
         if entry.deps:
-            self._references.hold_inputs(entry, self._batch_deps)
+            self._references.hold_inputs(entry, (actor,))
         else:
-            entry.deps = self._batch_deps
+            entry.deps = (actor,) if directly else self._batch_deps
             self._references.hold(actor[:ARRAY_BYTES])
-        buffer.call(array, args)
+        if not directly:
+            buffer.call(array, args)
         return entry
 
     def put(self, result: RangeResult) -> Entry:
@@ -203,7 +210,7 @@ class Submitter:
         index = 0 if index >= STREAM_BASE else index
         if entry is None or entry.find(index) is None:
             self._buffer.flush()
-            self._cancel(array, index, 1, force, recursive)
+            self._cancel(array, index, 1, force, recursive, "" if entry is None else entry.worker)
 
     def cancel_children(self, task: bytes, force: bool) -> None:
         """Cancel all children of a task of this worker that have not ended."""
@@ -216,11 +223,14 @@ class Submitter:
             if entry is not None and entry.missing:
                 self._cancel(entry.array, 0, entry.count, force, recursive=True)
 
-    def _cancel(self, array: bytes, start: int, count: int, force: bool, recursive: bool) -> None:
+    def _cancel(
+        self, array: bytes, start: int, count: int, force: bool, recursive: bool, worker: str = ""
+    ) -> None:
         self._cancels += 1
         request = f"{self._address}/{self._cancels}"
         message = CancelTask(array, start, count, force, recursive, request=request)
-        self._ctx.send(self._node, message)
+        # The worker to which a call was sent directly knows alone whether it has begun.
+        self._ctx.send(worker or self._node, message)
 
     def kill_actor(self, actor: bytes, restart: bool) -> None:
         """Kill an actor, after the calls submitted before."""

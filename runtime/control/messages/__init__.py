@@ -68,7 +68,10 @@ gcs     -> storage   StoreRows, LoadRow, and RowLoaded back
 
 actors:
 client  -> node      SubmitTasks (creations and calls), KillActor, FindActor
-worker  -> node      SaveActor, ExitActor
+worker  -> node      SaveActor, ExitActor, CallsRan
+driver  -> worker    DirectCall
+worker  -> driver    DirectOpen, TaskResults (of direct calls), DirectClosed
+world   -> driver    DirectClosed (of a worker that has died)
 node    -> worker    RestoreActor
 node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor,
                      LogCalls, SaveActor, FetchLineage, FindActor

@@ -6,7 +6,7 @@ from typing import Union
 
 from msgspec import Struct
 
-from raytwin.runtime.control.messages.common import ObjectValue, RangeResult, TaskSpec
+from raytwin.runtime.control.messages.common import ObjectValue, RangeResult, TaskSpec, Timing
 from raytwin.runtime.control.messages.errors import ActorDeath, Failure
 
 
@@ -71,6 +71,29 @@ class ActorCalls(Struct, array_like=True, tag=76):
     incarnation: int
     tasks: list[TaskSpec]
     early: list[TaskSpec] = []
+
+
+class DirectOpen(Struct, array_like=True, tag=186):
+    """From a worker to a driver: it takes direct calls of its actor; see `client.direct_calls`."""
+
+    actor: bytes
+
+
+class DirectCall(Struct, array_like=True, tag=187):
+    """A call that the driver sends to the actor's worker itself."""
+
+    task: TaskSpec
+
+
+class DirectClosed(Struct, array_like=True, tag=188):
+    """From a worker, or from the world if it has died: it answers no direct call any more."""
+
+
+class CallsRan(Struct, array_like=True, tag=189):
+    """Direct calls that a worker has answered, for its node's timeline; ``calls``: their arrays."""
+
+    calls: list[bytes]
+    timings: list[Timing]
 
 
 class CancelCall(Struct, array_like=True, tag=169):
@@ -215,5 +238,5 @@ ActorMessage = Union[
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
     CancelCall, DrainCalls, CallsDrained, KillActor, StopActor, LogCalls,
     CallsLogged, SaveActor, FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor,
-    ActorFound,
+    ActorFound, DirectOpen, DirectCall, DirectClosed, CallsRan,
 ]  # fmt: skip

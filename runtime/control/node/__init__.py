@@ -26,7 +26,7 @@ part                  handles
 `PullManager`         Fetched, NoRoom
 `CallSubmitter`       ActorChanged, CallsDrained
 `NodeActors`          ActorCalls, CancelCall, ActorLineage, CallsLogged, StopActor,
-                      DrainCalls, SaveActor, ExitActor
+                      DrainCalls, SaveActor, ExitActor, CallsRan
 `Queries`             Query, QueryReply
 `NodeManager` itself  Registered, NodeChanged, WorkerDied, RegisterJob, JobRegistered,
                       DescribeJob, JobEnded, KillActor, ForwardResults, CreateGroup,

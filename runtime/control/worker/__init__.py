@@ -15,7 +15,9 @@ Messages
 ======================= ==================================================================
 in, from the node       RunTasks, FunctionBlob, TakeBack, Resume, CancelTask, RestoreActor, Exit
 out, to the node        WorkerReady, TasksDone, StreamItems, TakenBack, Blocked, Unblocked,
-                        SaveActor, ExitActor
+                        SaveActor, ExitActor, CallsRan
+in, from a driver       DirectCall
+out, to a driver        DirectOpen, TaskResults (of direct calls), DirectClosed
 ======================= ==================================================================
 
 Promises
@@ -27,5 +29,6 @@ Promises
 
 Modules
 -------
+direct_answers     the worker's side of direct calls
 executor           the queue, reports, giving back, cancellation
 """

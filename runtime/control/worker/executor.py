@@ -8,7 +8,8 @@ The world runs user code; this machine decides the rest::
 
 Results wait up to ``linger_s`` to leave in one message with later ones, unless the queue is empty.
 When the running element waits in `get`, the worker gives all unstarted elements back to the node:
-the running element might wait for one of them.
+the running element might wait for one of them. A driver on the same node may call an actor past
+the node: see `direct_answers`.
 
 The worker of an **actor** gives nothing back, since no other worker can run its calls. A
 `concurrent`
@@ -39,6 +40,7 @@ from raytwin.runtime.control.messages import (
     Assignment,
     Blocked,
     CancelTask,
+    DirectCall,
     Exit,
     ExitActor,
     FunctionBlob,
@@ -57,6 +59,7 @@ from raytwin.runtime.control.messages import (
     WorkerReady,
 )
 from raytwin.runtime.control.messages.errors import ActorDeath
+from raytwin.runtime.control.worker.direct_answers import DirectAnswers
 
 OVERDUE_LINGERS = 5
 """Results wait so many ``linger_s`` at most, if the world is late to run the timer."""
@@ -133,6 +136,7 @@ class Executor:
         self._timings: list[Timing] = []
         self._timer: Timer | None = None
         self._flushed_s = float("-inf")
+        self.direct = DirectAnswers(ctx, self.node, config)
 
     def start(self, pid: int) -> None:
         """The worker can take tasks."""
@@ -146,11 +150,19 @@ class Executor:
             for assignment in message.tasks:
                 if is_batch(assignment.spec):
                     self.queue.extend(map(Assignment, singles([assignment.spec])))
+                elif self.actor and assignment.spec.array == self.direct.call:
+                    ended = self.direct.published()
+                    if ended is not None:
+                        self._owe(*ended)
                 else:
                     self.queue.append(assignment)
             if self.suspended:
                 # Sent before the node knew: the running element may wait for these.
                 self._give_back()
+        elif isinstance(message, DirectCall):
+            if not self.leaving:
+                self.direct.begin(message.task.array)
+                self.queue.append(Assignment(message.task))
         elif isinstance(message, FunctionBlob):
             self.functions[message.function] = message.blob
         elif isinstance(message, TakeBack):
@@ -210,7 +222,7 @@ class Executor:
             self.running = None
         if self.actor:
             self._end_call(result)
-        self._owe(result, timing)
+        self._end(result, timing)
 
     def report_call(self, result: RangeResult, timing: Timing) -> None:
         """A call of a concurrent actor is done."""
@@ -238,6 +250,10 @@ class Executor:
         if self.cancelled_calls:
             # If cancelled, it was done by then, and its value on its way here.
             self.cancelled_calls.pop(spec.array, None)
+        if self.actor and spec.array == self.direct.call:
+            result = batch_of_results([spec.array], self.pack([value]), int(self.node[5:]))
+            self._end(result, Timing(spec.name, started_s, now_s - started_s, 1))
+            return
         arrays = self._batch_arrays
         if arrays and (
             spec.name != self._batch_name
@@ -256,9 +272,21 @@ class Executor:
             self._batch_timings.append(Timing(spec.name, started_s, now_s - started_s, 1))
         if not self.queue:
             self.flush()
+            if self.actor:
+                self.direct.offer(spec)
             return
         if self._timer is None or self._is_overdue(now_s):
             self._flush_soon()
+
+    def _end(self, result: RangeResult, timing: Timing) -> None:
+        """An element has ended: report it to the node, or answer a direct call."""
+        if result.array != self.direct.call or not self.actor:
+            self._owe(result, timing)
+            return
+        self.before_results()
+        self.direct.answer(result, timing)
+        if not self.queue and (self._results or self._batch_arrays):
+            self.flush()
 
     def _end_batch(self) -> None:
         """Close the batch: later results follow it."""
@@ -351,7 +379,7 @@ class Executor:
         """End a call that has not begun."""
         node = int(self.node.partition(":")[2])
         result = RangeResult(spec.array, 0, 1, NOT_BEGUN, b"", node, spec.returns)
-        self._owe(result, Timing(spec.name, self.ctx.now(), 0.0, 1))
+        self._end(result, Timing(spec.name, self.ctx.now(), 0.0, 1))
 
     def is_cancelled(self, task: bytes) -> bool:
         """Whether a running task or call was cancelled, and may learn so."""
@@ -382,6 +410,8 @@ class Executor:
             self.before_results()
             self.ctx.send(self.node, TasksDone(self._results, self._timings))
             self._results, self._timings = [], []
+        if self.direct.opened:
+            self.direct.flush()
         self._flushed_s = self.ctx.now()
 
     def save(self, upto: int, state: bytes) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from raytwin.runtime.api.backend import connected, set_current
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.processes.client.direct_connections import DirectConnections
 from raytwin.runtime.processes.client.local_world import LocalWorld
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
@@ -57,8 +58,12 @@ def make_driver(
     arena: Arena,
     cluster_address: str,
     make: Callable[[LocalWorld], DriverSession] | None = None,
+    from_workers: socket.socket | None = None,
 ) -> DriverSession:
-    """Make a driver's session, from its socket to its node, and make it current."""
+    """Make a driver's session, from its socket to its node, and make it current.
+
+    Through `from_workers` the workers of its node open direct connections.
+    """
     process = ComponentProcess(config.seed)
     client = Client(process.context(address), address, node, config)
     client.submitter.begin_task(root)
@@ -66,6 +71,8 @@ def make_driver(
     world = LocalWorld(process, client, None, arena, lambda reason: None)
     connection = Connection(process.reactor, sock, world.on_frame, world.on_close, peer=client.node)
     process.routes[client.node] = connection
+    if from_workers is not None:
+        world.workers = DirectConnections(process, address, from_workers, world.on_frame)
     session = DriverSession(world, cluster_address) if make is None else make(world)
     references = session.references
     references.on_drop = world.on_drop

@@ -35,6 +35,7 @@ from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.messages import Frame
 from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.processes.client.direct_connections import DirectConnections
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.serialization import serialization
@@ -106,6 +107,8 @@ class LocalWorld:
         """Counts dropped references, in a turn, while the program makes no calls."""
         self._tidy_s = float("inf")
         """When the background thread counts dropped references, if there are any."""
+        self.workers: DirectConnections | None = None
+        """The driver's direct connections to workers, if it has started the cluster."""
         self._closed = False
         self._released = False
         self.environment = Environment()
@@ -467,6 +470,8 @@ class LocalWorld:
         """Close the descriptors once the last thread has left the event loop."""
         if self._closed and not self._released and not self._thread.is_alive():
             self._released = True
+            if self.workers is not None:
+                self.workers.close()
             for connection in list(self.process.routes.values()):
                 connection.close("shut down")
             self.process.reactor.close()

@@ -13,7 +13,9 @@ from raytwin.runtime.api.backend import set_current
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.messages import (
     CancelTask,
+    DirectCall,
     Exit,
+    Frame,
     FunctionBlob,
     RestoreActor,
     Resume,
@@ -23,6 +25,7 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.task_execution import TaskRunner
 from raytwin.runtime.processes.client import interrupts, preload
+from raytwin.runtime.processes.client.direct_connections import open_connection
 from raytwin.runtime.processes.client.local_world import LocalWorld
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
@@ -34,7 +37,7 @@ from raytwin.runtime.store.arena import Arena
 _settings_of = msgspec.msgpack.Decoder(WorkerSettings).decode
 
 _FOR_EXECUTOR = (
-    RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask,
+    RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall,
 )  # fmt: skip
 
 
@@ -73,7 +76,9 @@ class Worker:
         settings: WorkerSettings,
         sock: socket.socket,
         arena_fd: int,
+        to_driver: socket.socket | None = None,
     ) -> None:
+        """`to_driver`: see `direct_connections.rendezvous`."""
         process = ComponentProcess(settings.config.seed)
         ctx = process.context(settings.address)
         self.client = Client(ctx, settings.address, settings.node, settings.config)
@@ -82,14 +87,33 @@ class Worker:
         arena = Arena.attach(arena_fd)
         self.world = world = LocalWorld(process, self.client, executor, arena, _leave)
         self._to_node = process.routes[self.client.node] = Connection(
-            process.reactor, sock, world.on_frame, world.on_close, peer=self.client.node
+            process.reactor, sock, self._on_node_frame, world.on_close, peer=self.client.node
         )
+        self._direct: Connection | None = None
+        self._to_driver = to_driver
+        if to_driver is not None:
+            executor.direct.driver = settings.driver
+            executor.direct.open_channel = self._open_channel
         self.session = session = Session(world)
         references = session.references
         references.on_drop = world.on_drop
         world.has_drops, world.tidy = lambda: bool(references.dropped), references.collect
         self.runner = TaskRunner(world, session, executor, settings.node)
         executor.before_results = self._before_results
+
+    def _open_channel(self) -> bool:
+        assert self._to_driver is not None
+        self._direct = open_connection(
+            self.world.process, self._to_driver, self.client.address, self.executor.direct.driver,
+            self.world.on_frame,
+        )  # fmt: skip
+        return self._direct is not None
+
+    def _on_node_frame(self, connection: Connection, frame: Frame) -> None:
+        if self._direct is not None and not self._direct.closed:
+            # The driver has sent a direct call before any call that came by the node behind it.
+            self._direct.receive()
+        self.world.on_frame(connection, frame)
 
     def _before_results(self) -> None:
         preload.note()
@@ -134,7 +158,8 @@ def main(payload: bytes, fds: list[int]) -> None:
         import numpy as np
 
         np.random.seed(int.from_bytes(os.urandom(4)))
-    worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1])
+    to_driver = socket.socket(fileno=fds[2]) if settings.driver else None
+    worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1], to_driver)
     set_current(worker.session)
     interrupts.install(worker.client, worker.executor)
     worker.world.start()

@@ -111,7 +111,7 @@ class Connection:
         if mask & WRITE:
             self._flush()
         if not self.closed and mask & (READ | HANG_UP):
-            self._receive()
+            self.receive()
 
     def _flush(self) -> None:
         while self._unsent and not self.closed:
@@ -132,7 +132,8 @@ class Connection:
         if not self.closed:
             self._want_write(False)
 
-    def _receive(self) -> None:
+    def receive(self) -> None:
+        """Read what has arrived, if anything."""
         try:
             size = self._sock.recv_into(_scratch)
         except BlockingIOError:

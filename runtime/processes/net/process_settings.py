@@ -57,11 +57,14 @@ class NodeSettings(msgspec.Struct):
 
 
 class WorkerSettings(msgspec.Struct):
-    """Settings of a worker; its descriptors: the socket to its node, the arena."""
+    """Settings of a worker; its descriptors: the socket to its node, the arena, and on the first
+    driver's node the socket through which it reaches that driver."""
 
     address: str
     node: int
     config: Config
+    driver: str = ""
+    """The driver's address, if there is such a socket."""
 
 
 LENGTH_BYTES = 4

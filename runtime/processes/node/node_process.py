@@ -60,7 +60,11 @@ class Node:
         )
         self.process.add(self.address, component)
         spawner, arena_fd = socket.socket(fileno=fds[0]), fds[1]
-        self.pool = WorkerProcesses(self.process, number, settings.config, spawner, arena_fd)
+        driver = f"driver:{number}.0" if len(fds) > 2 else ""
+        self.pool = WorkerProcesses(
+            self.process, number, settings.config, spawner, arena_fd, driver,
+            fds[3] if driver else -1,
+        )  # fmt: skip
         self.process.add(f"pool:{number}", self.pool, journaled=False)
         arena = Arena.attach(arena_fd)
         self.store = ObjectStore(
@@ -95,13 +99,12 @@ class Node:
                 self._on_client_frame,
             )  # fmt: skip
             self.process.add(f"admission:{number}", self._admission, journaled=False)
-        if len(fds) > 2:
-            self._connect_driver(socket.socket(fileno=fds[2]))
+        if driver:
+            self._connect_driver(driver, socket.socket(fileno=fds[2]))
         self.manager.start(*listener.address)
         self._introduce()
 
-    def _connect_driver(self, sock: socket.socket) -> None:
-        address = f"driver:{self.manager.node}.0"
+    def _connect_driver(self, address: str, sock: socket.socket) -> None:
         connection = Connection(
             self.process.reactor, sock, self._on_client_frame, self._on_driver_lost, peer=address
         )

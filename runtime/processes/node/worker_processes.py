@@ -31,12 +31,17 @@ class WorkerProcesses:
         config: Config,
         spawner: socket.socket,
         arena_fd: int,
+        driver: str = "",
+        driver_fd: int = -1,
     ) -> None:
+        """`driver`: a driver that workers reach through the descriptor `driver_fd`."""
         self._process = process
         self._node = node
         self._config = config
         self._spawner = spawner
         self._arena_fd = arena_fd
+        self._driver = driver
+        self._driver_fd = driver_fd
         self._requests = PacketQueue(spawner)
         process.reactor.add(spawner.fileno(), READ, self._on_ready)
 
@@ -57,8 +62,10 @@ class WorkerProcesses:
 
     def _start(self, address: str) -> None:
         ours, theirs = socket.socketpair()
-        settings = WorkerSettings(address, self._node, self._config)
-        fds = theirs.detach(), os.dup(self._arena_fd)
+        settings = WorkerSettings(address, self._node, self._config, self._driver)
+        fds: tuple[int, ...] = (theirs.detach(), os.dup(self._arena_fd))
+        if self._driver:
+            fds += (os.dup(self._driver_fd),)
         self._request(["spawn", "worker", address, msgspec.msgpack.encode(settings)], fds)
         connection = Connection(
             self._process.reactor, ours, self._on_frame, self._on_close, peer=address

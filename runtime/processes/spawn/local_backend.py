@@ -114,6 +114,7 @@ def _connect_driver(cluster: LocalCluster) -> Session:
         cluster.arena,
         cluster.address,
         lambda world: OwnerSession(world, cluster),
+        cluster.from_workers,
     )
 
 

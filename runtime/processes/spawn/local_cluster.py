@@ -28,6 +28,7 @@ from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.core.addresses import chain_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.processes.client import preload, running_clusters
+from raytwin.runtime.processes.client.direct_connections import rendezvous
 from raytwin.runtime.processes.client.running_clusters import ClusterFile
 from raytwin.runtime.processes.net import auth
 from raytwin.runtime.processes.net.connection import listen
@@ -119,10 +120,12 @@ class LocalCluster:
         head.close()
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
+        self.from_workers, to_driver = rendezvous()
         for number, resources in enumerate(nodes):
             self.resources[number] = dict(resources)
-            self._spawn_node(number, theirs if number == 0 else None)
+            self._spawn_node(number, (theirs, to_driver) if number == 0 else ())
         theirs.close()
+        to_driver.close()
 
     @property
     def address(self) -> str:
@@ -130,8 +133,8 @@ class LocalCluster:
         host, port = self._head
         return f"{host}:{port}"
 
-    def _spawn_node(self, number: int, driver: socket.socket | None = None) -> None:
-        """Start a node. `driver`: the node's socket to the driver that started the cluster."""
+    def _spawn_node(self, number: int, driver: tuple[socket.socket, ...] = ()) -> None:
+        """Start a node. `driver`: the sockets to a driver there, the node's and the workers'."""
         arena = Arena.create(self._store_bytes)
         self._incarnations[number] = self._incarnations.get(number, 0) + 1
         if number == 0:
@@ -147,8 +150,8 @@ class LocalCluster:
             spill_directory=self._spill_directory,
             join_socket=self._join_socket if number == 0 else "",
         )
-        fds = (arena.fd,) if driver is None else (arena.fd, driver.fileno())
-        self._spawn("node", f"node:{number}", settings, fds)
+        fds = [arena.fd, *(sock.fileno() for sock in driver)]
+        self._spawn("node", f"node:{number}", settings, tuple(fds))
         if number != 0:
             arena.close()
 

@@ -1,0 +1,171 @@
+"""The connections of direct calls: their order beside the node's, their number and their end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from raytwin.runtime.control.client.direct_calls import WORKERS_MAX
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.messages import (
+    Assignment,
+    DirectCall,
+    DirectClosed,
+    Frame,
+    RunTasks,
+    TaskExtra,
+    TaskSpec,
+)
+from raytwin.runtime.processes.client.direct_connections import (
+    DirectConnections,
+    open_connection,
+    rendezvous,
+)
+from raytwin.runtime.processes.client.worker_process import Worker
+from raytwin.runtime.processes.net import wire
+from raytwin.runtime.processes.net.component_process import ComponentProcess
+from raytwin.runtime.processes.net.connection import Connection
+from raytwin.runtime.processes.net.process_settings import WorkerSettings
+from raytwin.runtime.store.arena import Arena
+
+DRIVER, NODE = "driver:0.0", "node:0"
+
+
+class Taker:
+    """A component that keeps the messages it takes."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, Any]] = []
+
+    def handle(self, source: str, message: Any) -> None:
+        self.taken.append((source, message))
+
+    def end_turn(self) -> None:
+        """Do nothing."""
+
+
+def call_of(number: int) -> TaskSpec:
+    extra = TaskExtra(call=b"actor", method="f")
+    return TaskSpec(number.to_bytes(12, "big"), 0, 1, b"", b"", DRIVER, "", name="f", extra=extra)
+
+
+@pytest.fixture
+def driver() -> Any:
+    """A driver's process with a rendezvous; yields it, its component and the workers' end."""
+    process, taker = ComponentProcess(0), Taker()
+    process.add(DRIVER, taker)
+    ours, theirs = rendezvous()
+    connections = DirectConnections(process, DRIVER, ours, process.receive)
+    yield process, taker, theirs
+    connections.close()
+    for connection in list(process.routes.values()):
+        connection.close("over")
+    process.reactor.close()
+    theirs.close()
+
+
+def drop(connection: Connection, frame: Frame) -> None:
+    """Ignore a frame."""
+
+
+def test_a_call_by_the_node_comes_behind_the_direct_call_before_it(driver: Any) -> None:
+    """The worker reads the direct call first, also where the node's socket is ready first."""
+    at_driver, _, to_driver = driver
+    node, theirs = socket.socketpair()
+    arena = Arena.create(4096)
+    settings = WorkerSettings("worker:0.1", 0, Config(), DRIVER)
+    worker = Worker(
+        settings, theirs, os.dup(arena.fd), socket.socket(fileno=os.dup(to_driver.fileno()))
+    )
+    executor = worker.executor
+    executor.actor = True
+    try:
+        with worker.world:
+            assert executor.direct.open_channel()
+        at_driver.step(0)
+        for number in range(1, 40, 2):
+            at_driver.context(DRIVER).send("worker:0.1", DirectCall(call_of(number)))
+            at_driver.run_turns()
+            node.sendall(
+                wire.encode(NODE, "worker:0.1", [RunTasks([Assignment(call_of(number + 1))])])
+            )
+            with worker.world:
+                worker.world.process.routes[NODE].receive()
+                worker.world.process.run_turns()
+            came = [int.from_bytes(assignment.spec.array, "big") for assignment in executor.queue]
+            assert came == list(range(1, number + 2))
+    finally:
+        worker.world.close()
+        arena.close()
+        node.close()
+
+
+def test_the_end_of_a_worker_comes_behind_its_last_answer(driver: Any) -> None:
+    at_driver, taker, to_driver = driver
+    process = ComponentProcess(0)
+    connection = open_connection(process, to_driver, "worker:0.1", DRIVER, drop)
+    assert connection is not None
+    at_driver.step(0)
+    connection.send(wire.encode("worker:0.1", DRIVER, [DirectCall(call_of(1))]))
+    connection.close("it has died")
+    for _ in range(3):
+        at_driver.step(0)
+    assert [type(message) for _, message in taker.taken] == [DirectCall, DirectClosed]
+    assert {source for source, _ in taker.taken} == {"worker:0.1"}
+    assert "worker:0.1" not in at_driver.routes
+    process.reactor.close()
+
+
+def test_a_driver_refuses_more_connections_than_it_can_have(driver: Any) -> None:
+    at_driver, _, to_driver = driver
+    process = ComponentProcess(0)
+    opened = []
+    for number in range(WORKERS_MAX + 3):
+        connection = open_connection(process, to_driver, f"worker:0.{number}", DRIVER, drop)
+        assert connection is not None
+        opened.append(connection)
+        at_driver.step(0)
+    assert len(at_driver.routes) == WORKERS_MAX
+    for connection in opened:
+        connection.receive()
+    assert [c.closed for c in opened] == [False] * WORKERS_MAX + [True] * 3
+    for connection in opened:
+        connection.close("over")
+    process.reactor.close()
+
+
+def test_many_actors_are_called_directly_or_by_the_node() -> None:
+    ray.init(num_cpus=2)
+    try:
+
+        @ray.remote(num_cpus=0)
+        class Counter:
+            def __init__(self) -> None:
+                self.count = 0
+
+            def add(self) -> int:
+                self.count += 1
+                return self.count
+
+        counters = [Counter.remote() for _ in range(WORKERS_MAX + 6)]
+        calls = 2 * Config().direct_after
+        for counter in counters:
+            for number in range(calls):
+                assert ray.get(counter.add.remote(), timeout=60) == number + 1
+        fds = len(os.listdir("/proc/self/fd"))
+        del counter
+        counters.clear()
+        deadline_s = time.monotonic() + 60
+        while len(os.listdir("/proc/self/fd")) > fds - WORKERS_MAX:
+            assert time.monotonic() < deadline_s, "the connections of ended actors stay open"
+            time.sleep(0.01)
+        one = Counter.remote()
+        for number in range(calls):
+            assert ray.get(one.add.remote(), timeout=60) == number + 1
+    finally:
+        ray.shutdown()
