@@ -31,6 +31,7 @@ def test_all_operations_are_drawn() -> None:
 
 def test_features_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "FEATURES", dict.fromkeys(cases.FEATURES, 0.0))
+    monkeypatch.setattr(cases, "SINGLY", 0.0)
     ops = [op for seed in range(60) for op in draw_case(seed).program.ops]
     assert {op.do for op in ops} == {
         "call", "lend", "map", "put", "pack", "get", "wait", "drop",

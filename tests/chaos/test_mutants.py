@@ -15,6 +15,7 @@ from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.actors.actor_record import ReplyCache
 from raytwin.runtime.control.actors.call_queue import CallQueue
 from raytwin.runtime.control.actors.replay import ActorReconstruction
+from raytwin.runtime.control.client.direct_calls import DirectCalls
 from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.core.resources import ResourcePool, parse_demand
 from raytwin.runtime.control.gcs.node_table import NodeTable
@@ -27,6 +28,7 @@ from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
 from raytwin.runtime.control.scheduling import placement_groups
+from raytwin.runtime.control.worker.direct_answers import DirectAnswers
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.actor_execution import ActorRunner
 
@@ -95,6 +97,17 @@ def items_without_task(patch: pytest.MonkeyPatch) -> None:
     for module in ("array_row", "lineage"):
         name = f"raytwin.runtime.control.gcs.{module}.task_of"
         patch.setattr(name, lambda index: index)
+
+
+def run_again(patch: pytest.MonkeyPatch) -> None:
+    """A worker forgets a direct call that has ended."""
+    answer = DirectAnswers.answer
+
+    def wrong(self: DirectAnswers, result: Any, timing: Any) -> None:
+        answer(self, result, timing)
+        self.call = b""
+
+    patch.setattr(DirectAnswers, "answer", wrong)
 
 
 def never_replayed(patch: pytest.MonkeyPatch) -> None:
@@ -210,6 +223,11 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
     "what is inside of values is never let go": (
         mutant_without(ContainedReferences, "release"),
         ("references:", "tables:", "stores:"),
+    ),
+    "a direct call that is published runs again": (run_again, ("value ",)),
+    "direct calls of dead workers are lost": (
+        mutant_without(DirectCalls, "on_closed"),
+        ("RaySystemError", "has not ended"),
     ),
     "actors are not rebuilt": (never_replayed, ("value ",)),
     "calls take effect twice": (

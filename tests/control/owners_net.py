@@ -136,7 +136,7 @@ class Net:
             for spec in message.tasks:
                 self.begin(address, spec)
         else:
-            self.clients[address].handle("", message)
+            self.clients[address].handle(self.clients[address].node, message)
 
     def _lives(self, address: str) -> bool:
         return address in self.clients
