@@ -1,7 +1,7 @@
-"""Carrying a plan out on a running cluster, in virtual and in real time.
+"""Carries a plan out on a running cluster, in virtual and in real time.
 
-If a step cannot be carried out when it is due (its node was removed), the injector notes the error
-and goes on with the plan: so a random plan need not know the effects of its earlier steps.
+If a step cannot be carried out when it is due (its node was removed), the injector records the
+error and goes on with the plan: so a random plan need not know the effects of its earlier steps.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from raytwin.runtime.api.backend import on_connect
 from raytwin.runtime.api.exceptions import RaySystemError
 
 LOOK_S = 0.02
-"""Pause in real time between two looks at the node table, while a step waits for a node."""
+"""Seconds between two queries of the node table, while a step waits for a node."""
 
 
 @dataclass(frozen=True)
 class Injection:
-    """A step that was carried out, or could not be."""
+    """A step that the injector has carried out, or that failed with an error."""
 
     at_s: float
     """Seconds since the plan was applied."""
@@ -35,9 +35,9 @@ class Injection:
 
 
 class Injector:
-    """The schedule of a plan: the steps that are due, and the outcomes of earlier ones.
+    """The schedule of a plan: its future steps, and the outcomes of earlier ones.
 
-    A world calls `due` when a step may be due, and `see` when a node has joined or died.
+    A world calls `run_due` when a step may be due, and `on_node` when a node has joined or died.
     """
 
     def __init__(self, cluster: Any, plan: Plan, started_s: float) -> None:
@@ -52,17 +52,17 @@ class Injector:
                 self._push(started_s + step.at_s, step)
 
     def next_due_s(self) -> float | None:
-        """Return when the next step is due, None if none is as yet."""
+        """Return the time of the next step, None if no step has a time yet."""
         return self._due[0][0] if self._due else None
 
-    def see(self, node: int, alive: bool, now_s: float) -> None:
-        """A node has joined, or was declared dead: steps that wait for that become due."""
+    def on_node(self, node: int, alive: bool, now_s: float) -> None:
+        """Schedule the steps that wait for a node which has joined or was declared dead."""
         event = f"{'node_added' if alive else 'node_died'}:{node}"
         for step in [step for step in self._waiting if step.after == event]:
             self._waiting.remove(step)
             self._push(now_s + step.delay_s, step)
 
-    def due(self, now_s: float) -> None:
+    def run_due(self, now_s: float) -> None:
         """Carry out every step that is due."""
         while self._due and self._due[0][0] <= now_s:
             _, _, step = heapq.heappop(self._due)
@@ -79,7 +79,7 @@ class Injector:
 
 
 class SimInjector(Injector):
-    """Carries a plan out on a simulated cluster: steps are events of the simulation."""
+    """Carries a plan out on a simulated cluster, where steps are events of the simulation."""
 
     def __init__(self, cluster: Any, plan: Plan) -> None:
         super().__init__(cluster, plan, cluster.env.now)
@@ -89,18 +89,18 @@ class SimInjector(Injector):
         self._schedule()
 
     def stop(self) -> None:
-        """Stop: carry out no further step."""
+        """Carry out no further step."""
         if not self._stopped:
             self._stopped = True
             self.cluster.working -= self._scheduled
             self.cluster.on_membership.remove(self._on_node)
 
     def _on_node(self, node: int, alive: bool) -> None:
-        self.see(node, alive, self.cluster.env.now)
+        self.on_node(node, alive, self.cluster.env.now)
         self._schedule()
 
     def _schedule(self) -> None:
-        """Make an event for the next step; a cluster with steps to come is not stuck."""
+        """Schedule an event for the next step; meanwhile the cluster does not count as stuck."""
         due_s = self.next_due_s()
         if due_s is None or self._stopped:
             return
@@ -114,14 +114,14 @@ class SimInjector(Injector):
             return
         self._scheduled -= 1
         self.cluster.working -= 1
-        self.due(self.cluster.env.now)
+        self.run_due(self.cluster.env.now)
         self._schedule()
 
 
 class LocalInjector(Injector):
     """Carries a plan out on a cluster of processes, in a thread of its own.
 
-    `nodes` returns the node table's rows, for steps that wait for a node.
+    `nodes` returns the rows of the node table, for steps that wait for a node.
     """
 
     def __init__(self, cluster: Any, plan: Plan, nodes: Callable[[], list[dict[str, Any]]]) -> None:
@@ -133,24 +133,24 @@ class LocalInjector(Injector):
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop: carry out no further step; return when no step is under way."""
+        """Carry out no further step; return when no step runs any more."""
         self._stopped.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            if self._waiting and not self._look():
+            if self._waiting and not self._poll_nodes():
                 return
-            self.due(time.monotonic())
+            self.run_due(time.monotonic())
             due_s = self.next_due_s()
             if due_s is None and not self._waiting:
                 return
             left_s = LOOK_S if due_s is None else max(0.0, due_s - time.monotonic())
             self._stopped.wait(min(LOOK_S, left_s) if self._waiting else left_s)
 
-    def _look(self) -> bool:
-        """Note the nodes that joined or died since the last look; False: the cluster has ended."""
+    def _poll_nodes(self) -> bool:
+        """Report nodes that joined or died since the last poll; False if the cluster has ended."""
         now_s = time.monotonic()
         try:
             rows = self._nodes()
@@ -160,14 +160,14 @@ class LocalInjector(Injector):
             node, alive = row["node"], row["alive"]
             if alive != self._alive.get(node, False):
                 self._alive[node] = alive
-                self.see(node, alive, now_s)
+                self.on_node(node, alive, now_s)
         return True
 
 
 def attach(session: Any, plan: Plan) -> SimInjector | LocalInjector:
-    """Apply a plan to a session's cluster from now on; return the injector.
+    """Start to apply a plan to a session's cluster; return the injector.
 
-    Raises PlanError for a plan that the session's backend cannot follow.
+    Raises PlanError for a plan that the session's backend cannot carry out.
     """
     if session.name not in ("sim", "local"):
         raise PlanError(f"no faults on backend {session.name!r}: possible: sim, local")
@@ -179,7 +179,7 @@ def attach(session: Any, plan: Plan) -> SimInjector | LocalInjector:
 
 @contextmanager
 def every_cluster(plan: Plan) -> Iterator[list[list[Injection]]]:
-    """Apply the plan to each cluster that is started within, from its start on.
+    """Apply the plan to each cluster that starts within this context.
 
     Yields a list that grows by one list of injections for each cluster.
     """
@@ -198,7 +198,7 @@ def every_cluster(plan: Plan) -> Iterator[list[list[Injection]]]:
 
 
 def timeline(injections: list[Injection]) -> list[dict[str, Any]]:
-    """Return injections as events of Chrome's trace format, to add to those of tasks."""
+    """Return injections as events of Chrome's trace format, to add to those of the tasks."""
     return [
         {
             "name": str(each.step) + (f" (failed: {each.error})" if each.error else ""),

@@ -1,4 +1,4 @@
-"""A fault plan: the faults of a cluster and their times, as data.
+"""A fault plan: faults and their times, as data.
 
 A plan is a list of steps, in Python or in a JSON file::
 
@@ -8,13 +8,12 @@ A plan is a list of steps, in Python or in a JSON file::
       {"at_s": 5, "action": "latency", "target": "link:0>2", "parameters": {"latency_ms": 20}}
     ]}
 
-``at_s`` is in seconds from the moment at which the plan is applied, on the
-cluster's clock. ``after`` names an event, ``node_added:<n>`` (node n has joined) or
-``node_died:<n>`` (node n was declared dead); the step follows its first occurrence,
-``delay_s`` seconds later.
+``at_s`` is in seconds since the plan was applied, on the cluster's clock. ``after`` names
+an event, ``node_added:<n>`` (node n has joined) or ``node_died:<n>`` (node n was declared
+dead); the step follows the first occurrence of the event, ``delay_s`` seconds later.
 
 The same plan applies to every backend; `check_backend` raises for a step that the
-backend cannot carry out, before anything is done.
+backend cannot carry out, before any step runs.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _KEYS = ("at_s", "after", "delay_s", "action", "target", "parameters")
 
 
 class PlanError(ValueError):
-    """A plan is invalid; the message says in one line what is wrong and what is valid."""
+    """A plan is invalid; the message names the mistake and the valid values in one line."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Step:
 
     action: str
     target: Any
-    """As in a file, ``node:3``, or a target of `targets`."""
+    """A target of `targets`, or its text as in a file, such as ``node:3``."""
     at_s: float | None = None
     after: str = ""
     delay_s: float = 0.0
@@ -116,17 +115,17 @@ class Plan:
                 )
 
     def to_data(self) -> dict[str, Any]:
-        """Return the plan as data of JSON."""
+        """Return the plan as JSON data."""
         return {"steps": [step.to_data() for step in self.steps]}
 
     def to_json(self) -> str:
-        """Return the plan as the text of a file, a step a line."""
+        """Return the plan as the text of a file, one step per line."""
         lines = ",\n  ".join(json.dumps(step.to_data()) for step in self.steps)
         return f'{{"steps": [\n  {lines}\n]}}'
 
 
 def parse_target(text: str) -> Any:
-    """Return the target that a plan names. Raises PlanError if it is none."""
+    """Return the target that a text names. Raises PlanError if there is no such target."""
     kind, _, rest = text.partition(":")
     if kind not in TARGETS:
         raise PlanError(f"no target {text!r}: {_instead(kind, TARGETS)}")

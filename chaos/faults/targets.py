@@ -1,11 +1,11 @@
 """The targets of fault plans, and the actions that apply to each.
 
-A target is a frozen dataclass of numbers. A method named like an action carries the action out
-on a cluster; an action without such a method does not apply to the target. The operations of a
+A target is a frozen dataclass of numbers. A method with the name of an action carries the action
+out on a cluster; an action without such a method does not apply to the target. The operations of a
 cluster have the same names on `sim` and `local` (`simulator/cluster/simulated_cluster.py`,
-`runtime/processes/spawn/local_cluster.py`). None of them waits until the cluster has noticed. They
-raise ValueError for a target that does not exist or was removed, or that would end the driver's
-node.
+`runtime/processes/spawn/local_cluster.py`). They do not wait until the cluster has noticed the
+fault. They raise ValueError for a target that does not exist or was removed, and for one whose end
+would end the driver's node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 @dataclass(frozen=True)
 class Target:
-    """Any target; it is written as its kind, and its numbers behind a colon."""
+    """Any target; its text is its kind, a colon and its numbers."""
 
     kind: ClassVar[str]
     form: ClassVar[str]
@@ -56,21 +56,21 @@ class Node(Target):
         cluster.restart_node(self.number)
 
     def pause(self, cluster: Any) -> None:
-        """Stop the node and its workers where they are, as SIGSTOP does."""
+        """Suspend the node and its workers, as SIGSTOP does."""
         cluster.pause_node(self.number)
 
     def resume(self, cluster: Any) -> None:
-        """Let the node and its workers go on."""
+        """Resume the node and its workers."""
         cluster.resume_node(self.number)
 
     def remove_node(self, cluster: Any) -> None:
-        """End the node for good: nothing is drained, and its number is not used again."""
+        """End the node for good, without draining it; its number is not used again."""
         cluster.remove_node(self.number)
 
 
 @dataclass(frozen=True)
 class Worker(Target):
-    """The `which`-th oldest worker of a node then, counted round and round from 0."""
+    """The `which`-th oldest worker of a node at that time, from 0, modulo their number."""
 
     kind = "worker"
     form = "worker:3.1"
@@ -82,24 +82,24 @@ class Worker(Target):
         cluster.kill_worker(self.node, self.which)
 
     def pause(self, cluster: Any) -> None:
-        """Stop the worker where it is."""
+        """Suspend the worker."""
         cluster.pause_worker(self.node, self.which)
 
     def resume(self, cluster: Any) -> None:
-        """Let all paused workers of the node go on."""
+        """Resume all paused workers of the node."""
         cluster.resume_workers(self.node)
 
 
 @dataclass(frozen=True)
 class Actor(Target):
-    """The process of the `which`-th actor that lives then, by node and age, round and round."""
+    """The process of the `which`-th living actor, by node and age, modulo their number."""
 
     kind = "actor"
     form = "actor:1"
     which: int
 
     def kill(self, cluster: Any) -> None:
-        """End the actor's process; the actor restarts as often as it may."""
+        """End the actor's process; the actor restarts if it has restarts left."""
         cluster.kill_actor(self.which)
 
 
@@ -116,12 +116,12 @@ class Link(Target):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the link that two different numbers in `text` make."""
+        """Return the link between the two different numbers in `text`."""
         link = super().parse(text)
         return link if link is not None and link.source != link.destination else None
 
     def latency(self, cluster: Any, latency_ms: float) -> None:
-        """Let each frame take so long; 0 restores the link's own latency."""
+        """Set the latency of each frame; 0 restores the link's own latency."""
         cluster.set_latency(self.source, self.destination, latency_ms / 1000 or None)
 
 
@@ -139,10 +139,10 @@ class WholeCluster(Target):
 
 @dataclass(frozen=True)
 class Replica(Target):
-    """The `which`-th member of a chain of the GCS, counted round and round from the chain's head.
+    """The `which`-th member of a chain of the GCS, from the chain's head, modulo their number.
 
-    Chain 0 is the GCS without its shards, chain k is shard k. The last member is spared, unless
-    it has the state on disk.
+    Chain 0 is the GCS without its shards, chain k is shard k. The last member cannot be killed,
+    unless it has the state on disk.
     """
 
     kind = "replica"
@@ -159,7 +159,7 @@ class Replica(Target):
 class Head(Target):
     """The process of the GCS and the global scheduler.
 
-    It is spared where the cluster would end with it: without storage.
+    It cannot be killed without storage, as the cluster would end with it.
     """
 
     kind = "head"
@@ -221,4 +221,4 @@ ACTIONS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "add_node": _resources,
     "latency": _latency,
 }
-"""By action: checks the parameters that a plan gives, and raises ValueError if they are wrong."""
+"""{action: a function that checks a step's parameters, and raises ValueError for wrong ones}."""

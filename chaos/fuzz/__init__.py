@@ -1,3 +1,3 @@
-"""The fuzz: random programs under random faults, held to a sequential run."""
+"""The fuzz: random programs under random faults, compared with a sequential run."""
 
 from __future__ import annotations

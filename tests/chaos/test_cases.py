@@ -23,10 +23,10 @@ def test_all_operations_are_drawn() -> None:
         "call", "lend", "map", "returns", "stream", "take", "put", "pack", "get", "wait", "drop",
         "actor", "tell", "yields", "tally", "cancel", "kill", "gone", "group", "reserved", "remove",
     }  # fmt: skip
-    tellers = [op.teller for op in ops if op.teller is not None]
-    assert {each.coroutines for each in tellers if each.most > 1} == {True, False}
-    assert {each.exact for each in tellers if each.shared} == {True, False}
-    assert {op.do for op in ops if op.hands} == {"call", "tell"}
+    specs = [op.spec for op in ops if op.spec is not None]
+    assert {each.coroutines for each in specs if each.most > 1} == {True, False}
+    assert {each.exact for each in specs if each.shared} == {True, False}
+    assert {op.do for op in ops if op.handles} == {"call", "tell"}
 
 
 def test_features_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets import Node
 from raytwin.chaos.fuzz.generate.cases import Case
 from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
-from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, Body, Call, Op, Teller
+from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, ActorSpec, Body, Call, Op
 from raytwin.chaos.fuzz.run import case_run
 
 MADE_OF_A_PUT = (
@@ -30,7 +30,7 @@ for."""
 
 
 def drawn(seed: int) -> Body:
-    draw, scope = Draw(random.Random(seed), ("actors", "streams"), roomy=True), Scope()
+    draw, scope = Draw(random.Random(seed), ("actors", "streams"), large_stores=True), Scope()
     for _ in range(20):
         draw.step(scope)
         draw.actors(scope)
@@ -39,7 +39,7 @@ def drawn(seed: int) -> Body:
 
 def calls_of_exact_actors(program: Body) -> Iterator[Op]:
     """Yield them, and nothing else."""
-    exact = {op.out for op in program.ops if op.teller is not None and op.teller.exact}
+    exact = {op.out for op in program.ops if op.spec is not None and op.spec.exact}
     yield from (op for op in program.ops if op.do == "tell" and op.ins[0] in exact)
 
 
@@ -47,7 +47,7 @@ def case_of(body: tuple[Op, ...], kill_s: float) -> Case:
     """Return a case in which an actor on node 0 is called, and node 1 dies at that moment."""
     program = Body(
         (
-            Op("actor", (), 10, teller=Teller(10)),
+            Op("actor", (), 10, spec=ActorSpec(10)),
             *(Op("call", (), out, Call(out, 0.05, retries=-1)) for out in range(100, 104)),
             Op("tell", (10,), 20, Call(20, retries=-1, body=Body(body))),
             Op("tell", (10,), 21, Call(21, retries=-1)),

@@ -44,14 +44,14 @@ def test_freeing_one_place_of_an_object_leaves_the_other_in_virtual_time(sim: An
 
 
 def test_freeing_one_place_of_an_object_leaves_the_other_in_the_arena() -> None:
-    told: list[Any] = []
+    replies: list[Any] = []
     process = ComponentProcess(0)
     arena = Arena.create(1 << 20)
     store = ObjectStore(process, 1, arena, b"", lambda node: None, "", Config())
-    process.deliver = lambda source, destination, message: told.append(message)  # type: ignore[method-assign]
+    process.deliver = lambda source, destination, message: replies.append(message)  # type: ignore[method-assign]
     for _ in range(2):
         store.handle("node:1", Allocate(OID, 10, "worker:1.1"))
-    first, second = (message.offset for message in told if isinstance(message, Allocated))
+    first, second = (message.offset for message in replies if isinstance(message, Allocated))
     store.handle("node:1", Free(OID, second))
     source = store.begin_sending(OID)
     assert source is not None and (source.offset, source.size) == (first, 10)

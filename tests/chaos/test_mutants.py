@@ -33,9 +33,13 @@ from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.actor_execution import ActorRunner
 
 
-def signs_in(signs: tuple[str, ...], seeds: range, roomy: bool = False) -> bool:
-    """Whether some seed fails with one of the signs; with `roomy`, some with large stores."""
-    cases = (case for case in map(draw_case, seeds) if not roomy or case.store_bytes == STORE_BYTES)
+def signs_in(signs: tuple[str, ...], seeds: range, large_stores: bool = False) -> bool:
+    """Whether some seed fails with one of the signs; with `large_stores`, of such a seed."""
+    cases = (
+        case
+        for case in map(draw_case, seeds)
+        if not large_stores or case.store_bytes == STORE_BYTES
+    )
     failures = (line for case in cases for line in run_case(case).failures)
     return any(sign in line for line in failures for sign in signs)
 
@@ -173,9 +177,9 @@ RARE_MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None], tuple[s
         ("bundles:", "resources:", "RaySystemError", "has not ended", "not there"),
     ),
     "calls run one at a time": (
-        "beside", one_at_a_time, ("RaySystemError", "has not ended", "value "),
+        "concurrent", one_at_a_time, ("RaySystemError", "has not ended", "value "),
     ),
-    "more calls run than may": ("beside", all_at_once, ("beside", "has not ended")),
+    "more calls run than may": ("concurrent", all_at_once, ("beside", "has not ended")),
     "an actor is killed for good": ("ends", killed_for_good, ("was killed by kill()",)),
     "an actor that leaves comes back": (
         "ends", exit_is_a_crash, ("value ", "RaySystemError", "has not ended"),
@@ -188,7 +192,7 @@ def test_a_defect_of_what_is_drawn_seldom_is_caught(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features, break_it, signs = RARE_MUTANTS[name]
-    for each in {"beside", "groups", "ends", "holders", *features.split()}:
+    for each in {"concurrent", "groups", "ends", "actors_with_cpus", *features.split()}:
         monkeypatch.setitem(cases.FEATURES, each, float(each in features.split()))
     monkeypatch.setattr(case_run, "LIMIT_S", 20.0)
     break_it(monkeypatch)
@@ -243,7 +247,7 @@ def test_a_defect_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     break_it, signs = MUTANTS[name]
     break_it(monkeypatch)
     # A small store would be evicted for ever where nothing becomes free.
-    assert signs_in(signs, range(30_000, 30_240), roomy="stores:" in signs), "no seed saw it"
+    assert signs_in(signs, range(30_000, 30_240), large_stores="stores:" in signs), "no seed saw it"
 
 
 @pytest.mark.parametrize("start", range(30_000, 30_240, 60))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from raytwin.chaos.fuzz.oracle.sequential import Sequential
-from raytwin.chaos.fuzz.programs.interpreter import Told, run_body
+from raytwin.chaos.fuzz.programs.interpreter import FoldActor, run_body
 from raytwin.chaos.fuzz.programs.outcomes import Boom, digest, mix
-from raytwin.chaos.fuzz.programs.program import Body, Call, Op, Teller
+from raytwin.chaos.fuzz.programs.program import ActorSpec, Body, Call, Op
 
 
 def test_the_oracle_hands_errors_on() -> None:
@@ -29,16 +29,16 @@ def test_the_oracle_calls_when_it_is_told_to_and_not_when_items_are_taken() -> N
     call = Call(2, fails=True, parts=4)
     program = Body(
         (
-            Op("actor", (), 0, teller=Teller(1)),
+            Op("actor", (), 0, spec=ActorSpec(1)),
             Op("yields", (0,), 1, call),
             Op("tell", (0,), 2, Call(3)),
             Op("take", (1,), 3),
         )
     )
     *_, stream, after, first = run_body(Sequential(), program)
-    told = Told(Teller(1))
-    parts = told.parts(Sequential(), call, [])
-    assert after == told.tell(Sequential(), Call(3), [], [])
+    actor = FoldActor(ActorSpec(1))
+    parts = actor.parts(Sequential(), call, [])
+    assert after == actor.tell(Sequential(), Call(3), [], [])
     assert first == parts[0]
     # The first was taken, and is among those that are asked for; half-way it raises.
     assert digest(stream) == mix(9, *map(digest, (*parts[:2], Boom(mix(2, 2)))))

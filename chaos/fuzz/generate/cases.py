@@ -10,43 +10,43 @@ from typing import Any
 
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets import Actor, Head, Link, Node, Replica, WholeCluster, Worker
+from raytwin.chaos.fuzz.generate.actors_with_cpus import actors_with_cpus
 from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
-from raytwin.chaos.fuzz.generate.groups import SLOTS, Groups, untouched
-from raytwin.chaos.fuzz.generate.holders import holders
+from raytwin.chaos.fuzz.generate.groups import SLOTS, Groups, surviving_nodes
 from raytwin.chaos.fuzz.programs.program import Body
 from raytwin.runtime.control.core.config import Config
 
 HEARTBEAT_TIMEOUT_S = 0.5
 STORE_BYTES = 64 << 30
 STORES_BYTES = (STORE_BYTES, STORE_BYTES, 2_000_000, 1_000_000)
-"""Capacities of stores to draw from; the largest values of programs have 300 kB."""
+"""The capacities of stores to draw from; the largest values of programs have 300 kB."""
 FEATURES = {
     "streams": 0.5,
     "actors": 0.6,
     "callers": 0.4,
     "cancels": 0.25,
-    "beside": 0.12,
+    "concurrent": 0.12,
     "groups": 0.12,
     "ends": 0.15,
-    "holders": 0.2,
+    "actors_with_cpus": 0.2,
 }
-"""The share of programs with each feature; streams and several returns are drawn with all tasks."""
+"""The share of programs with each feature."""
 ROUNDS = {
     "actors": 1.0,
     "callers": 0.5,
     "cancels": 0.3,
-    "beside": 0.3,
+    "concurrent": 0.3,
     "groups": 0.4,
     "ends": 0.3,
-    "holders": 0.2,
+    "actors_with_cpus": 0.2,
 }
-"""How often a round of each feature follows an operation of the driver."""
+"""The probability that a round of each feature follows an operation of the driver."""
 SINGLY = 0.3
 """The share of programs that begin with calls of an actor, each awaited."""
 DIRECT_AFTER = (1, Config().direct_after)
-"""After so many calls that a driver awaits, it calls an actor directly."""
+"""The numbers of awaited calls after which a driver calls an actor directly."""
 HORIZON_S = 0.5
-"""Faults begin within this time of a run, in virtual seconds."""
+"""The virtual seconds at the beginning of a run in which faults begin."""
 STORED: dict[str, Any] = {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}
 
 
@@ -61,7 +61,7 @@ class Case:
     plan: Plan
     lossless: bool
     store_bytes: int = STORE_BYTES
-    """Per node; with less than the usual, objects go to disk and come back."""
+    """The capacity of each node's store; with less than `STORE_BYTES` objects are spilled."""
     gcs: dict[str, Any] = field(default_factory=dict)
     """The session's options for the GCS: replicas, shards, storage."""
     slots: float = 0.0
@@ -77,12 +77,12 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     store_bytes = rng.choice(STORES_BYTES)
     gcs, steps = draw_gcs(rng)
     steps += draw_plan(rng, nodes, lossless).steps
-    for _ in features & {"actors", "callers", "streams", "beside"}:
+    for _ in features & {"actors", "callers", "streams", "concurrent"}:
         steps += _draw_kills_of_actors(rng, nodes, lossless)
     plan = Plan(steps)
     draw = Draw(rng, features, store_bytes == STORE_BYTES)
     alone = random.Random(f"singly/{seed}")
-    program = draw_program(draw, Groups(draw, cpus, untouched(plan, nodes)), alone)
+    program = draw_program(draw, Groups(draw, cpus, surviving_nodes(plan, nodes)), alone)
     slots = SLOTS if "groups" in features else 0.0
     direct_after = alone.choice(DIRECT_AFTER)
     return Case(
@@ -91,7 +91,7 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
 
 
 def draw_program(draw: Draw, groups: Groups, alone: random.Random) -> Body:
-    """Return a program: operations of the driver's, and rounds of its features among them.
+    """Return a program: operations of the driver, and rounds of its features among them.
 
     `alone` draws the awaited calls that some programs begin with.
     """
@@ -99,10 +99,10 @@ def draw_program(draw: Draw, groups: Groups, alone: random.Random) -> Body:
         "actors": draw.actors,
         "callers": draw.callers,
         "cancels": draw.cancels,
-        "beside": draw.beside,
+        "concurrent": draw.concurrent_calls,
         "groups": groups.round,
         "ends": draw.ends,
-        "holders": partial(holders, draw),
+        "actors_with_cpus": partial(actors_with_cpus, draw),
     }
     scope = Scope()
     if alone.random() < SINGLY:
@@ -120,7 +120,7 @@ def draw_program(draw: Draw, groups: Groups, alone: random.Random) -> Body:
 
 
 def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
-    """Return options of a session for its GCS, half of the time none, and deaths in it."""
+    """Return a session's options for its GCS, half of the time none, and kills of its processes."""
     if rng.random() < 0.5:
         return {}, []
     replicas, shards = rng.choice(((1, 1), (1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (3, 1)))
@@ -138,10 +138,10 @@ def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
 
 
 def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
-    """Return a random plan for a cluster of so many nodes.
+    """Return a random plan for a cluster of `nodes` nodes.
 
-    Whatever is paused is resumed, and latencies end: a cluster that stays stuck
-    would be right to.
+    It resumes all that it pauses, and ends latencies, since a program may rightly
+    hang in a cluster that stays paused.
     """
     steps: list[Step] = []
     numbers = nodes
@@ -169,7 +169,7 @@ def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
             steps.append(Step("pause", Worker(victim.number, rng.randrange(4)), at_s))
             steps.append(Step("resume", Worker(victim.number, 0), at_s + rng.random()))
         elif kind in ("pause", "long pause"):
-            # Never the driver's node for so long that it is declared dead.
+            # Not node 0, the driver's, for so long that the GCS declares it dead.
             target = victim if kind == "long pause" else Node(rng.randrange(nodes))
             most_s = 3.0 if kind == "long pause" else 0.5
             steps.append(Step("pause", target, at_s))
@@ -180,7 +180,7 @@ def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
             slow = {"latency_ms": rng.choice([1.0, 20.0, 150.0])}
             steps.append(Step("latency", link, at_s, parameters=slow))
             steps.append(Step("latency", link, at_s + rng.random(), parameters={"latency_ms": 0}))
-    # Pauses of one node may overlap: at the end everybody goes on.
+    # Pauses of one node may overlap, so the plan ends with a resume of every paused node.
     end_s = max(step.at_s or 0.0 for step in steps) + 0.001
     paused = {step.target.number for step in steps if step.target.kind == "node"}
     paused |= {step.target.node for step in steps if step.target.kind == "worker"}
@@ -195,7 +195,7 @@ def _draw_kills_of_actors(rng: random.Random, nodes: int, lossless: bool) -> lis
         for _ in range(rng.randint(0, 4))
     ]
     if not lossless and rng.random() < 0.4:
-        # A node with a slow link dies: calls have taken effect whose replies nobody has received.
+        # A node with a slow link dies, so that calls have taken effect whose replies are lost.
         number, at_s = rng.randrange(1, nodes), rng.random() * HORIZON_S / 2
         slow = {"latency_ms": 100.0}
         steps.append(Step("latency", Link(number, 0), at_s, parameters=slow))

@@ -1,10 +1,9 @@
 """Placement groups of random programs: reserved, used by tasks, arrays and actors, and removed.
 
-Half of them are removed while they are in use; what the driver submits after that is ``gone``.
-Whatever a plan does, there is room for what is asked for, or the program would rightly wait: all
-groups that are there at a time fit on one node, beside what other tasks need; bundles that have to
-be apart are no more than the nodes that no plan touches; and an actor has a share of its bundle
-that no task asks for.
+Half of them are removed while they are in use; later submissions to them are ``gone``. Whatever a
+plan does, there is room for each demand, or the program would rightly wait: all groups that exist
+at a time fit on one node, together with the needs of other tasks; bundles of STRICT_SPREAD are no
+more than the nodes that no plan kills; and an actor has a share of its bundle that no task needs.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from raytwin.chaos.fuzz.programs.program import (
     LARGE_BYTES,
     RETRIES,
     SLOT,
+    ActorSpec,
     Call,
     Op,
     Place,
-    Teller,
 )
 
 SLOTS = 4.0
-"""How many of that resource a node has."""
+"""The amount of the resource `SLOT` of each node."""
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
@@ -35,16 +34,16 @@ class _Open:
     op: Op
     values: list[int] = field(default_factory=list)
     arrays: list[int] = field(default_factory=list)
-    actors: dict[int, Teller] = field(default_factory=dict)
+    actors: dict[int, ActorSpec] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
-    """Bundles of which an actor has its share."""
+    """The bundles of which an actor has a share."""
 
 
 class Groups:
     """Draws the placement groups of one program."""
 
     def __init__(self, draw: Draw, cpus: int, apart: int) -> None:
-        """Nodes have `SLOTS` and so many CPUs, and `apart` of them are always there."""
+        """Nodes have `SLOTS` and `cpus` CPUs, and `apart` of them never die."""
         self.draw = draw
         self.rng = draw.rng
         self.apart = apart
@@ -91,7 +90,7 @@ class Groups:
         scope.ops.append(Op("reserved", (group.op.out,)))
 
     def _remove(self, scope: Scope, group: _Open, in_use: bool) -> None:
-        """Remove a group; unless it is in use all of its values have been asked for by then."""
+        """Remove a group; unless it is in use, get all of its values before."""
         self.open.remove(group)
         for bundle in group.op.bundles:
             for name, amount in bundle:
@@ -128,21 +127,21 @@ class Groups:
         index = rng.randrange(len(group.op.bundles))
         restarts, retries = rng.choice([(0, 0), (-1, -1), (-1, -1), (3, 2)])
         interval = rng.choice([0, 0, 2]) if restarts else 0
-        teller = Teller(self.draw.next(), restarts, retries, interval)
+        spec = ActorSpec(self.draw.next(), restarts, retries, interval)
         has_share = dict(group.op.bundles[index])[SLOT] > 1.0 and index not in group.held
         if has_share:
             group.held.add(index)
         place = Place(group.op.out, index, 1.0 if has_share else 0.0)
-        group.actors[self.draw.start(scope, teller, place)] = teller
+        group.actors[self.draw.start(scope, spec, place)] = spec
 
     def _task(self, scope: Scope, group: _Open, count: int = 0) -> int:
-        """Draw a task in the group, or an array of so many; return its variable."""
+        """Draw a task in the group, or an array of `count` tasks; return its variable."""
         rng, out = self.rng, self.draw.next()
         index = rng.randrange(len(group.op.bundles))
         call = Call(
             out,
             rng.choice(SECONDS),
-            rng.choice([0, 0, 8, LARGE_BYTES if self.draw.roomy else 8]),
+            rng.choice([0, 0, 8, LARGE_BYTES if self.draw.large_stores else 8]),
             rng.random() < 0.05,
             rng.choice(RETRIES),
             rng.choice([0.0, dict(group.op.bundles[index]).get("CPU", 0.0)]),
@@ -155,7 +154,7 @@ class Groups:
         return out
 
 
-def untouched(plan: Plan, nodes: int) -> int:
-    """Return how many nodes live, whatever the plan does; the driver's is one of them."""
+def surviving_nodes(plan: Plan, nodes: int) -> int:
+    """Return the number of nodes that survive the plan; the driver's is one of them."""
     touched = {step.target.number for step in plan.steps if step.target.kind == "node"}
     return nodes - len(touched - {0})

@@ -1,3 +1,3 @@
-"""The oracle: the sequential run, errors that faults explain, and invariants."""
+"""The oracle: the sequential run, the errors that faults explain, and the invariants."""
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The acts of a random program so far that may explain its errors."""
+"""The history of a random program: its operations so far that may explain errors."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from raytwin.chaos.fuzz.programs.program import Teller
+from raytwin.chaos.fuzz.programs.program import ActorSpec
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
 
 ARRAY_DIGITS = 2 * ARRAY_BYTES
@@ -19,23 +19,23 @@ class End(Enum):
     KILL_FOR_GOOD = auto()
     LEAVE = auto()
     REMOVE = auto()
-    """Of a group."""
+    """The program has removed the group."""
 
 
 @dataclass
 class History:
-    """The acts of one program; objects and groups are given in hexadecimal, actors by name."""
+    """The history of one program; IDs of objects and groups are hexadecimal, actors have names."""
 
     puts: set[str] = field(default_factory=set)
     """Objects that no task makes: puts, and results of actors' calls."""
     cancelled: set[str] = field(default_factory=set)
     """Names of cancelled tasks and calls."""
-    told: dict[str, Teller] = field(default_factory=dict)
-    """The actor of a call, by the call's name and by its results."""
+    actor_of: dict[str, ActorSpec] = field(default_factory=dict)
+    """The actor of each call, by the call's name and by its results."""
     owners: dict[str, set[str]] = field(default_factory=dict)
-    """By array: the drivers and workers that have submitted or put it."""
+    """The drivers and workers that have submitted or put each array."""
     placed: dict[str, str] = field(default_factory=dict)
-    """The placement group of a task or actor, by its name."""
+    """The placement group of each task or actor, by its name."""
     ends: list[tuple[End, str]] = field(default_factory=list)
     """The actors and groups that the program has ended, in order."""
 
@@ -44,11 +44,11 @@ class History:
         self.owners.setdefault(array[:ARRAY_DIGITS], set()).add(owner)
 
     def seen(self, error: BaseException) -> None:
-        """Note when the driver saw an error: what the program ends later does not explain it."""
+        """Note the time at which the driver got an error, which later ends do not explain."""
         error.__dict__.setdefault("ends_before", len(self.ends))
 
     def ends_before(self, error: BaseException) -> list[tuple[End, str]]:
-        """Return the actors and groups that the program had ended when it saw an error."""
+        """Return the actors and groups that the program had ended when it got an error."""
         return self.ends[: error.__dict__.get("ends_before", len(self.ends))]
 
 
@@ -56,6 +56,6 @@ history = History()
 """The history of this process's program; in a simulation that is the whole program."""
 
 
-def forget() -> None:
-    """Begin a program."""
+def begin_history() -> None:
+    """Begin the history of a new program."""
     history.__init__()  # type: ignore[misc]

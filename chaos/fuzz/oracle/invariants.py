@@ -1,27 +1,26 @@
 """Invariants: checked at every turn of a simulated node, and at the end of every run.
 
 ==================== ========= ==================================================
-``oversubscription`` each turn what runs on a node needs no more than it has, but for the
-                               CPUs of tasks that waited and have gone on since all fitted
-``resources``        the end   every node's resources are free, nothing is queued
-``bundles``          the end   no placement group is left, each node has what it began with
-                               (`sim`)
+``oversubscription`` each turn the running tasks need no more than their node has, except for
+                               CPUs of tasks that have resumed since all last fitted
+``resources``        the end   every node's resources are free, and its queue is empty
+``bundles``          the end   no placement group is left, and each node has its initial
+                               resources (`sim`)
 ``actors``           the end   no actor is left that waits to begin (`sim`)
-``stores``           the end   no object is left, and no place for one
-``disks``            the end   nothing is left on disk, nor claimed (`sim`)
+``stores``           the end   no object is left, and no allocation for one
+``disks``            the end   no object is left on disk, nor claimed (`sim`)
 ``tables``           the end   the GCS's tables are empty (`sim`)
-``references``       the end   no client owns or borrows anything (`local`: the driver),
+``references``       the end   no client owns or borrows an array (`local`: the driver),
                                and no node keeps a reference for a value (`sim`)
-``values``           the end   see `fuzz`: the program's are those of a sequential run
+``values``           the end   the program's values are those of a sequential run
 ==================== ========= ==================================================
 
-A check returns the violations that it found, one line each; none is an empty
-list. "The end" is when the program has dropped all its references and all work
-has ended. Arrays that may rightly be left do not count: see `_kept`.
+A check returns a list of violations, one line each. "The end" is when the program has
+dropped all its references and all work has ended. Arrays that may rightly be left do not
+count: see `_kept`.
 
-On `sim` the checks read the parts of the cluster directly, and take from the workers,
-not from the scheduler, which tasks run. On `local` they use the same queries as
-programs.
+On `sim` the checks read the parts of the cluster directly; which tasks run they read from
+the workers, not from the scheduler. On `local` they use the same queries as programs.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from raytwin.runtime.control.ownership.owner_table import NOBODY
 from raytwin.runtime.control.ownership.reference_counter import PINNED
 
 SETTLE_S = 2.0 + Config().store_wait_s
-"""Longer than every timer that continues some work, on every backend."""
+"""Longer than every timer that continues work, on every backend."""
 
 
 class Violation(AssertionError):
@@ -49,12 +48,12 @@ class Violation(AssertionError):
 
 
 class Watch:
-    """Looks at each node of a simulated cluster after each of its turns."""
+    """Checks each node of a simulated cluster after each of its turns."""
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
         self._resumes: dict[str, int] = {}
-        """By worker: how often it had gone on when all that its node has leased fitted last."""
+        """{worker: its number of resumes when all leases of its node fitted last}."""
         self.found: list[str] = []
         cluster.after_node_turn.append(self._look)
 
@@ -71,11 +70,10 @@ class Watch:
 def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> list[str]:
     """Return the resources of which more is in use than the node has.
 
-    The CPU of a worker that has gone on more often than `resumes` says does not count:
-    a task does not wait for its CPU, and the node begins nothing until all fits again.
-    What a bundle of a placement group has taken is in use, and what it has instead is
-    there as long as the bundle is.
-    That of a worker that has given it up does, if the task uses it all the same.
+    The CPU of a worker that has resumed since `resumes` does not count: a resumed task
+    does not wait for its CPU, and the node starts nothing until all fits again. The CPU
+    of a worker that has given it up counts if the task uses it nevertheless. A bundle of
+    a placement group uses the resources it has taken, and adds its own to the node's.
     """
     used: Counter[str] = Counter()
     has: Counter[str] = Counter({**cluster.resources[node], f"node:{node}": 1.0})
@@ -174,9 +172,9 @@ def _kept(session: Any) -> set[bytes]:
     """Return the arrays that may rightly be left.
 
     An array lives as long as its owner if the program has pickled a reference to it itself.
-    If its owner or the owner's node has died it waits to be taken over. The specs of a
-    released array are kept while others may need them. The same holds for arrays with
-    references inside of these.
+    If its owner or the owner's node has died, it waits for a new owner. The GCS keeps the
+    specs of a released array while the lineage of others needs them. All arrays whose
+    references these contain may be left, too.
     """
     cluster = session.cluster
     clients = [session.client, *(worker.client for worker in cluster.workers.values())]
@@ -190,7 +188,7 @@ def _kept(session: Any) -> set[bytes]:
         kept.update(a for a, owner in scheduler.objects.owners.items() if owner == NOBODY)
     for table in (tables.table for tables in cluster.gcs_tables):
         for array, row in table.store.rows.items():
-            # A released row is what makes those again that had it as an input.
+            # A released row stays as the lineage of arrays that had it as an input.
             if array in table.store.lineage.uses if row.released else not row.owners:
                 kept.add(array)
     contained: dict[bytes, set[bytes]] = {}
@@ -219,7 +217,7 @@ def _resources(
 
 
 def _lasting(scheduler: Any, total: Mapping[str, float], own: Mapping[str, float]) -> list[str]:
-    # Those that live may be owned by who is awaited.
+    # A living actor may belong to an owner that is to run again.
     waiting = [a for a in scheduler.actors.actors.values() if a.state is not ActorState.ALIVE]
     if waiting:
         return [f"actors: {len(waiting)} are left on node {scheduler.node}, and never began"]
@@ -251,7 +249,7 @@ def _disk(scheduler: Any, used: int, kept: set[bytes]) -> list[str]:
 
 
 def settled(check: Callable[[], list[str]], pause: Callable[[float], None]) -> list[str]:
-    """Return the findings of the check once they are the same for `SETTLE_S`, or none.
+    """Return the violations once they stay the same for `SETTLE_S`, or [] once there are none.
 
     `pause` lets time pass.
     """

@@ -1,14 +1,14 @@
 """Decides which errors of a random program are legitimate after the faults of a run.
 
-A value of a random program is that of a sequential run, or an error that `excuse` accepts.
-An error carries its failure as a struct, and `Oracle` judges the struct by its type and its
-cause, never by its text:
+A value of a random program equals that of a sequential run, or is an error to which
+`Oracle.objection_to` has none. An error carries its failure as a struct, and `Oracle` judges the
+struct by its type and its cause, never by its text:
 
 ==================== ===================================================================
 WorkerCrash          names a task of r retries, and the plan made at least r + 1 kills
-Loss                 a node died before, and one of these holds: the object was put
-                     (`Refusal.PUT`); it needs a lost input (``INPUT_LOST``) or was to be
-                     yielded by a task that does (``NOT_YIELDED``), and the root of the
+Loss                 a node has died, and one of these holds: the object was put
+                     (`Refusal.PUT`); its task lacks an input (``INPUT_LOST``), also as
+                     the task of a stream (``NOT_YIELDED``), and the root of the
                      failure is legitimate; an actor's call made it, and the actor takes
                      checkpoints or has died (``ACTOR_WENT_ON``); or the failure names a
                      task of r retries, as above.
@@ -17,9 +17,9 @@ Loss                 a node died before, and one of these holds: the object was 
                      the object (``EARLIER_RUN``)
 ActorDeath           `DeathCause.WORKER_DIED`, ``NODE_DIED``: the actor has r restarts,
                      and at least r + 1 kills came before, the program's included.
-                     ``KILLED``: the program killed the actor for good, or the same.
-                     ``EXITED``: the actor was to leave, and there were kills: without
-                     them all calls before the last are answered.
+                     ``KILLED``: the program killed the actor for good, or r + 1 times.
+                     ``EXITED``: the program has called `exit_actor`, and there were
+                     kills: without them the actor answers all calls before.
                      ``REPLAY_DIVERGED``: the actor may fail under faults.
                      ``REPLAY_INPUT_FAILED``: the root failure is legitimate
 ActorUnavailable     names a call of r retries, and at least r + 1 kills came before
@@ -29,7 +29,7 @@ Cancellation         names a task or call that the program has cancelled
 ==================== ===================================================================
 
 No fault may fail a call of an actor with restarts and retries without end whose inputs cannot
-be lost. A lost result whose task has retries left is made again by lineage; a plan without the
+be lost. Lineage reconstructs a lost result whose task has retries left; a plan without the
 death of a node loses nothing.
 """
 
@@ -39,7 +39,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from raytwin.chaos.fuzz.oracle.history import ARRAY_DIGITS, End, History
-from raytwin.chaos.fuzz.programs.program import Teller, actor_name
+from raytwin.chaos.fuzz.programs.program import ActorSpec, actor_name
 from raytwin.runtime.api.exceptions import RayError, RayTaskError
 from raytwin.runtime.control.messages.errors import (
     ActorDeath,
@@ -59,7 +59,7 @@ from raytwin.runtime.control.messages.errors import (
 
 @dataclass
 class Oracle:
-    """The faults and acts of a run, and the errors that these explain."""
+    """Judges errors by the faults and the history of a run."""
 
     history: History
     kills: int = 0
@@ -71,7 +71,7 @@ class Oracle:
     """Names of the actors that have died."""
     dead_workers: Container[str] = frozenset()
 
-    def excuse(self, error: BaseException) -> str:
+    def objection_to(self, error: BaseException) -> str:
         """Return why an error is not legitimate, "" if it is."""
         ends = self.history.ends_before(error)
         while isinstance(error, RayTaskError) and error.cause is not None:
@@ -97,8 +97,8 @@ class Oracle:
             case ActorDeath():
                 return self._judge_death(failure, ends)
             case ActorUnavailable():
-                teller = self.history.told.get(failure.call)
-                actor = actor_name(teller) if teller is not None else failure.call
+                spec = self.history.actor_of.get(failure.call)
+                actor = actor_name(spec) if spec is not None else failure.call
                 return self._judge_ended(failure.call, actor, ends)
             case WorkerCrash():
                 return self._judge_task(failure.task)
@@ -121,15 +121,15 @@ class Oracle:
             case DeathCause.WORKER_DIED | DeathCause.NODE_DIED:
                 return self._judge_ended(name, name, ends)
             case DeathCause.REPLAY_DIVERGED:
-                teller = self.history.told.get(death.detail)
-                may = teller is not None and not teller.exact and self.kills
+                spec = self.history.actor_of.get(death.detail)
+                may = spec is not None and not spec.exact and self.kills
                 return "" if may else "its calls do the same every time"
             case DeathCause.REPLAY_INPUT_FAILED if death.root is not None:
                 return self._judge(death.root, ends)
         return "nothing has ended it"
 
     def _judge_ended(self, name: str, actor: str, ends: list[tuple[End, str]]) -> str:
-        """Judge a failure that names an actor or its call, which may begin again so often."""
+        """Judge a failure that names an actor or its call, whose name ends with its retries."""
         if (End.REMOVE, self.history.placed.get(actor)) in ends:
             return ""
         return _too_few(self.kills + ends.count((End.KILL, actor)), name)
@@ -146,32 +146,32 @@ class Oracle:
         owners = self.history.owners.get(lost[:ARRAY_DIGITS], ())
         if loss.cause is LossCause.OWNER_DIED and any(o in self.dead_workers for o in owners):
             return ""
-        teller = self.history.told.get(lost)
+        spec = self.history.actor_of.get(lost)
         if loss.cause is LossCause.EARLIER_RUN:
-            return "" if teller is not None and self.kills else "no call was made again"
+            return "" if spec is not None and self.kills else "no call was made again"
         if not self.deaths:
             return "no node died"
         if loss.refusal is Refusal.PUT and lost in self.history.puts:
             return ""
         if loss.refusal is Refusal.ACTOR_WENT_ON:
-            if self._may_go_on(teller):
+            if self._may_go_on(spec):
                 return ""
-            if teller is None or not isinstance(loss.root, ActorUnavailable):
+            if spec is None or not isinstance(loss.root, ActorUnavailable):
                 return "it is replayed"
             return self._judge(loss.root, ends)
         return self._judge_task(loss.task)
 
-    def _may_go_on(self, teller: Teller | None) -> bool:
-        """Whether an actor may leave lost what its calls have made.
+    def _may_go_on(self, spec: ActorSpec | None) -> bool:
+        """Whether an actor may not reconstruct the lost values of its calls.
 
         A restarted actor replays its calls and makes their values again, unless it begins from a
-        checkpoint, or has died for good, be it because the program dropped it.
+        checkpoint, or has died for good, for instance because the program has dropped it.
         """
-        return teller is not None and (teller.interval > 0 or actor_name(teller) in self.died)
+        return spec is not None and (spec.interval > 0 or actor_name(spec) in self.died)
 
 
 def _too_few(kills: int, name: str) -> str:
-    """Return why so many kills do not explain the failure of a task or actor with so many
+    """Return why `kills` do not explain the failure of a task or actor, whose name ends with its
     retries."""
     most = int(name.rpartition("r")[2])
     return "" if 0 <= most < kills else f"there were {kills} kills"

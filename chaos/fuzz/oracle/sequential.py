@@ -1,4 +1,4 @@
-"""The oracle of random programs: plain Python, one task after another."""
+"""The sequential run of a random program: plain Python, one task after another."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from raytwin.chaos.fuzz.programs.interpreter import Told, run_task
-from raytwin.chaos.fuzz.programs.outcomes import TALLIED, Boom, Stream, digest, in_place
+from raytwin.chaos.fuzz.programs.interpreter import FoldActor, run_task
+from raytwin.chaos.fuzz.programs.outcomes import CORRECT, Boom, Stream, digest, in_place
 from raytwin.chaos.fuzz.programs.program import Op
 
 
 class Sequential:
-    """Runs every task where it is called."""
+    """An engine that runs every task in place, when it is called."""
 
     def sleep(self, seconds: float) -> None:
         """Do nothing: the sequential run has no time."""
 
     def call(self, op: Op, ins: list[Any], group: Any = None) -> Any:
-        return _boom(ins) or self._run(op, ins[: op.hands], [], ins[op.hands :])
+        return _boom(ins) or self._run(op, ins[: op.handles], [], ins[op.handles :])
 
     def lend(self, op: Op, ins: list[Any]) -> Any:
         return self._run(op, [], list(ins), [])
@@ -43,16 +43,16 @@ class Sequential:
         except Boom as boom:
             return boom
 
-    def actor(self, op: Op, ins: list[Any], group: Any = None) -> Told:
-        assert op.teller is not None
-        return Told(op.teller)
+    def actor(self, op: Op, ins: list[Any], group: Any = None) -> FoldActor:
+        assert op.spec is not None
+        return FoldActor(op.spec)
 
     def tell(self, op: Op, ins: list[Any]) -> Any:
         assert op.call is not None
         actor, *others = ins
         try:
             return _boom(others) or actor.tell(
-                self, op.call, others[: op.hands], others[op.hands :]
+                self, op.call, others[: op.handles], others[op.handles :]
             )
         except Boom as boom:
             return boom
@@ -66,18 +66,18 @@ class Sequential:
         return ()
 
     def _right(self, op: Op, ins: list[Any]) -> list[Any]:
-        """All is as it should be."""
-        return [TALLIED]
+        """Return the outcome of a correct cluster."""
+        return [CORRECT]
 
     gone = reserved = tally = _right
 
     def _nothing(self, op: Op, ins: list[Any]) -> None:
-        """All has ended, nothing was cancelled, and what was killed is used only by ``gone``."""
+        """Do nothing: all tasks have ended, and only ``gone`` uses killed actors."""
 
     wait = cancel = kill = remove = _nothing
 
     def leave(self) -> None:
-        """End an actor or group: later uses of it are ``gone``."""
+        """Do nothing: only ``gone`` uses an actor that has ended."""
 
     def put(self, value: Any) -> Any:
         return list(value) if isinstance(value, list) else value
@@ -91,12 +91,12 @@ class Sequential:
     def outcomes(self, variable: Any) -> list[Any]:
         if isinstance(variable, Stream):
             return variable.rest(lambda value: self.outcomes(value)[0])
-        if isinstance(variable, Told):
+        if isinstance(variable, FoldActor):
             return []
         values = variable if isinstance(variable, tuple) else [variable]
         return [value if isinstance(value, Boom) else digest(value) for value in values]
 
 
 def _boom(values: list[Any]) -> Boom | None:
-    """Return the error that a task ends with because of its inputs, if one of them is an error."""
+    """Return the first error among a task's inputs, with which the task fails, or None."""
     return next((value for value in values if isinstance(value, Boom)), None)

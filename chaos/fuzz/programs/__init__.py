@@ -5,22 +5,22 @@ or a call of an actor (`Call`, which may have a body of its own), puts a value, 
 or drops variables. A body holds no code, so a generator can draw it, a report can print it, and
 a worker receives it as an argument.
 
-The interpreter gives a program its one meaning. It runs over an *engine* with a method for each
+The interpreter defines the meaning of a program. It runs over an *engine* with a method for each
 operation: `run.api_engine` submits through the public API, `oracle.sequential` runs each task in
-place. So the two can differ only in what executes a program.
+place. So the two can differ only in the execution of a program.
 
 Promises:
 
-- The key and the inputs of a task decide its value, and nothing else does: no clock, no node,
-  no random number. A second execution of the task makes the same value.
+- Only the key and the inputs of a task decide its value: no clock, no node, no random number. A
+  second execution of the task makes the same value.
 - An actor's state is the fold of its calls. A call that takes effect twice, or out of its
   caller's order, raises.
-- A driver sees a list of outcomes, one for each value that it asked for: the digest of the
-  value, the `Boom` that the program raises on purpose, or the exception that came instead.
+- A driver collects a list of outcomes, one for each value that it gets: the digest of the
+  value, the `Boom` that the program raises on purpose, or another exception.
 
 Modules, the lower first:
 
-- `program`: the operations, tasks and actors of a program, and the names that errors give them.
+- `program`: the operations, tasks and actors of a program, and their names in errors.
 - `outcomes`: values, their digests, and the items of streams.
 - `interpreter`: executes bodies, tasks and actors' calls over an engine.
 """

@@ -1,9 +1,9 @@
 """The interpreter of random programs: of their tasks, bodies and actors' calls.
 
 It works over an *engine* with a method for each operation: `run.api_engine` submits through the
-public API, as a driver or within a task, and `oracle.sequential` runs each task in place. What
-the driver saw is a list of outcomes, one for each value that it asked for: the value's digest, a
-`Boom`, or the exception that came instead.
+public API, as a driver or within a task, and `oracle.sequential` runs each task in place. The
+driver collects a list of outcomes, one for each value that it gets: the value's digest, a `Boom`,
+or another exception.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from raytwin.chaos.fuzz.programs.outcomes import Boom, digest, make, mix, parts_of
-from raytwin.chaos.fuzz.programs.program import HANDED, Body, Call, Op, Teller
+from raytwin.chaos.fuzz.programs.program import FIRST_HANDLE, ActorSpec, Body, Call, Op
 
 
 def run_task(
@@ -28,7 +28,7 @@ def run_task(
     number = mix(call.key, *digests)
     if call.fails:
         raise Boom(number)
-    if call.gives:
+    if call.returns_refs:
         put = engine.put(make(number, call.nbytes))
         made = Call(call.key, nbytes=call.nbytes, retries=call.retries)
         return [*lent, put, engine.call(Op("call", call=made), [])]
@@ -36,8 +36,8 @@ def run_task(
 
 
 def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
-    """Interpret a body; return the outcome of each value that it asked for."""
-    variables: dict[int, Any] = {HANDED - n: actor for n, actor in enumerate(actors)}
+    """Interpret a body; return the outcome of each value that it gets."""
+    variables: dict[int, Any] = {FIRST_HANDLE - n: actor for n, actor in enumerate(actors)}
     outcomes: list[Any] = []
     for op in body.ops:
         ins = [variables[i] for i in op.ins]
@@ -67,7 +67,7 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
                 getattr(engine, op.do)(op, ins)
             case _:
                 raise ValueError(f"no operation {op.do!r}")
-        # Or what is dropped next would live as long as the next operation.
+        # Cleared, or these references would survive a drop by the next operation.
         ins.clear()
     while variables:
         outcomes += engine.outcomes(variables.pop(min(variables)))
@@ -75,28 +75,28 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
 
 
 def sum_of(gathered: Mapping[int, int]) -> int:
-    """Return a number that all calls of a shared actor decide."""
+    """Return a number that depends on all calls of a shared actor."""
     return mix(*(part for each in sorted(gathered.items()) for part in each))
 
 
-class Told:
-    """The actor of a `Teller`: its state is the fold of its calls.
+class FoldActor:
+    """The actor of a `ActorSpec`: its state is the fold of its calls.
 
     A call that takes effect twice raises, and so does one out of turn unless the actor is shared:
     the calls of one caller have rising keys.
     """
 
-    def __init__(self, teller: Teller) -> None:
-        self.teller = teller
-        self.state = teller.key
+    def __init__(self, spec: ActorSpec) -> None:
+        self.spec = spec
+        self.state = spec.key
         self.last = 0
         self.gathered: dict[int, int] = {}
-        """The calls of a shared actor, by key."""
+        """The numbers of the calls of a shared actor, by key."""
         self.ended: set[int] = set()
-        """Keys of the calls of this process that have taken effect."""
+        """The keys of the calls that have taken effect in this process."""
 
     def tell(self, engine: Any, call: Call, actors: Sequence[Any], inputs: Sequence[Any]) -> Any:
-        """Fold a call in; the value of an actor that folds tells all calls before."""
+        """Run a call and fold it into the state; return its value."""
         engine.sleep(call.seconds)
         self.begin(engine, call)
         digests = [digest(engine.follow(value)) for value in inputs]
@@ -105,10 +105,10 @@ class Told:
         return self.end(call, digests)
 
     def begin(self, engine: Any, call: Call) -> None:
-        """Check a call that is about to take effect against the earlier ones."""
+        """Check that a call which is about to take effect is new, and in order."""
         if call.leaves:
             engine.leave()
-        if self.teller.shared:
+        if self.spec.shared:
             if call.key in self.gathered:
                 raise AssertionError(f"call {call.key} took effect twice")
             self.gathered[call.key] = 0
@@ -117,22 +117,22 @@ class Told:
         self.last = call.key
 
     def end(self, call: Call, digests: Sequence[int]) -> Any:
-        """Let a call take effect that has come to these numbers; return its value."""
+        """Fold a call with these digests into the state; return its value."""
         number = mix(call.key, *digests)
         self.ended.add(call.key)
-        if self.teller.shared:
+        if self.spec.shared:
             self.gathered[call.key] = number
             if call.sums_up:
                 number = sum_of(self.gathered)
         else:
             self.state = mix(self.state, number)
-            if self.teller.folds:
+            if self.spec.folds:
                 number = self.state
         if call.fails:
             raise Boom(number)
         return make(number, call.nbytes)
 
     def parts(self, engine: Any, call: Call, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Fold a call in that yields several values; return these."""
+        """Run a call that yields several values, and fold it into the state; return the values."""
         number = self.tell(engine, replace(call, fails=False, nbytes=0), (), inputs)
         return parts_of(call, number)

@@ -4,8 +4,9 @@ Every value is an integer or bytes that only the task's key and inputs decide. A
 error that a task raises on purpose (`Boom`) is a value too: `get` of it, or of a
 task that had it as an input, gives the same `Boom`.
 
-A value may also be a list of references: of a put (`pack`), or what a task was lent
-and has made (`Call.gives`). Its digest is that of what they lead to, however deep.
+A value may also be a list of references: a put (`pack`), or the references that a task
+was lent and has made (`Call.returns_refs`). Its digest is that of the referenced values,
+however deep.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 
 from raytwin.chaos.fuzz.programs.program import Call
 
-TALLIED = 1
-"""The value of a correct tally."""
+CORRECT = 1
+"""The outcome of a correct ``tally``, ``gone`` or ``reserved``."""
 
 
 class Boom(Exception):
@@ -36,17 +37,17 @@ class Boom(Exception):
 
 
 def mix(*parts: int) -> int:
-    """Return a number that all parts decide."""
+    """Return a number that depends on all parts."""
     return zlib.crc32(b",".join(b"%d" % part for part in parts))
 
 
 def make(number: int, nbytes: int) -> Any:
-    """Return the value that a number and a size stand for."""
+    """Return the value of a number and a size."""
     return number.to_bytes(8, "big") * (-(-nbytes // 8)) if nbytes else number
 
 
 def digest(value: Any) -> int:
-    """Return a number that the value decides."""
+    """Return a number that depends on the value."""
     if isinstance(value, Boom):
         return mix(7, value.key)
     if isinstance(value, list):
@@ -57,7 +58,7 @@ def digest(value: Any) -> int:
 
 
 def parts_of(call: Call, number: int) -> tuple[Any, ...]:
-    """Return the values of a task of several."""
+    """Return the values of a task with several values."""
     return tuple(make(mix(number, part), call.nbytes) for part in range(call.parts))
 
 
@@ -70,8 +71,8 @@ def yielded(call: Call, parts: Iterable[Any], sleep: Callable[[float], None]) ->
         yield part
 
 
-def is_strange(outcome: Any) -> bool:
-    """Whether it is an exception that no program raises on purpose."""
+def is_unexpected(outcome: Any) -> bool:
+    """Whether an outcome is an exception that no program raises on purpose."""
     return isinstance(outcome, Exception) and not isinstance(outcome, Boom)
 
 
@@ -82,24 +83,24 @@ class Items:
     parts: tuple[Any, ...]
 
     @property
-    def strange(self) -> list[Exception]:
-        """The exceptions."""
-        return [part for part in self.parts if is_strange(part)]
+    def unexpected(self) -> list[Exception]:
+        """The exceptions among the items."""
+        return [part for part in self.parts if is_unexpected(part)]
 
     def is_right(self, right: Items) -> bool:
-        """Whether what there is beside exceptions is what should be there.
+        """Whether all items but the exceptions are right.
 
         An exception may end a stream, early or in place of its end.
         """
         pairs = zip(self.parts, right.parts, strict=False)
-        if not all(is_strange(mine) or mine == other for mine, other in pairs):
+        if not all(is_unexpected(mine) or mine == other for mine, other in pairs):
             return False
         more = len(self.parts) - len(right.parts)
-        return more == 0 or (more <= 1 and self.parts != () and is_strange(self.parts[-1]))
+        return more == 0 or (more <= 1 and self.parts != () and is_unexpected(self.parts[-1]))
 
 
 class Stream:
-    """A variable that holds one: `items` are values, or references to them."""
+    """The variable of a stream, whose items are values or references to them."""
 
     def __init__(self, items: Iterator[Any]) -> None:
         self._items = items
@@ -111,17 +112,17 @@ class Stream:
         return self._last
 
     def rest(self, outcome: Callable[[Any], Any]) -> list[Items]:
-        """Return one outcome for all items that are left.
+        """Return one outcome for all remaining items.
 
-        The last item that was taken is among them: it may be the error that ended it.
+        It includes the last item taken, which may be the error that ended the stream.
         """
         taken = [] if self._last is None else [self._last]
         outcomes = (outcome(item) for item in (*taken, *self._items))
-        return [Items(tuple(o if is_strange(o) else digest(o) for o in outcomes))]
+        return [Items(tuple(o if is_unexpected(o) else digest(o) for o in outcomes))]
 
 
 def in_place(call: Call, parts: Iterable[Any]) -> Iterator[Any]:
-    """Yield the values of a stream that runs where it is called, an error as its last."""
+    """Yield the values of a stream that runs in place, with its error as the last value."""
     try:
         yield from yielded(call, parts, lambda seconds: None)
     except Boom as boom:

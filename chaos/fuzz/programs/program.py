@@ -1,6 +1,6 @@
-"""A random program as data: operations on variables, tasks with programs of their own, actors.
+"""A random program as data: operations on variables, tasks with bodies of their own, actors.
 
-`interpreter` says what the operations mean.
+`interpreter` defines the meaning of the operations.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from raytwin.runtime.control.core.config import Config
 
 LARGE_BYTES = Config().inline_bytes_max + 100
-"""Just too large for a message."""
+"""The size of a value that is just too large for a message."""
 DEPTH_MAX = 2
 RETRIES = (0, 1, 3, 3, 3, -1)
 SLOT = "slot"
@@ -19,50 +19,50 @@ SLOT = "slot"
 
 @dataclass(frozen=True)
 class Call:
-    """A task or call: sleeps, runs its body, and returns or raises what key and inputs decide."""
+    """A task or call: it sleeps, runs its body, and returns or raises by its key and inputs."""
 
     key: int
     seconds: float = 0.0
     nbytes: int = 0
-    """Of the value; 0: an integer."""
+    """The size of the value; 0: an integer."""
     fails: bool = False
     retries: int = 3
     cpus: float = 1.0
     body: Body | None = None
-    gives: bool = False
-    """The task's value is a list of references: what it was lent, a put and a task of its own."""
+    returns_refs: bool = False
+    """Whether the value is a list of references: to lent objects, a put and a child task."""
     parts: int = 0
-    """How many values it has; 0: one."""
+    """The number of values of a task with several; 0: it has one."""
     awaits: int = 0
-    """The key of a concurrent call of the same actor: this call waits until it has ended."""
+    """The key of a concurrent call of the same actor, for whose end this call waits."""
     sums_up: bool = False
-    """The value of this call of a shared actor tells all calls that took effect so far."""
+    """Whether the value depends on all calls of a shared actor that have taken effect."""
     leaves: bool = False
-    """The call ends its actor, by `exit_actor`."""
+    """Whether the call ends its actor, by `exit_actor`."""
 
 
 @dataclass(frozen=True)
-class Teller:
-    """An actor; see `interpreter.Told`."""
+class ActorSpec:
+    """An actor; see `interpreter.FoldActor`."""
 
     key: int
     restarts: int = -1
     retries: int = -1
-    """Of each call."""
+    """The retries of each call."""
     interval: int = 0
-    """Calls between checkpoints; 0: none are taken."""
+    """The number of calls between checkpoints; 0: no checkpoints."""
     shared: bool = False
-    """The actor has several callers, concurrent or cancelled calls, so their order is undefined: no
-    value depends on other calls but that of a call with `Call.sums_up`."""
+    """Whether the order of calls is undefined: of several callers, concurrent or cancelled calls.
+    Then only the value of a call with `Call.sums_up` depends on other calls."""
     mortal: bool = False
-    """The actor ends at the first call that does not take effect, so each value depends on all
-    calls before it."""
+    """Whether the actor ends at the first call that does not take effect, so that each value
+    depends on all calls before it."""
     most: int = 1
-    """How many calls run concurrently."""
+    """The most concurrent calls."""
     coroutines: bool = False
-    """Concurrent calls are coroutines, and threads if not."""
+    """Whether concurrent calls are coroutines, else threads."""
     cpus: float = 0.0
-    """CPUs that the actor holds as long as it lives."""
+    """The CPUs that the actor has until it ends."""
 
     @property
     def exact(self) -> bool:
@@ -71,20 +71,20 @@ class Teller:
 
     @property
     def folds(self) -> bool:
-        """Whether each value tells all calls before."""
+        """Whether each value depends on all calls before."""
         return not self.shared and (self.exact or self.mortal)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a placement group a task, an array or an actor runs."""
+    """The place of a task, an array or an actor in a placement group."""
 
     group: int
     """The group's variable."""
     bundle: int = -1
-    """-1: any."""
+    """The bundle's index; -1: any."""
     slots: float = 0.0
-    """Besides the CPUs."""
+    """The demand for `SLOT`, besides the CPUs."""
 
 
 @dataclass(frozen=True)
@@ -93,31 +93,31 @@ class Op:
 
     ======== ==================================================================
     call     submit `call` with the values of ``ins``
-    lend     the same with references to ``ins`` inside a list; the task gets them
+    lend     submit `call` with a list of references to ``ins``, which the task gets itself
     map      submit `call` once for each of ``count`` integers
     returns  submit `call`, which has several values: ``out`` and the next variables
     stream   submit `call`, which yields its values one by one
     take     the next item of a stream, or the last one again once the stream has ended
     put      store a value
     pack     store a list of references to ``ins``
-    get      ask for the values of ``ins``
-    wait     wait until ``count`` of ``ins`` are there
+    get      get the values of ``ins``
+    wait     wait until ``count`` of ``ins`` are ready
     drop     drop ``ins``
-    actor    start `teller`
-    tell     call the actor that the first of ``ins`` is with the values of the others
-    yields   the same, for a call that yields its values one by one
-    tally    ask a shared actor by `call` whether of the other ``ins``, its calls, those took
-             effect that were not cancelled or had begun, and no others
+    actor    start `spec`
+    tell     call an actor, the first of ``ins``, with the values of the others
+    yields   call an actor likewise; the call yields its values one by one
+    tally    call a shared actor, the first of ``ins``, with `call`: of the others, its calls,
+             exactly those must have taken effect that were not cancelled before they began
     cancel   cancel the task or call that made the first of ``ins``; `call` is its call
-    kill     kill the actor that the first of ``ins`` is; it restarts if ``count`` is 1
-    gone     each of ``ins``, made after the end of an actor or group, is the error for that
+    kill     kill an actor, the first of ``ins``; it restarts if ``count`` is 1
+    gone     check that each of ``ins``, submitted after the end of an actor or group, is its error
     group    reserve a placement group of `bundles`
-    reserved wait for the group, and check where its bundles are
+    reserved wait for the group, and check the nodes of its bundles
     remove   remove the group
     ======== ==================================================================
 
-    The first ``hands`` of the inputs of ``call`` and ``tell`` are actors: the body of `call` has
-    them as variables `HANDED`, `HANDED` - 1 and so on.
+    The first ``handles`` of the inputs of ``call`` and ``tell`` are actors: the body of `call` has
+    them as variables `FIRST_HANDLE`, `FIRST_HANDLE` - 1 and so on.
     """
 
     do: str
@@ -126,41 +126,41 @@ class Op:
     call: Call | None = None
     count: int = 0
     nbytes: int = 0
-    teller: Teller | None = None
-    hands: int = 0
+    spec: ActorSpec | None = None
+    handles: int = 0
     place: Place | None = None
     bundles: tuple[tuple[tuple[str, float], ...], ...] = ()
     strategy: str = "PACK"
 
 
-HANDED = -2
+FIRST_HANDLE = -2
 FORCED = 1
 """The ``count`` of a ``cancel`` with force."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """Operations in order; variables that are left at the end are asked for."""
+    """Operations in order; at the end the body gets the values of all remaining variables."""
 
     ops: tuple[Op, ...]
 
     @property
     def tasks(self) -> int:
-        """How many tasks and calls it has, nested ones included."""
+        """The number of tasks and calls, nested ones included."""
         calls = [(op.call, op.count if op.do == "map" else 1) for op in self.ops if op.call]
         return sum(n + (call.body.tasks if call.body else 0) for call, n in calls)
 
 
 def task_name(call: Call) -> str:
-    """Return the task's name, by which errors call it."""
+    """Return the task's name in errors: its key and its retries."""
     return f"k{call.key}r{call.retries}"
 
 
 def call_name(call: Call) -> str:
-    """Return the name of a call of an actor, likewise."""
+    """Return the name of an actor's call in errors: its key and its retries."""
     return f"t{call.key}r{call.retries}"
 
 
-def actor_name(teller: Teller) -> str:
-    """Return the actor's class, by which errors call it."""
-    return f"a{teller.key}r{teller.restarts}"
+def actor_name(spec: ActorSpec) -> str:
+    """Return the name of the actor's class, which errors have: its key and its restarts."""
+    return f"a{spec.key}r{spec.restarts}"

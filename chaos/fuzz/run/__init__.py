@@ -1,3 +1,3 @@
-"""Running seeds: one case, and campaigns of many."""
+"""Runs the fuzz: one case, or a campaign of many seeds."""
 
 from __future__ import annotations

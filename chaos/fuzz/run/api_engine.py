@@ -1,7 +1,7 @@
-"""Random programs against the public API: an engine of the interpreter that submits them.
+"""An engine of the interpreter that runs random programs through the public API.
 
-Actors are called by the driver, by tasks and by other actors' calls, which have been given their
-handles; see `interpreter.Told`. All that may explain an error is noted in the `history`.
+The driver, tasks and other actors' calls that have an actor's handle call the actor; see
+`interpreter.FoldActor`. The engine records in `history` all operations that may explain an error.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 import raytwin.runtime.api as api
 from raytwin.chaos.fuzz.oracle.history import End, history
-from raytwin.chaos.fuzz.programs.interpreter import Told, run_task, sum_of
-from raytwin.chaos.fuzz.programs.outcomes import TALLIED, Boom, Stream, digest, mix, yielded
+from raytwin.chaos.fuzz.programs.interpreter import FoldActor, run_task, sum_of
+from raytwin.chaos.fuzz.programs.outcomes import CORRECT, Boom, Stream, digest, mix, yielded
 from raytwin.chaos.fuzz.programs.program import (
     SLOT,
+    ActorSpec,
     Call,
     Op,
     Place,
-    Teller,
     actor_name,
     call_name,
     task_name,
@@ -47,49 +47,49 @@ from raytwin.runtime.control.messages.errors import Cancellation
 GONE = (ActorDiedError, ActorPlacementGroupRemoved, TaskPlacementGroupRemoved)
 """Errors of calls to actors and groups that the program itself has ended."""
 PAUSE_S = 0.002
-"""Between two looks of a call that waits until another one has ended."""
+"""Seconds between two polls of a call that waits for the end of another."""
 
 
 # -- actors ----------------------------------------------------------------------------
 
 
 class _Actor:
-    """`Told` as an actor."""
+    """Runs `FoldActor` as an actor."""
 
-    def __init__(self, teller: Teller) -> None:
-        self.told = Told(teller)
+    def __init__(self, spec: ActorSpec) -> None:
+        self.fold = FoldActor(spec)
 
     def tell(self, call: Call, actors: Sequence[Any], *inputs: Any) -> Any:
-        return self.told.tell(Api(), call, actors, inputs)
+        return self.fold.tell(Api(), call, actors, inputs)
 
     def parts(self, call: Call, *inputs: Any) -> Any:
         engine = Api()
-        yield from yielded(call, self.told.parts(engine, call, inputs), engine.sleep)
+        yield from yielded(call, self.fold.parts(engine, call, inputs), engine.sleep)
 
     def __ray_save__(self) -> Any:
-        return self.told.state, self.told.last, self.told.gathered
+        return self.fold.state, self.fold.last, self.fold.gathered
 
     def __ray_restore__(self, state: Any) -> None:
-        self.told.state, self.told.last, self.told.gathered = state
+        self.fold.state, self.fold.last, self.fold.gathered = state
 
 
 class _Concurrent:
-    """An actor whose calls run concurrently, and raise if they do not as they should.
+    """An actor whose calls run concurrently, and raise if they violate Ray's rules.
 
-    No more than `Teller.most` of them run at a time, and those of an actor that never restarts
-    begin in their order.
+    At most `ActorSpec.most` calls run at a time, and calls of an actor that never restarts
+    begin in order.
     """
 
-    def __init__(self, teller: Teller) -> None:
-        self.told = Told(teller)
+    def __init__(self, spec: ActorSpec) -> None:
+        self.fold = FoldActor(spec)
         self.inside = 0
         self.begun = 0
 
     @contextmanager
     def enter(self, call: Call) -> Iterator[None]:
-        if self.inside >= self.told.teller.most:
+        if self.inside >= self.fold.spec.most:
             raise AssertionError(f"call {call.key} began beside {self.inside} others")
-        if not self.told.teller.restarts and call.key <= self.begun:
+        if not self.fold.spec.restarts and call.key <= self.begun:
             raise AssertionError(f"call {call.key} began after {self.begun}")
         self.inside, self.begun = self.inside + 1, call.key
         try:
@@ -98,7 +98,7 @@ class _Concurrent:
             self.inside -= 1
 
     def waits(self, call: Call) -> bool:
-        return bool(call.awaits) and call.awaits not in self.told.ended
+        return bool(call.awaits) and call.awaits not in self.fold.ended
 
 
 class _Threads(_Concurrent):
@@ -107,7 +107,7 @@ class _Threads(_Concurrent):
             api.sleep(call.seconds)
             while self.waits(call):
                 api.sleep(PAUSE_S)
-            return self.told.tell(Api(), replace(call, seconds=0.0), actors, inputs)
+            return self.fold.tell(Api(), replace(call, seconds=0.0), actors, inputs)
 
 
 class _Coroutines(_Concurrent):
@@ -116,38 +116,38 @@ class _Coroutines(_Concurrent):
             await asyncio.sleep(call.seconds)
             while self.waits(call):
                 await asyncio.sleep(PAUSE_S)
-            return self.told.tell(Api(), replace(call, seconds=0.0), actors, inputs)
+            return self.fold.tell(Api(), replace(call, seconds=0.0), actors, inputs)
 
 
 @cache
-def _actor_class(teller: Teller) -> Any:
-    # Errors call an actor by its class: that says how often it may restart.
+def _actor_class(spec: ActorSpec) -> Any:
+    # Errors name the actor's class, whose name has the number of restarts.
     base: type = _Actor
-    if teller.most > 1:
-        base = _Coroutines if teller.coroutines else _Threads
+    if spec.most > 1:
+        base = _Coroutines if spec.coroutines else _Threads
     return api.remote(
-        num_cpus=teller.cpus,
-        max_concurrency=teller.most,
-        max_restarts=teller.restarts,
-        max_task_retries=teller.retries,
-        checkpoint_interval=teller.interval,
-    )(type(actor_name(teller), (base,), {}))
+        num_cpus=spec.cpus,
+        max_concurrency=spec.most,
+        max_restarts=spec.restarts,
+        max_task_retries=spec.retries,
+        checkpoint_interval=spec.interval,
+    )(type(actor_name(spec), (base,), {}))
 
 
-_started: dict[Any, Teller] = {}
+_started: dict[Any, ActorSpec] = {}
 _groups: list[PlacementGroup] = []
 """Placement groups that the program has not removed yet."""
 
 
 def begin_program() -> None:
-    """Forget what earlier programs have started."""
+    """Forget the actors and groups of earlier programs."""
     _started.clear()
     _groups.clear()
     _actor_class.cache_clear()
 
 
-def give_back_groups() -> None:
-    """Remove the placement groups of a program that did not come to its end."""
+def remove_groups() -> None:
+    """Remove the placement groups of a program that has not run to its end."""
     for group in _groups:
         remove_placement_group(group)
     _groups.clear()
@@ -159,7 +159,7 @@ def give_back_groups() -> None:
 class Api:
     """Runs tasks through the API.
 
-    In a driver whatever comes instead of a value is an outcome; a task fails by it.
+    In a driver any exception is an outcome; in a task it is the task's error.
     """
 
     def __init__(self, driver: bool = False) -> None:
@@ -171,24 +171,24 @@ class Api:
 
     def call(self, op: Op, ins: list[Any], group: Any = None) -> Any:
         task = _options(op, _task, group)
-        return _own(task.remote(op.call, ins[: op.hands], [], *ins[op.hands :]))
+        return _record_owner(task.remote(op.call, ins[: op.handles], [], *ins[op.handles :]))
 
     def lend(self, op: Op, ins: list[Any]) -> Any:
-        return _own(_options(op, _task).remote(op.call, [], list(ins)))
+        return _record_owner(_options(op, _task).remote(op.call, [], list(ins)))
 
     def map(self, op: Op, ins: list[Any], group: Any = None) -> Any:
         refs = _options(op, _element, group).map([op.call] * op.count, range(op.count))
-        _own(refs[0])
+        _record_owner(refs[0])
         return refs
 
     def returns(self, op: Op, ins: list[Any]) -> list[Any]:
         assert op.call is not None
         task = _options(op, _task).options(num_returns=op.call.parts)
-        return [_own(ref) for ref in task.remote(op.call, [], [], *ins)]
+        return [_record_owner(ref) for ref in task.remote(op.call, [], [], *ins)]
 
     def stream(self, op: Op, ins: list[Any]) -> Stream:
         items = _options(op, _stream).remote(op.call, *ins)
-        _own(items.completed())
+        _record_owner(items.completed())
         return Stream(items)
 
     def group(self, op: Op, ins: list[Any]) -> Any:
@@ -198,7 +198,7 @@ class Api:
 
     def reserved(self, op: Op, ins: list[Any]) -> list[Any]:
         api.get(ins[0].ready())
-        return [misplaced(placement_group_table(ins[0])) or TALLIED]
+        return [misplaced(placement_group_table(ins[0])) or CORRECT]
 
     def remove(self, op: Op, ins: list[Any]) -> None:
         history.ends.append((End.REMOVE, ins[0].id.hex()))
@@ -206,38 +206,38 @@ class Api:
         _groups.remove(ins[0])
 
     def actor(self, op: Op, ins: list[Any], group: Any = None) -> Any:
-        assert op.teller is not None
-        remote = _actor_class(op.teller)
+        assert op.spec is not None
+        remote = _actor_class(op.spec)
         if op.place is not None:
-            remote = remote.options(**_placed(op.place, group, actor_name(op.teller)))
-        actor = remote.remote(op.teller)
-        _started[actor._actor_id] = op.teller
+            remote = remote.options(**_placed(op.place, group, actor_name(op.spec)))
+        actor = remote.remote(op.spec)
+        _started[actor._actor_id] = op.spec
         return actor
 
     def tell(self, op: Op, ins: list[Any]) -> Any:
         assert op.call is not None
         actor, *others = ins
-        name, teller = call_name(op.call), _started[actor._actor_id]
+        name, spec = call_name(op.call), _started[actor._actor_id]
         if op.call.leaves:
-            history.ends.append((End.LEAVE, actor_name(teller)))
+            history.ends.append((End.LEAVE, actor_name(spec)))
         tell = actor.tell.options(name=name)
-        ref = _own(tell.remote(op.call, others[: op.hands], *others[op.hands :]))
-        if actor_name(teller) in history.placed:
-            history.placed[name] = history.placed[actor_name(teller)]
+        ref = _record_owner(tell.remote(op.call, others[: op.handles], *others[op.handles :]))
+        if actor_name(spec) in history.placed:
+            history.placed[name] = history.placed[actor_name(spec)]
         history.puts.add(ref.hex())
-        history.told[ref.hex()] = history.told[name] = teller
+        history.actor_of[ref.hex()] = history.actor_of[name] = spec
         return ref
 
     def yields(self, op: Op, ins: list[Any]) -> Stream:
         assert op.call is not None
         (actor,) = ins
-        name, teller = call_name(op.call), _started[actor._actor_id]
-        history.told[name] = teller
+        name, spec = call_name(op.call), _started[actor._actor_id]
+        history.actor_of[name] = spec
         items = actor.parts.options(name=name).remote(op.call)
-        # If its items are lost before the first was taken, that is the one that the end names.
-        first = item_id(_own(items.completed()).binary()[:ARRAY_BYTES], 0)
-        history.told[first.hex()] = teller
-        return Stream(_told(items, teller))
+        # If items are lost before the first was taken, the end of the stream names the first.
+        first = item_id(_record_owner(items.completed()).binary()[:ARRAY_BYTES], 0)
+        history.actor_of[first.hex()] = spec
+        return Stream(_recorded_items(items, spec))
 
     def cancel(self, op: Op, ins: list[Any]) -> None:
         assert op.call is not None
@@ -254,7 +254,7 @@ class Api:
 
     def gone(self, op: Op, ins: list[Any]) -> list[Any]:
         found = [self._outcome(ref) for ref in ins]
-        return [other for other in found if not isinstance(other, GONE)][:1] or [TALLIED]
+        return [other for other in found if not isinstance(other, GONE)][:1] or [CORRECT]
 
     def tally(self, op: Op, ins: list[Any]) -> list[Any]:
         """Compare the calls that took effect with those not cancelled before they began."""
@@ -263,15 +263,15 @@ class Api:
         took = [key for key, outcome in ended.items() if not _never_began(outcome)]
         found = self._outcome(self.tell(op, ins[:1]))
         right = sum_of({key: mix(key) for key in (*took, op.call.key)})
-        return [TALLIED if found == right else found]
+        return [CORRECT if found == right else found]
 
     def put(self, value: Any) -> Any:
-        ref = _own(api.put(list(value) if isinstance(value, list) else value))
+        ref = _record_owner(api.put(list(value) if isinstance(value, list) else value))
         history.puts.add(ref.hex())
         return ref
 
     def get(self, ref: Any) -> Any:
-        """Return the value or the `Boom` that it is; in a task, raise whatever else."""
+        """Return the value, or the `Boom` in its place; raise any other error."""
         try:
             return self.follow(api.get(ref))
         except RayTaskError as error:
@@ -280,7 +280,7 @@ class Api:
             raise
 
     def follow(self, value: Any) -> Any:
-        """Return what the references in a value lead to."""
+        """Return a value with its references replaced by the referenced values."""
         return [self.get(ref) for ref in value] if isinstance(value, list) else value
 
     def outcomes(self, variable: Any) -> list[Any]:
@@ -293,7 +293,7 @@ class Api:
         try:
             return [digest(value) for value in api.get(variable)]
         except Exception:
-            # One of them is no value: each on its own says which.
+            # At least one is an error, so get each on its own.
             return [self._outcome(ref) for ref in variable]
 
     def _outcome(self, ref: Any) -> Any:
@@ -316,7 +316,7 @@ class Api:
 
 
 def misplaced(row: Mapping[str, Any]) -> str:
-    """Return what is wrong with where a group's bundles are, "" if nothing is."""
+    """Return how the places of a group's bundles violate its strategy, "" if they do not."""
     nodes = [*row["bundles_to_node_id"].values()]
     apart = {"STRICT_PACK": 1, "STRICT_SPREAD": len(nodes)}.get(row["strategy"])
     whole = row["state"] != "CREATED" or len(nodes) == len(row["bundles"])
@@ -325,22 +325,22 @@ def misplaced(row: Mapping[str, Any]) -> str:
 
 
 def _never_began(outcome: Any) -> bool:
-    """Whether a call was cancelled before it had begun: one that had says so, and goes on."""
+    """Whether a call was cancelled before it began; the error of any other says that it had."""
     failure = outcome.failure if isinstance(outcome, TaskCancelledError) else None
     return isinstance(failure, Cancellation) and not failure.begun
 
 
-def _own(ref: Any) -> Any:
-    """Note who owns a reference, and return it."""
+def _record_owner(ref: Any) -> Any:
+    """Record the calling process as a reference's owner; return the reference."""
     history.own(ref.hex(), api.get_runtime_context().get_worker_id())
     return ref
 
 
-def _told(items: Any, teller: Teller) -> Iterator[Any]:
-    """Yield the items of a call, which no task makes."""
+def _recorded_items(items: Any, spec: ActorSpec) -> Iterator[Any]:
+    """Yield the items of an actor's call, and record them with their actor."""
     for ref in items:
         history.puts.add(ref.hex())
-        history.told[ref.hex()] = teller
+        history.actor_of[ref.hex()] = spec
         yield ref
 
 
@@ -358,7 +358,7 @@ def _run_stream(call: Call, *inputs: Any) -> Any:
     yield from yielded(call, parts, engine.sleep)
 
 
-# Pickled by name: what they note in the history is this process's.
+# Pickled by name, so that they write to the history of their own process.
 _task = api.remote(_run_task)
 _element = api.remote(_run_element)
 _stream = api.remote(_run_stream)
@@ -372,7 +372,7 @@ def _options(op: Op, function: Any, group: Any = None) -> Any:
 
 
 def _placed(place: Place, group: Any, name: str) -> dict[str, Any]:
-    """Return the options of what runs in a group."""
+    """Return the options of a task or actor in a group."""
     history.placed[name] = group.id.hex()
     strategy = PlacementGroupSchedulingStrategy(group, place.bundle)
     resources = {SLOT: place.slots} if place.slots else {}

@@ -1,6 +1,6 @@
-"""Many seeds of the fuzz, on several processes, which end with the process that asks for them.
+"""Runs many seeds of the fuzz on several processes.
 
-The kernel kills them when their parent dies; Ctrl-C at the terminal is the parent's alone.
+The kernel kills the processes when their parent dies; only the parent handles Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from raytwin.runtime.processes.spawn.zygote import die_with
 def run_seeds(
     seeds: Sequence[int], jobs: int = 1, lossless: bool = False
 ) -> Generator[Report, None, None]:
-    """Yield what became of each seed, in their order. RuntimeError if a process of it ends.
+    """Yield the report of each seed, in order. Raises RuntimeError if one of the processes ends.
 
-    To be closed if not all of it is wanted: no process is left after that.
+    A caller that does not need all reports closes the generator, which ends the processes.
     """
     if jobs == 1:
         for seed in seeds:
@@ -59,7 +59,7 @@ def _run(seed: int, lossless: bool) -> Report:
 
 
 def write_failure(report: Report, directory: Path) -> Path:
-    """Write a failing seed with its plan and what it violated; return the file."""
+    """Write a failing seed with its plan and its violations; return the file."""
     case = report.case
     data: dict[str, Any] = {
         "seed": case.seed,

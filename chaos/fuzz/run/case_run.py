@@ -1,13 +1,13 @@
 """One case of the fuzz: a random program under a random fault plan, in virtual time.
 
-One seed draws a case (`generate.cases`): a cluster, a program and a plan. `run_case` is one
-execution of it on `sim`; a second run of the case repeats the first to the last message. The
-run is checked for three things:
+A seed decides a case (`generate.cases`): a cluster, a program and a plan. `run_case` executes
+it on `sim`; a second run of the case repeats the first to the last message. `run_case` checks
+three properties:
 
 - every value is that of a sequential run (`oracle.sequential`), or an error that
   `oracle.legitimate_errors` accepts;
-- the program ends: a cluster in which nothing happens any more raises, and so does one that
-  is busy after `LIMIT_S`;
+- the program ends: the simulator raises in a cluster without further events, and a check
+  raises in one that is busy after `LIMIT_S`;
 - the invariants of `oracle.invariants` hold, at every turn of a node and at the end.
 """
 
@@ -22,48 +22,48 @@ import raytwin.runtime.api as api
 from raytwin.chaos.faults.injector import Injection, attach
 from raytwin.chaos.fuzz.generate.cases import HEARTBEAT_TIMEOUT_S, STORE_BYTES, Case
 from raytwin.chaos.fuzz.oracle import invariants
-from raytwin.chaos.fuzz.oracle.history import forget, history
+from raytwin.chaos.fuzz.oracle.history import begin_history, history
 from raytwin.chaos.fuzz.oracle.legitimate_errors import Oracle
 from raytwin.chaos.fuzz.oracle.sequential import Sequential
 from raytwin.chaos.fuzz.programs.interpreter import run_body
-from raytwin.chaos.fuzz.programs.outcomes import Items, is_strange
+from raytwin.chaos.fuzz.programs.outcomes import Items, is_unexpected
 from raytwin.chaos.fuzz.programs.program import SLOT
-from raytwin.chaos.fuzz.run.api_engine import Api, begin_program, give_back_groups
+from raytwin.chaos.fuzz.run.api_engine import Api, begin_program, remove_groups
 from raytwin.runtime.api.exceptions import ObjectStoreFullError
 from raytwin.simulator.cluster.sim_backend import connect
 
 LIMIT_S = 300.0
-"""Virtual seconds after which a program goes round in circles; most take two or three."""
+"""The most virtual seconds of a program; most take two or three."""
 KILLS = ("kill", "restart", "pause", "remove_node")
-"""Actions that may take a running task along."""
-NOT_ITS_OWN = ("replica", "head")
-"""Targets that have no task to take along."""
+"""Actions that may end a running task."""
+WITHOUT_TASKS = ("replica", "head")
+"""Targets that run no tasks."""
 
 
 @dataclass
 class Report:
-    """What became of a case."""
+    """The result of a case."""
 
     case: Case
     failures: list[str] = field(default_factory=list)
-    """One line each; none: all held."""
+    """One line for each violation."""
     tasks: int = 0
     faults: int = 0
     excused: int = 0
-    """Values that a legitimate error came instead of."""
+    """The number of values that were replaced by a legitimate error."""
 
 
 def run_case(
     case: Case, prepare: Callable[[Any], None] = lambda session: None, **options: Any
 ) -> Report:
-    """Run a case on `sim` and hold it against everything.
+    """Run a case on `sim` and check all properties.
 
-    `options` are further ones of the session, in place of the case's own, which
-    `prepare` is given before the program begins.
+    `options` override the session's options. `prepare` gets the session before the program
+    begins.
     """
     report = Report(case, tasks=case.program.tasks)
     expected = run_body(Sequential(), case.program)
-    forget()
+    begin_history()
     begin_program()
     session: Any = connect(
         nodes=case.nodes,
@@ -82,12 +82,12 @@ def run_case(
         try:
             outcomes = run_body(Api(driver=True), case.program)
         except ObjectStoreFullError as error:
-            # What the driver itself puts is no task's value: its program ends there.
+            # The driver's own put has failed, and its program ends there.
             oracle = Oracle(history, small_stores=case.store_bytes < STORE_BYTES)
-            wrong = oracle.excuse(error)
+            wrong = oracle.objection_to(error)
             report.failures += [wrong] if wrong else []
             report.excused += not wrong
-            give_back_groups()
+            remove_groups()
         else:
             _compare(report, expected, outcomes, injector.injections, session)
             del outcomes
@@ -112,7 +112,7 @@ def _check_time(session: Any) -> None:
 
 
 def _finish_plan(session: Any, injector: Any) -> None:
-    """Let the rest of the plan happen: what is left behind is looked at after it."""
+    """Wait for the rest of the plan, so that the invariants are checked after it."""
     while injector.next_due_s() is not None:
         api.sleep(0.1)
     _events(session)
@@ -129,7 +129,7 @@ def _compare(
         report.failures.append(f"{len(outcomes)} outcomes instead of {len(expected)}")
         return
     kills = sum(
-        each.step.action in KILLS and each.step.target.kind not in NOT_ITS_OWN and not each.error
+        each.step.action in KILLS and each.step.target.kind not in WITHOUT_TASKS and not each.error
         for each in injections
     )
     events = _events(session)
@@ -144,17 +144,19 @@ def _compare(
     for number, (right, got) in enumerate(zip(expected, outcomes, strict=True)):
         if right == got:
             continue
-        strange = got.strange if isinstance(got, Items) else [got] if is_strange(got) else []
-        if not strange or (isinstance(got, Items) and not got.is_right(right)):
+        unexpected = (
+            got.unexpected if isinstance(got, Items) else [got] if is_unexpected(got) else []
+        )
+        if not unexpected or (isinstance(got, Items) and not got.is_right(right)):
             report.failures.append(f"value {number} is {got!r} and not {right!r}")
             continue
-        wrong = [oracle.excuse(each) for each in strange]
+        wrong = [oracle.objection_to(each) for each in unexpected]
         report.failures += [f"value {number}: {line}" for line in wrong if line]
         report.excused += not any(wrong)
 
 
 def _events(session: Any) -> list[tuple[float, str, str, str, int]]:
-    """Return the GCS's events, as soon as all of it can be asked: its head may be away."""
+    """Return the GCS's events once all of its processes run: its head may be restarting."""
     while True:
         try:
             if session.cluster.gcs_tables:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from raytwin.chaos.faults.plan import Plan
+from raytwin.chaos.fuzz.generate.actors_with_cpus import actors_with_cpus
 from raytwin.chaos.fuzz.generate.cases import Case, draw_plan
 from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
-from raytwin.chaos.fuzz.generate.holders import holders
 from raytwin.chaos.fuzz.programs.program import Body
 from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.core.worker_record import State, Worker
@@ -23,9 +23,9 @@ def run(seeds: range, faults: bool = False) -> list[str]:
     for seed in seeds:
         rng = random.Random(f"holders/{seed}")
         nodes, cpus = rng.randint(1 + faults, 4), rng.randint(1, 2)
-        draw, scope = Draw(rng, (), roomy=True), Scope()
+        draw, scope = Draw(rng, (), large_stores=True), Scope()
         for _ in range(rng.randint(1, 5)):
-            holders(draw, scope)
+            actors_with_cpus(draw, scope)
         plan = draw_plan(rng, nodes) if faults else Plan([])
         report = run_case(Case(seed, nodes, cpus, Body(tuple(scope.ops)), plan, lossless=False))
         found += [f"seed {seed}: {line}" for line in report.failures]

@@ -1,19 +1,18 @@
-"""Actors that hold CPUs, among tasks that need them.
+"""Draws actors that hold CPUs, among tasks that need CPUs.
 
-In a round actors begin, are called and are dropped, while tasks run that take long, or are many
-and take little; some of the long ones are cancelled, maybe just when actors wait for their
-CPUs. There may be more actors than the cluster has CPUs for: they wait, and so do the tasks.
-Nothing waits for any of them before the round drops its last actor, but for tasks that need no
-CPU, which only let time pass.
+A round starts, calls and drops actors, while a few long tasks or many short ones run; it cancels
+some of the long tasks, maybe just when actors wait for their CPUs. There may be more actors than
+the cluster has CPUs: they wait, and so do the tasks. Until the round has dropped its last actor,
+the driver gets only values of tasks without a CPU, which let time pass.
 """
 
 from __future__ import annotations
 
 from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
-from raytwin.chaos.fuzz.programs.program import FORCED, RETRIES, Call, Op, Teller
+from raytwin.chaos.fuzz.programs.program import FORCED, RETRIES, ActorSpec, Call, Op
 
 ACTORS_MAX = 6
-"""That a round has at a time."""
+"""The most actors of a round at a time."""
 
 
 class _Round:
@@ -21,9 +20,9 @@ class _Round:
         self.draw = draw
         self.rng = draw.rng
         self.scope = scope
-        self.actors: dict[int, Teller] = {}
+        self.actors: dict[int, ActorSpec] = {}
         self.long: list[Op] = []
-        """Of its tasks, those that take long and are not cancelled."""
+        """The long tasks that are not cancelled."""
         steps = (self.actor, self.tell, self.drop, self.task, self.cancel, self.map, self.rest)
         for _ in range(self.rng.randint(5, 25)):
             self.rng.choices((*steps, self.swap), (4, 3, 4, 4, 2, 2, 4, 3))[0]()
@@ -34,13 +33,13 @@ class _Round:
         if len(self.actors) < ACTORS_MAX:
             forever = -1 if self.rng.random() < 0.7 else 0
             cpus = self.rng.choice([1.0, 1.0, 1.0, 0.5])
-            teller = Teller(self.draw.next(), forever, forever, cpus=cpus)
-            self.actors[self.draw.start(self.scope, teller)] = teller
+            spec = ActorSpec(self.draw.next(), forever, forever, cpus=cpus)
+            self.actors[self.draw.start(self.scope, spec)] = spec
 
     def tell(self) -> None:
         if self.actors:
-            at, teller = self.rng.choice([*self.actors.items()])
-            self._submit("tell", self.rng.choice([0.0, 0.01, 0.1]), teller.retries, 1.0, at)
+            at, spec = self.rng.choice([*self.actors.items()])
+            self._submit("tell", self.rng.choice([0.0, 0.01, 0.1]), spec.retries, 1.0, at)
 
     def drop(self) -> None:
         if self.actors:
@@ -66,7 +65,7 @@ class _Round:
         self.scope.ops.append(Op("get", (self.draw.number,)))
 
     def swap(self) -> None:
-        """All that runs is cancelled when actors and tasks wait for its CPUs."""
+        """Cancel all running tasks while actors and tasks wait for their CPUs."""
         for _ in range(self.rng.randint(1, 3)):
             self.task()
         self.rest()
@@ -84,6 +83,6 @@ class _Round:
         self.scope.ops.append(Op(do, ins, key, call, count))
 
 
-def holders(draw: Draw, scope: Scope) -> None:
+def actors_with_cpus(draw: Draw, scope: Scope) -> None:
     """Draw one round."""
     _Round(draw, scope)

@@ -11,7 +11,7 @@ from raytwin.chaos.fuzz.oracle.history import End, History
 from raytwin.chaos.fuzz.oracle.invariants import Violation
 from raytwin.chaos.fuzz.oracle.legitimate_errors import Oracle
 from raytwin.chaos.fuzz.programs.outcomes import Stream
-from raytwin.chaos.fuzz.programs.program import Teller
+from raytwin.chaos.fuzz.programs.program import ActorSpec
 from raytwin.runtime.api.exceptions import ObjectLostError, RaySystemError
 from raytwin.runtime.api.failures import exception_of
 from raytwin.runtime.control.messages.errors import (
@@ -40,10 +40,10 @@ GONE_ON = Loss(LossCause.NODE_DIED, 1, "gone", Refusal.ACTOR_WENT_ON, object=PUT
 def judged(error: BaseException, kills: int, deaths: int, **more: Any) -> str:
     """Return why an error may not come; `more` are fields of the oracle and of its history."""
     history = History(**{name: more.pop(name) for name in [*more] if hasattr(History(), name)})
-    return Oracle(history, kills, deaths, **more).excuse(error)
+    return Oracle(history, kills, deaths, **more).objection_to(error)
 
 
-def told(failure: Failure, kills: int, deaths: int, **more: Any) -> str:
+def objection(failure: Failure, kills: int, deaths: int, **more: Any) -> str:
     """Return why the error that a failure is may not come."""
     return judged(exception_of(failure), kills, deaths, **more)
 
@@ -75,7 +75,7 @@ def told(failure: Failure, kills: int, deaths: int, **more: Any) -> str:
     ],
 )
 def test_which_errors_are_legitimate(failure: Failure, kills: int, deaths: int, ok: bool) -> None:
-    assert (told(failure, kills, deaths, puts={PUT.hex()}) == "") == ok
+    assert (objection(failure, kills, deaths, puts={PUT.hex()}) == "") == ok
 
 
 @pytest.mark.parametrize("error", [RaySystemError("nothing has happened"), Violation("wait")])
@@ -98,11 +98,11 @@ def test_only_what_a_dead_worker_owned_may_be_lost_with_it(
         lost = Loss(cause, refusal=refusal, object=PUT)
         needs = Loss(LossCause.NODE_DIED, 1, "", Refusal.INPUT_LOST, "k3r-1", root=lost)
         for failure in (lost, needs):
-            assert (told(failure, 9, 0, owners={array: {"w"}}, dead_workers={"w"}) == "") == ok
+            assert (objection(failure, 9, 0, owners={array: {"w"}}, dead_workers={"w"}) == "") == ok
 
 
 def test_what_a_value_refers_to_is_not_lost_while_others_need_the_value() -> None:
-    assert told(Loss(LossCause.RELEASED, object=bytes(18)), 9, 9)
+    assert objection(Loss(LossCause.RELEASED, object=bytes(18)), 9, 9)
 
 
 @pytest.mark.parametrize(
@@ -125,25 +125,25 @@ def test_which_lost_results_are_legitimate(
     refusal: Refusal, task: str, root: Failure | None, kills: int, deaths: int, ok: bool
 ) -> None:
     loss = replace(MISSING, refusal=refusal, task=task, root=root)
-    assert (told(loss, kills, deaths, puts={PUT.hex()}) == "") == ok
+    assert (objection(loss, kills, deaths, puts={PUT.hex()}) == "") == ok
 
 
 @pytest.mark.parametrize(
-    ("teller", "ended", "ok"),
+    ("spec", "ended", "ok"),
     [
-        (Teller(1, -1, -1, interval=0), set(), False),
-        (Teller(1, -1, -1, interval=2), set(), True),
-        (Teller(1, -1, -1, interval=0), {"a1r-1"}, True),
-        (Teller(1, 2, 2, interval=0), set(), False),
-        (Teller(1, 0, 0, interval=0), {"a1r0"}, True),
+        (ActorSpec(1, -1, -1, interval=0), set(), False),
+        (ActorSpec(1, -1, -1, interval=2), set(), True),
+        (ActorSpec(1, -1, -1, interval=0), {"a1r-1"}, True),
+        (ActorSpec(1, 2, 2, interval=0), set(), False),
+        (ActorSpec(1, 0, 0, interval=0), {"a1r0"}, True),
         (None, {"a1r0"}, False),
     ],
 )
 def test_an_actor_that_is_replayed_loses_nothing(
-    teller: Teller | None, ended: set[str], ok: bool
+    spec: ActorSpec | None, ended: set[str], ok: bool
 ) -> None:
-    tellers = {PUT.hex(): teller} if teller is not None else {}
-    assert (told(GONE_ON, 9, 1, puts={PUT.hex()}, told=tellers, died=ended) == "") == ok
+    specs = {PUT.hex(): spec} if spec is not None else {}
+    assert (objection(GONE_ON, 9, 1, puts={PUT.hex()}, actor_of=specs, died=ended) == "") == ok
 
 
 @pytest.mark.parametrize(
@@ -163,33 +163,33 @@ def test_an_item_is_lost_if_its_call_may_have_ended_without_effect(
     root: Failure, interval: int, kills: int, deaths: int, ok: bool
 ) -> None:
     loss = replace(GONE_ON, root=root)
-    tellers = {PUT.hex(): Teller(1, 3, 0, interval=interval)}
-    assert (told(loss, kills, deaths, puts={PUT.hex()}, told=tellers) == "") == ok
-    assert told(loss, kills, deaths, puts={PUT.hex()})
+    specs = {PUT.hex(): ActorSpec(1, 3, 0, interval=interval)}
+    assert (objection(loss, kills, deaths, puts={PUT.hex()}, actor_of=specs) == "") == ok
+    assert objection(loss, kills, deaths, puts={PUT.hex()})
 
 
 @pytest.mark.parametrize(("restarts", "ok"), [(-1, False), (3, True)])
 def test_of_an_actor_without_end_nothing_fails_that_its_calls_need(restarts: int, ok: bool) -> None:
     death = ActorDeath(DeathCause.REPLAY_DIVERGED, "a1r3", detail="t7r-1")
-    assert (told(death, 9, 1, told={"t7r-1": Teller(1, restarts, -1)}) == "") == ok
+    assert (objection(death, 9, 1, actor_of={"t7r-1": ActorSpec(1, restarts, -1)}) == "") == ok
 
 
 @pytest.mark.parametrize(("name", "ok"), [("t7r-1", True), ("k8r3", False)])
 def test_only_what_was_cancelled_may_say_so(name: str, ok: bool) -> None:
-    assert (told(Cancellation(name), 9, 9, cancelled={"t7r-1"}) == "") == ok
+    assert (objection(Cancellation(name), 9, 9, cancelled={"t7r-1"}) == "") == ok
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_so_may_what_was_interrupted(interrupted: bool) -> None:
     failure = Cancellation("k8r3", True, interrupted)
-    assert told(failure, 0, 0) and not told(failure, 0, 0, cancelled={"k8r3"})
+    assert objection(failure, 0, 0) and not objection(failure, 0, 0, cancelled={"k8r3"})
 
 
 @pytest.mark.parametrize(("cause", "ok"), [(FullCause.IN_USE, True), (FullCause.TOO_LARGE, False)])
 def test_a_small_store_may_be_full_of_what_is_in_use(cause: FullCause, ok: bool) -> None:
     full = StoreFull(cause, 500, 400)
-    assert (told(full, 0, 0, small_stores=True) == "") == ok
-    assert told(full, 0, 0, small_stores=False)
+    assert (objection(full, 0, 0, small_stores=True) == "") == ok
+    assert objection(full, 0, 0, small_stores=False)
 
 
 # -- what the program itself ends ----------------------------------------------------
@@ -224,7 +224,7 @@ def test_what_the_program_has_ended_explains_just_that(
     history = History(placed={"k9r0": GROUP}, ends=[*ends])
     history.seen(error)
     for _ in range(2):
-        assert (Oracle(history, kills).excuse(error) == "") == ok
+        assert (Oracle(history, kills).objection_to(error) == "") == ok
         history.ends += [(End.KILL_FOR_GOOD, "a1r1"), (End.LEAVE, "a1r1"), (End.REMOVE, GROUP)]
 
 
@@ -240,4 +240,4 @@ LOST = ObjectLostError("object x is lost")
 def test_an_error_in_a_stream_excuses_no_other_item(found: tuple[Any, ...], ok: bool) -> None:
     items = Stream(iter(found)).rest(lambda item: item)[0]
     assert items.is_right(Stream(iter((1, 2, 3))).rest(lambda item: item)[0]) == ok
-    assert items.strange == [part for part in found if part is LOST]
+    assert items.unexpected == [part for part in found if part is LOST]
