@@ -26,7 +26,7 @@ from typing import IO
 SIMULATED = ("tests/chaos", "tests/control", "tests/simulator")
 NOT_SIMULATED = (
     "tests/chaos/test_command_line.py",
-    "tests/chaos/test_minimal_failures.py",
+    "tests/chaos/test_minimal_programs.py",
     "tests/chaos/test_injectors.py",
 )
 """Files in those folders that start real processes."""

@@ -1,4 +1,4 @@
-"""The pages for readers name what is there: files, commands, targets, options, cases."""
+"""The pages for readers name existing files, commands, targets, options and cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for any actor: calls, errors, handles, names; in real and virtual time."""
+"""Any actor's calls, errors, handles and names, in real and virtual time."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_constructor_arguments(cluster: Any) -> None:
     assert ray.get(Counter.remote(later.remote(20)).add.remote()) == 21
 
 
-def test_wrong_arguments_are_told_at_once(cluster: Any) -> None:
+def test_wrong_arguments_raise_at_the_call(cluster: Any) -> None:
     with pytest.raises(TypeError):
         Counter.remote(1, 2, 3)
     counter = Counter.remote()
@@ -212,7 +212,7 @@ def test_large_arguments_and_results(cluster: Any) -> None:
     assert ray.get(total.remote(store.add.remote(0))) == 8 * 200_000
 
 
-def test_get_in_time_or_not(cluster: Any) -> None:
+def test_get_with_timeout(cluster: Any) -> None:
     @ray.remote
     class Sleeper:
         def nap(self, seconds: float) -> float:

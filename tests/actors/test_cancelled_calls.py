@@ -1,4 +1,4 @@
-"""`cancel` of actors' calls: what has not begun never runs, a coroutine ends where it waits."""
+"""`cancel` of actors' calls: unstarted ones never run, a coroutine ends where it waits."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_call_that_has_not_begun_never_runs(start: Start, node: int, max_resta
     assert ray.get(first) == 1
 
 
-def test_a_call_is_cancelled_before_its_actor_is_there(start: Start) -> None:
+def test_a_call_is_cancelled_before_its_actor_has_started(start: Start) -> None:
     session = start()
     log: Any = Log.options(resources={"later": 1}).remote()
     refs = [log.add.remote(x) for x in range(3)]
@@ -104,7 +104,7 @@ def test_a_call_is_cancelled_before_its_actor_is_there(start: Start) -> None:
     assert ray.get([refs[0], refs[2]]) == [1, 2]
 
 
-def test_of_calls_that_are_awaited_the_cancelled_ones_take_no_effect(start: Start) -> None:
+def test_cancelled_calls_take_no_effect_while_others_are_awaited(start: Start) -> None:
     start(nodes=1)
     log: Any = Log.remote()
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""`cancel` of a call that runs: what it does from then on, and what its reference has."""
+"""`cancel` of a running call: its further course, and the value of its reference."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def is_cancelled(error: Exception, kind: type) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_becomes_of_it(start: Start, kind: str) -> None:
+def test_a_cancelled_running_call_ends_by_its_kind(start: Start, kind: str) -> None:
     start(nodes=1)
     actor = actor_of(kind)
     expected_log: list[Any] = []
@@ -204,7 +204,7 @@ def test_what_becomes_of_it(start: Start, kind: str) -> None:
         assert ray.get(actor.seen.remote()) == expected_log, method
 
 
-def test_it_is_not_tried_again(start: Start) -> None:
+def test_a_cancelled_call_is_not_retried(start: Start) -> None:
     start(nodes=1)
     actor = actor_of("plain", max_task_retries=5)
     error = cancelled_while_it_runs(actor, "fail", retry_exceptions=True)
@@ -214,7 +214,7 @@ def test_it_is_not_tried_again(start: Start) -> None:
 
 @pytest.mark.parametrize(("method", "log"), [("go_on", ["went on"]), ("poll", ["saw it"])])
 @pytest.mark.parametrize("kind", ["plain", "threads"])
-def test_it_took_effect_and_does_so_again(
+def test_a_cancelled_call_that_took_effect_is_replayed(
     start: Start, kind: str, method: str, log: list[Any]
 ) -> None:
     start(nodes=1)
@@ -270,7 +270,7 @@ def test_a_coroutine_that_is_replayed_is_cancelled_again(start: Start, method: s
 
 
 class TestIsCanceled:
-    def test_in_a_task(self, start: Start, tmp_path: Path) -> None:
+    def test_is_canceled_in_a_task(self, start: Start, tmp_path: Path) -> None:
         begun = tmp_path / "begun"
 
         @ray.remote
@@ -296,7 +296,7 @@ class TestIsCanceled:
         assert ray.get([other.remote() for _ in range(8)]) == [False] * 8
 
     @pytest.mark.parametrize("kind", ["plain", "threads"])
-    def test_only_of_the_call_that_was_cancelled(self, start: Start, kind: str) -> None:
+    def test_is_canceled_is_true_only_for_the_cancelled_call(self, start: Start, kind: str) -> None:
         class Asking(Sync):
             def ask(self) -> bool:
                 return ray.get_runtime_context().is_canceled()
@@ -311,7 +311,7 @@ class TestIsCanceled:
         assert not ray.get(asking)
         assert not ray.get(actor.ask.remote())
 
-    def test_not_in_coroutines_and_drivers(self, start: Start) -> None:
+    def test_is_canceled_raises_in_coroutines_and_drivers(self, start: Start) -> None:
         class Asking(Async):
             async def ask(self) -> bool:
                 return ray.get_runtime_context().is_canceled()

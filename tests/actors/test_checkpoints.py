@@ -1,4 +1,4 @@
-"""Checkpoint hooks that fail: the actor and its callers know where they are."""
+"""Checkpoint hooks that fail: the actor and its callers stay consistent."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Fails:
 
 
 @pytest.mark.parametrize("how", ["raise", "unpicklable", "long"])
-def test_a_checkpoint_that_fails_leaves_the_one_before(cluster: Any, how: str) -> None:
+def test_a_failed_checkpoint_keeps_the_last_one(cluster: Any, how: str) -> None:
     actor = Fails.remote(how)
     calls = [actor.add.remote() for _ in range(10)]
     assert ray.get(calls, timeout=WAIT_S) == list(range(1, 11))
@@ -59,7 +59,7 @@ def test_a_checkpoint_that_fails_leaves_the_one_before(cluster: Any, how: str) -
     ray.kill(actor)
 
 
-def test_a_state_that_cannot_be_restored_is_the_end(cluster: Any) -> None:
+def test_an_actor_whose_restore_fails_dies(cluster: Any) -> None:
     actor = Fails.remote("restore")
     assert ray.get([actor.add.remote() for _ in range(4)], timeout=WAIT_S) == [1, 2, 3, 4]
     ray.kill(actor, no_restart=False)

@@ -1,4 +1,4 @@
-"""What an actor's calls submit, put and create is the same when they run again."""
+"""A replayed call submits, puts and creates the same children as its first run."""
 
 from __future__ import annotations
 
@@ -111,9 +111,7 @@ def test_a_call_that_was_interrupted_waits_for_the_child_that_runs(
     assert ray.get(parent.wait.remote("next", 0.0), timeout=LIMIT_S) == "next"
 
 
-def test_what_was_put_is_put_once_more_and_read_from_where_it_is(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_replayed_put_reads_the_existing_copy(start: Start, tmp_path: Path) -> None:
     session = start()
     parent = Parent.remote(str(tmp_path / "log"))
     ray.get([parent.put.remote(n) for n in (1, 2)])
@@ -124,7 +122,7 @@ def test_what_was_put_is_put_once_more_and_read_from_where_it_is(
 
 
 @pytest.mark.parametrize("kind", ["threads", "coroutines"])
-def test_calls_beside_one_another_number_their_own_children(
+def test_concurrent_calls_number_their_own_children(
     start: Start, tmp_path: Path, kind: str
 ) -> None:
     log = tmp_path / "log"
@@ -186,7 +184,9 @@ def test_an_actor_that_a_call_has_made_goes_on(start: Start) -> None:
     until(lambda: not session.query("actors"))
 
 
-def test_what_no_call_makes_is_not_taken_for_a_calls(local: Start, tmp_path: Path) -> None:
+def test_children_of_threads_are_not_taken_for_those_of_a_call(
+    local: Start, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
 
     class Restless(Parent.cls):  # type: ignore[name-defined,misc]

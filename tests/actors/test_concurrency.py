@@ -1,4 +1,4 @@
-"""Actors that run several calls at a time: threads and coroutines, and Ray's rules for both."""
+"""Actors with concurrent calls, in threads and coroutines, follow Ray's rules."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Board:
 # -- threads -------------------------------------------------------------------
 
 
-def test_threads_run_beside_one_another(cluster: Any) -> None:
+def test_threads_run_concurrently(cluster: Any) -> None:
     meeting = Meeting.options(max_concurrency=4).remote(4)
     assert max(ray.get([meeting.enter.remote() for _ in range(4)])) == 4
 
@@ -154,7 +154,7 @@ def test_a_call_may_wait_for_a_later_one(cluster: Any) -> None:
 # -- coroutines ----------------------------------------------------------------
 
 
-def test_coroutines_run_beside_one_another(cluster: Any) -> None:
+def test_coroutines_run_concurrently(cluster: Any) -> None:
     board = Board.remote()
     refs = [board.wait.remote(n) for n in range(50)]
     ray.wait(refs, timeout=0.05)
@@ -179,7 +179,7 @@ def test_errors_and_several_values_in_coroutines(cluster: Any) -> None:
     assert ray.get(board.plain.remote(1)) == 2
 
 
-def test_state_of_concurrent_actors_is_rebuilt(cluster: Any) -> None:
+def test_state_of_concurrent_actors_is_reconstructed(cluster: Any) -> None:
     board = Board.options(max_restarts=-1, max_task_retries=-1).remote()
     ray.get([board.pause.remote(n, 0.001) for n in range(20)])
     before = ray.get(board.order.remote())

@@ -106,7 +106,7 @@ def test_constructor_and_calls_share_a_thread_and_a_loop(cluster: Any, limit: in
 
 
 @pytest.mark.parametrize("limit", CALLS_AT_A_TIME)
-def test_what_was_set_going_goes_on_between_calls(cluster: Any, limit: int) -> None:
+def test_background_tasks_run_between_calls(cluster: Any, limit: int) -> None:
     actor = Lasting.options(max_concurrency=limit).remote()
     ray.get(actor.set_going.remote())
     before, _ = ray.get(actor.seen.remote())
@@ -131,7 +131,7 @@ def test_an_error_of_the_constructor_in_the_loop(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", CALLS_AT_A_TIME)
-def test_what_ends_the_loop_ends_the_actor(cluster: Any, limit: int) -> None:
+def test_an_error_that_ends_the_loop_ends_the_actor(cluster: Any, limit: int) -> None:
     actor = Lasting.options(max_concurrency=limit).remote()
     ray.get(actor.place.remote())
     with pytest.raises(ActorDiedError):
@@ -139,7 +139,7 @@ def test_what_ends_the_loop_ends_the_actor(cluster: Any, limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", CALLS_AT_A_TIME)
-def test_what_stops_the_loop_ends_the_actor(cluster: Any, limit: int) -> None:
+def test_stopping_the_loop_ends_the_actor(cluster: Any, limit: int) -> None:
     actor = Lasting.options(max_concurrency=limit).remote()
     ray.get(actor.place.remote())
     with pytest.raises(ActorDiedError, match="its event loop was stopped"):
@@ -157,7 +157,7 @@ def test_an_actor_that_leaves_may_stop_its_loop(cluster: Any) -> None:
         ray.get(Leaves.remote().leave.remote(), timeout=60)
 
 
-def test_what_ends_the_process_while_the_constructor_runs(cluster: Any) -> None:
+def test_system_exit_in_the_constructor(cluster: Any) -> None:
     def end() -> None:
         raise SystemExit(4)
 
@@ -183,7 +183,7 @@ def test_what_ends_the_process_while_the_constructor_runs(cluster: Any) -> None:
             ray.get(cls.remote().never.remote(), timeout=60)
 
 
-def test_calls_that_wait_for_room_are_not_looked_after(cluster: Any) -> None:
+def test_queued_calls_cost_nothing_while_they_wait(cluster: Any) -> None:
     """While any did, a thread woke up 50 times a second and found nothing to do."""
     if cluster.name == "sim":
         pytest.skip("in virtual time nobody polls")

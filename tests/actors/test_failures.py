@@ -24,7 +24,7 @@ from tests.processes.helpers import eventually
 
 
 @pytest.mark.parametrize("end", ["kill", "exit", "scope", "broken"])
-def test_resources_are_held_for_life(start: Start, end: str) -> None:
+def test_an_actor_keeps_its_resources_until_it_ends(start: Start, end: str) -> None:
     start(nodes=1, cpus_per_node=2)
     holder = Account.options(num_cpus=2).remote()
     ray.get(holder.add.remote(1))
@@ -82,7 +82,7 @@ def test_the_process_dies_in_a_method(local: Start) -> None:
         ray.get(account.die.remote())
 
 
-def test_a_call_that_brings_the_actor_down_uses_up_its_retries(local: Start) -> None:
+def test_a_call_that_crashes_the_actor_uses_up_its_retries(local: Start) -> None:
     session = local()
     account = Account.options(max_restarts=10, max_task_retries=2).remote()
     ray.get(account.add.remote(1))

@@ -1,4 +1,4 @@
-"""What actors give to the tasks and actors that their methods submit."""
+"""Tasks and actors that an actor's methods submit inherit its options."""
 
 from __future__ import annotations
 
@@ -110,5 +110,5 @@ def test_an_actor_inherits_from_the_task_that_makes_it(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", [Parent, AsyncParent])
-def test_an_actor_holds_what_it_was_made_with(cluster: Any, cls: Any) -> None:
+def test_an_actor_keeps_the_options_of_its_creation(cluster: Any, cls: Any) -> None:
     assert ray.get(cls.remote().own.remote(), timeout=LIMIT_S)["resources"] == 1.0

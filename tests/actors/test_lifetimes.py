@@ -1,4 +1,4 @@
-"""How actors end and start again, and what is rebuilt then."""
+"""Actors end, restart and are reconstructed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def crash(actor: Any, session: Any, name: str, incarnation: int) -> None:
 # -- restarts on either backend ------------------------------------------------
 
 
-def test_state_is_rebuilt(cluster: Any) -> None:
+def test_state_is_reconstructed(cluster: Any) -> None:
     account = Account.options(max_restarts=2, max_task_retries=-1).remote(["new"])
     ray.get([account.add.remote(n) for n in range(20)])
     for incarnation in (1, 2):
@@ -37,7 +37,7 @@ def test_state_is_rebuilt(cluster: Any) -> None:
         ray.get(account.all.remote())
 
 
-def test_calls_under_way_are_made_again_once(cluster: Any) -> None:
+def test_interrupted_calls_are_retried_once(cluster: Any) -> None:
     account = Account.options(max_restarts=-1, max_task_retries=-1).remote()
     refs = []
     for n in range(60):
@@ -48,7 +48,7 @@ def test_calls_under_way_are_made_again_once(cluster: Any) -> None:
     assert ray.get(account.all.remote()) == list(range(60))
 
 
-def test_without_retries_calls_under_way_fail_and_later_ones_do_not(cluster: Any) -> None:
+def test_without_retries_only_interrupted_calls_fail(cluster: Any) -> None:
     account = Account.options(max_restarts=1).remote()
     ray.get(account.add.remote("before"))
     under_way = account.nap.remote(60)
@@ -115,7 +115,7 @@ def test_large_inputs_are_replayed(cluster: Any) -> None:
     assert [ray.get(ref)[0] for ref in results] == [1, 2, 4, 7]
 
 
-def test_large_inputs_of_a_named_actor_are_there(cluster: Any) -> None:
+def test_a_named_actor_gets_its_large_inputs(cluster: Any) -> None:
     for restarts in (0, -1):
         name = f"large{restarts}"
         kept = Account.options(name=name, max_restarts=restarts).remote([np.ones(50_000)])
@@ -142,7 +142,7 @@ def test_large_inputs_of_other_callers_are_replayed(cluster: Any) -> None:
     assert [int(item[7]) for item in ray.get(account.all.remote())] == [0, 1, 2]
 
 
-def test_what_an_actor_started_is_not_started_again(cluster: Any) -> None:
+def test_children_of_an_actor_are_not_started_again(cluster: Any) -> None:
     counter = Account.options(name="log").remote()
 
     @ray.remote(max_restarts=-1, max_task_retries=-1)
@@ -163,7 +163,7 @@ def test_what_an_actor_started_is_not_started_again(cluster: Any) -> None:
 # -- ends ----------------------------------------------------------------------
 
 
-def test_kill_ends_what_runs(cluster: Any) -> None:
+def test_kill_ends_running_calls(cluster: Any) -> None:
     account = Account.options(max_restarts=5, max_task_retries=5).remote()
     running = account.nap.remote(3600)
     ready, _ = ray.wait([running], timeout=0.2)
@@ -196,7 +196,7 @@ def test_exit_actor(cluster: Any) -> None:
         ray.get(leave.remote())
 
 
-def test_what_an_actor_that_leaves_has_just_done_is_known(cluster: Any) -> None:
+def test_calls_before_exit_actor_are_answered(cluster: Any) -> None:
     """In virtual time its last words were lost, and it came back to leave once more, for ever."""
     account = Account.options(max_restarts=-1, max_task_retries=-1).remote()
     before, leaving = account.add.remote(1), account.leave.remote(0.001)

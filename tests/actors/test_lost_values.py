@@ -1,4 +1,4 @@
-"""What is left of a call's values when the node dies on which they were made."""
+"""The values of a call that survive the death of its node."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def session(request: Any) -> Iterator[Any]:
     ray.shutdown()
 
 
-def test_a_small_value_beside_a_large_one_outlives_their_node_for_tasks_elsewhere(
+def test_a_small_value_of_a_call_outlives_the_node_of_its_large_one(
     session: Any,
 ) -> None:
     """The node has told the owner's of both, and dies before the GCS has heard of them."""

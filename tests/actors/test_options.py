@@ -1,4 +1,4 @@
-"""Options of actors and methods that limit calls, repeat them, or are not there."""
+"""Options of actors and methods that limit or retry calls, or are unsupported."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def get(ref: Any) -> Any:
     return ray.get(ref, timeout=60)
 
 
-def test_a_method_is_called_again_after_errors_of_its_choice() -> None:
+def test_a_method_is_retried_after_the_given_errors() -> None:
     assert get(Fails.remote().every.remote(2)) == 3
     assert get(Fails.remote().some.remote(2, Moody)) == 3
     assert get(FailsAsync.remote().every.remote(2)) == 3
@@ -108,7 +108,7 @@ def test_pending_calls_are_limited_for_each_caller() -> None:
 @pytest.mark.parametrize(
     ("option", "value"), [("concurrency_groups", {"io": 2}), ("label_selector", {})]
 )
-def test_what_rays_actors_have_and_these_do_not_is_said(option: str, value: Any) -> None:
+def test_unsupported_actor_options_raise(option: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{option}.*docs/api.md"):
         Slow.options(**{option: value})
     with pytest.raises(ValueError, match=option):
@@ -116,7 +116,7 @@ def test_what_rays_actors_have_and_these_do_not_is_said(option: str, value: Any)
 
 
 @pytest.mark.parametrize("option", ["concurrency_group", "enable_task_events"])
-def test_what_rays_methods_have_and_these_do_not_is_said(option: str) -> None:
+def test_unsupported_method_options_raise(option: str) -> None:
     with pytest.raises(ValueError, match=f"{option}.*docs/api.md"):
         ray.method(**{option: "io"})
     with pytest.raises(TypeError, match="retry_exceptions"):

@@ -1,4 +1,4 @@
-"""A task that has called an actor dies and runs again: what its calls are answered with."""
+"""A caller dies and runs again: the replies to its repeated calls."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ OPTIONS = pytest.mark.parametrize("options", [{}, FOREVER], ids=["once", "foreve
 @OPTIONS
 @KINDS
 @pytest.mark.parametrize("strike", [kill_caller, restart_callers])
-def test_what_its_first_run_let_go_of_is_lost_and_nothing_else(
+def test_only_results_that_the_first_run_released_are_lost(
     start: Any, tmp_path: Path, use: Any, options: dict[str, int], strike: Any
 ) -> None:
     session = start(nodes=NODES, heartbeat_timeout_s=2.0)
@@ -156,7 +156,7 @@ def test_what_its_first_run_let_go_of_is_lost_and_nothing_else(
 
 @OPTIONS
 @KINDS
-def test_so_it_is_on_the_node_of_the_actor(
+def test_only_released_results_are_lost_on_the_actors_node(
     local: Any, tmp_path: Path, use: Any, options: dict[str, int]
 ) -> None:
     session = local(nodes=NODES)
@@ -164,7 +164,7 @@ def test_so_it_is_on_the_node_of_the_actor(
 
 
 @pytest.mark.parametrize("lets_go", [False, True])
-def test_an_actor_that_is_rebuilt_makes_it_again_for_who_runs_again(
+def test_a_reconstructed_actor_makes_results_again_for_a_restarted_caller(
     start: Any, tmp_path: Path, lets_go: bool
 ) -> None:
     """Both died with their node, which is back; the task runs on another one by then."""
@@ -196,7 +196,7 @@ def test_an_actor_that_is_rebuilt_makes_it_again_for_who_runs_again(
 
 
 @pytest.mark.parametrize("where", ["actor", "callers"])
-def test_an_actor_that_needs_what_is_gone_to_be_rebuilt_is_not(start: Any, where: str) -> None:
+def test_an_actor_whose_inputs_are_lost_is_not_reconstructed(start: Any, where: str) -> None:
     """It would be another one without it, and its callers hear of that."""
 
     @ray.remote(resources={"actor": 0.1}, **FOREVER)
@@ -221,7 +221,7 @@ def test_an_actor_that_needs_what_is_gone_to_be_rebuilt_is_not(start: Any, where
     assert ray.get(maker.count.remote(), timeout=WAIT_S) == 4
 
 
-def test_what_is_too_much_to_remember_does_not_take_effect_twice(
+def test_a_call_forgotten_by_the_reply_cache_does_not_take_effect_twice(
     start: Any, tmp_path: Path
 ) -> None:
     """A node remembers 32 MB of results, and of the other calls that they took effect."""
@@ -309,7 +309,7 @@ def test_a_call_that_a_checkpoint_contains_does_not_take_effect_twice(
 
 
 @pytest.mark.parametrize("is_back", [False, True])
-def test_what_a_checkpoint_contains_and_its_node_had_is_lost(
+def test_results_from_before_a_checkpoint_are_lost_with_their_node(
     start: Any, tmp_path: Path, is_back: bool
 ) -> None:
     """The actor goes on elsewhere, and does not repeat the call that made it."""

@@ -1,4 +1,4 @@
-"""Methods that yield: their items are there before they end, whatever kind the actor is."""
+"""Methods that yield: callers get items before the call ends, from any kind of actor."""
 
 from __future__ import annotations
 

@@ -186,12 +186,12 @@ def test_queue(cluster: Any) -> None:
 
 
 @pytest.mark.ray
-def test_pool_is_as_rays(peer: Any) -> None:
+def test_pool_behaves_like_rays(peer: Any) -> None:
     assert use_pool(peer, peer.util.ActorPool) == EXPECTED_POOL
 
 
 @pytest.mark.ray
-def test_queue_is_as_rays(peer: Any) -> None:
+def test_queue_behaves_like_rays(peer: Any) -> None:
     import ray.util.queue
 
     assert use_queue(peer, ray.util.queue.Queue) == EXPECTED_QUEUE
@@ -231,7 +231,7 @@ def test_order_lost_by_an_unordered_get_is_an_error(cluster: Any) -> None:
     assert pool.get_next_unordered() == 0
 
 
-def test_an_oldest_result_that_is_late_may_be_given_up(cluster: Any) -> None:
+def test_ignore_if_timedout_drops_the_oldest_result(cluster: Any) -> None:
     pool = ActorPool([Worker.remote()])
     held = raytwin.remote(num_cpus=0)(lambda: raytwin.sleep(0.2)).remote()
     pool.submit(lambda actor, _: actor.__ray_call__.remote(lambda _, gate: 0, held), None)

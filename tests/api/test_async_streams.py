@@ -1,4 +1,4 @@
-"""Streams in event loops: who waits for an item takes it, once, and holds nobody up."""
+"""Streams in event loops: each item goes to one waiter, and a wait blocks no other."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ def test_a_wait_that_is_cancelled_takes_no_item(backend: str) -> None:
     assert late
 
 
-def test_nor_does_one_in_an_actor() -> None:
+def test_a_cancelled_wait_in_an_actor_takes_no_item() -> None:
     reader: Any = Reader.remote()
     taken, late = ray.get(reader.patient.remote(), timeout=LIMIT_S)
     assert taken == [0, 1, 2]
     assert late
 
 
-def test_silent_streams_hold_nobody_up(backend: str) -> None:
+def test_silent_streams_block_no_other_stream(backend: str) -> None:
     only_real(backend)
     silent = [count.remote(1, FOREVER_S) for _ in range(SILENT)]
 
@@ -144,7 +144,7 @@ def test_silent_streams_hold_nobody_up(backend: str) -> None:
             ray.cancel(stream)
 
 
-def test_a_silent_stream_holds_no_actor_up() -> None:
+def test_a_silent_stream_does_not_block_its_actor() -> None:
     reader: Any = Reader.remote()
     assert ray.get(reader.beside.remote(), timeout=LIMIT_S) == [0, 1, 2]
     # Nor the very coroutine that yields the items.
@@ -222,7 +222,7 @@ def test_a_wait_that_was_interrupted_takes_no_item(monkeypatch: pytest.MonkeyPat
     assert [ray.get(ref, timeout=LIMIT_S) for ref in stream] == [0, 1, 2, 3]
 
 
-def test_coroutines_of_a_loop_that_stands_still_hold_up_no_others(backend: str) -> None:
+def test_a_blocked_event_loop_does_not_block_other_loops(backend: str) -> None:
     only_real(backend)
     stream = count.remote(3, 0.3)
 
@@ -323,7 +323,7 @@ def test_a_stream_whose_actor_dies_while_it_is_awaited(backend: str) -> None:
     assert isinstance(error, ray.exceptions.ActorDiedError)
 
 
-def test_waits_that_are_over_are_forgotten(backend: str) -> None:
+def test_ended_waits_leave_no_waiters(backend: str) -> None:
     only_real(backend)
     silent = count.remote(1, FOREVER_S)
     steady = count.remote(21, 0.02)

@@ -1,4 +1,4 @@
-"""ray.cancel: whatever state the task is in."""
+"""ray.cancel, for tasks in every state."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_one_cancel_interrupts_once(tmp_path: Path) -> None:
     assert get(ref) == ["works", "cleans up"], "a second one interrupts again"
 
 
-def test_what_was_cancelled_is_not_tried_again(tmp_path: Path) -> None:
+def test_a_cancelled_task_is_not_retried(tmp_path: Path) -> None:
     """Nor if it makes another error of that, for which it would be retried."""
 
     @ray.remote(max_retries=2, retry_exceptions=True)
@@ -234,7 +234,7 @@ def test_a_task_that_no_node_can_run() -> None:
     assert is_cancelled(ref)
 
 
-def test_tasks_anywhere_that_need_what_no_node_ran_are_told_so() -> None:
+def test_tasks_that_need_a_cancelled_task_fail_on_every_node() -> None:
     unwanted = nap.options(num_cpus=100).remote(0.0)
     needy = [
         identity.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n, False)).remote(
@@ -318,7 +318,7 @@ def test_an_element_that_runs_is_not_run_again_for_one_that_is_cancelled(tmp_pat
     is_idle()
 
 
-def test_what_cannot_be_cancelled() -> None:
+def test_cancel_refuses_other_objects() -> None:
     with pytest.raises(TypeError, match="ObjectRef"):
         ray.cancel(5)  # type: ignore[arg-type]
 

@@ -139,14 +139,14 @@ WRONG: dict[str, tuple[type[Exception], Callable[[], Any]]] = {
 }
 
 
-def test_what_is_wrong_is_an_error_at_the_call(backend: str) -> None:
+def test_wrong_arguments_raise_at_the_call(backend: str) -> None:
     for said, (error, call) in WRONG.items():
         with pytest.raises(error, match=said):
             call()
     assert ray.get(task.remote(7)) == 7
 
 
-def test_what_stands_for_a_number_or_a_string_travels(backend: str) -> None:
+def test_number_and_string_subclasses_are_accepted(backend: str) -> None:
     for option in (
         {"name": np.str_("a")}, {"name": Text("a")}, {"max_retries": True},
         {"max_retries": np.int64(1)}, {"num_returns": True}, {"num_cpus": np.int32(1)},
@@ -178,7 +178,7 @@ def test_what_stands_for_a_number_or_a_string_travels(backend: str) -> None:
     assert ray.get(task.remote(7)) == 7
 
 
-def test_a_group_that_is_none_is_no_group(backend: str) -> None:
+def test_no_placement_group_means_none(backend: str) -> None:
     strategies = ray.util.scheduling_strategies
     none = strategies.PlacementGroupSchedulingStrategy(None)
     empty = strategies.PlacementGroupSchedulingStrategy(PlacementGroup.empty())
@@ -206,7 +206,7 @@ def test_a_group_that_is_none_is_no_group(backend: str) -> None:
     ]  # fmt: skip
 
 
-def test_remote_takes_what_can_be_called_and_nothing_else() -> None:
+def test_remote_takes_callables_only() -> None:
     """Builtins, partials and objects too, where Ray takes functions and classes alone."""
     for target in (partial(max, 1), len, dict):
         ray.remote(target)
@@ -219,9 +219,7 @@ def test_remote_takes_what_can_be_called_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("kind", [ray.ObjectRef, ray.ObjectRefArray])
-def test_what_is_no_reference_is_not_dropped_as_one(
-    monkeypatch: pytest.MonkeyPatch, kind: Any
-) -> None:
+def test_a_failed_reference_is_not_counted_down(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
     ignored: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", ignored.append)
     for arguments in ((), (b"x",), (b"x", None), (b"x", 1, 1, None)):

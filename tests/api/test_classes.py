@@ -1,4 +1,4 @@
-"""What actor classes and references have of their own, and what they say of what they have not."""
+"""The attributes of actor classes and references, and the errors for missing ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Shelf:
         return self.SIZE
 
 
-def test_an_actor_class_has_what_the_plain_one_has(backend: str) -> None:
+def test_an_actor_class_has_the_attributes_of_its_class(backend: str) -> None:
     cls: Any = Shelf
     assert (cls.SIZE, cls.double(2)) == (3, 4)
     assert not hasattr(cls, "nothing")

@@ -1,4 +1,4 @@
-"""Where code runs, what the cluster has, and init's arguments."""
+"""The runtime context, the cluster's resources, and init's arguments."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_init_returns_a_context(name: str) -> None:
 @pytest.mark.parametrize(
     "ask", [ray.nodes, ray.cluster_resources, ray.available_resources, ray.timeline]
 )
-def test_who_asks_what_there_is_starts_nothing(ask: Any) -> None:
+def test_queries_start_no_cluster(ask: Any) -> None:
     for _ in range(2):
         with pytest.raises(ray.exceptions.RaySystemError, match=r"call init\(\) first"):
             ask()
@@ -162,7 +162,7 @@ def test_rays_arguments_without_effect_here() -> None:
     ],
     ids=str,
 )
-def test_arguments_that_cannot_be(arguments: dict[str, Any], says: str) -> None:
+def test_impossible_arguments_raise(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         ray.init(**arguments)
     assert not ray.is_initialized()

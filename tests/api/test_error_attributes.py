@@ -1,4 +1,4 @@
-"""What errors say in attributes, as programs written for Ray read it."""
+"""The attributes of errors, which programs written for Ray read."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def test_an_actors_error_in_that_of_another_keeps_its_actor_to_itself() -> None:
 
 
 @pytest.mark.parametrize("cause", DeathCause)
-def test_every_cause_of_an_actors_death_has_its_words(cause: DeathCause) -> None:
+def test_every_cause_of_an_actors_death_has_a_text(cause: DeathCause) -> None:
     error = exception_of(ActorDeath(cause, "Actor", detail="detail", outgrown=True))
     assert str(error).startswith("Actor ") and "actor_log_bytes_max" in str(error)
 
 
-def test_what_the_system_failed_at_is_data_that_travels_with_the_error() -> None:
+def test_a_system_error_carries_its_failure_as_data() -> None:
     actor = Actor.remote()
     ray.kill(actor)
     error = error_of(ActorDiedError, actor.leave.remote())
@@ -129,7 +129,7 @@ def test_a_name_that_is_taken() -> None:
     del kept
 
 
-def test_smaller_things() -> None:
+def test_further_attributes() -> None:
     assert ray.get(Slowly.remote(5).get.remote(), timeout=60) == 5
     name, function = ray.get(named.options(name="other").remote(), timeout=60)
     assert name == "other" and function.endswith(".named")

@@ -1,4 +1,4 @@
-"""A task's error is an instance of its cause's class, however that is made."""
+"""A task's error is an instance of its cause's class, however that class is made."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_group_is_a_group(kind: str, cls: type[ExceptionGroup[Exception]]) -> 
     assert [one.args for one in rest] == [(2,)]
 
 
-def test_a_class_that_cannot_be_a_base_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_class_that_cannot_be_a_base_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     class Final(Exception):
         def __init_subclass__(cls) -> None:
             raise ValueError("it is final")

@@ -1,4 +1,4 @@
-"""Errors whose text has what no encoding has, as of a file's name: the reason is told."""
+"""Errors whose text cannot be encoded, as of a file's name, still report the cause."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_a_tasks_error_is_its_own() -> None:
     assert caught.value.cause.args == (NAME,)
 
 
-def test_a_constructors_error_is_told() -> None:
+def test_a_constructors_error_is_in_the_actors_error() -> None:
     with pytest.raises(ray.exceptions.ActorDiedError, match=TOLD):
         ray.get(Refusal.remote().method.remote(), timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize("leaves", [Leaves, LeavesAThread])
-def test_why_an_actor_ended_is_told(leaves: ray.actor.ActorClass) -> None:
+def test_the_cause_of_an_actors_end_is_in_its_error(leaves: ray.actor.ActorClass) -> None:
     with pytest.raises(ray.exceptions.ActorDiedError, match=TOLD):
         ray.get(leaves.remote().leave.remote(), timeout=LIMIT_S)

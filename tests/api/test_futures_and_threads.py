@@ -1,4 +1,4 @@
-"""Futures are completed by a thread of their own: whichever thread is quicker, none is lost."""
+"""A thread of its own completes futures; no race with another thread loses one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `init` is given is checked before anything starts, alike on both backends."""
+"""`init` checks its arguments before anything starts, alike on both backends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import raytwin as ray
 
 
 @pytest.mark.parametrize("backend", ["local", "sim"])
-def test_init_says_what_is_wrong(backend: str) -> None:
+def test_init_names_the_wrong_argument(backend: str) -> None:
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"namespace": 5}, TypeError, "namespace is a string, not 5"),
         ({"namespace": ""}, ValueError, "a namespace is not empty"),
@@ -53,7 +53,7 @@ def test_a_program_may_be_called_anything(monkeypatch: pytest.MonkeyPatch, backe
 
 
 @pytest.mark.parametrize("backend", ["local", "sim"])
-def test_what_a_session_is_asked_is_checked(backend: str) -> None:
+def test_queries_of_a_session_are_checked(backend: str) -> None:
     with ray.init(backend=backend, nodes=1, cpus_per_node=1) as session:
         asked: list[tuple[Any, str]] = [
             (lambda: session.query(5), "a query is a string, not 5"),

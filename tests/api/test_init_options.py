@@ -1,4 +1,4 @@
-"""`init` refuses what it cannot use in one line, on every backend, and starts nothing."""
+"""`init` refuses unusable options in one line, on every backend, and starts nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 @pytest.mark.parametrize("backend", ["sim", "local"])
 @pytest.mark.parametrize(("options", "error", "text"), REFUSED, ids=str)
-def test_one_line_says_what_is_wrong(
+def test_errors_take_one_line(
     backend: str, options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error) as raised:
@@ -82,7 +82,7 @@ def test_a_directory_that_takes_no_file_starts_no_process(
     assert capfd.readouterr().err == ""
 
 
-def test_both_names_of_one_thing_may_say_the_same() -> None:
+def test_two_names_of_an_option_may_agree() -> None:
     ray.init(backend="sim", cpus_per_node=2, num_cpus=2)
     assert ray.cluster_resources()["CPU"] == 2
     ray.shutdown()

@@ -1,4 +1,4 @@
-"""Items of generator tasks are made again when their only copies are gone."""
+"""Lost items of generator tasks are reconstructed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_lost_items_of_a_dynamic_generator_are_made_again(session: Any) -> None:
     assert [ref[0] for ref in ray.get(refs, timeout=LIMIT_S)] == [0, 1, 2]
 
 
-def test_what_only_a_lost_item_led_to_is_made_again_with_it(session: Any) -> None:
+def test_objects_referenced_only_by_a_lost_item_are_reconstructed(session: Any) -> None:
     """Its references are gone, and the stream runs again for the task that needs it."""
     place = NodeAffinitySchedulingStrategy("1", soft=True)
     second = ray.remote(lambda item: item).options(scheduling_strategy=place)

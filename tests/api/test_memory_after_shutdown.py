@@ -1,4 +1,4 @@
-"""What a cluster was made of goes with it: nothing of it stays in the driver's memory."""
+"""After a shutdown nothing of the cluster stays in the driver's memory."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_nothing_of_a_cluster_stays(backend: str) -> None:
     assert len(gc.get_objects()) - before < 100
 
 
-def test_a_loop_that_has_ended_hears_of_no_generators() -> None:
+def test_a_closed_loop_tracks_no_generators() -> None:
     before = sys.get_asyncgen_hooks()
     use_cluster("sim")
     assert sys.get_asyncgen_hooks() == before

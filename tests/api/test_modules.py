@@ -1,4 +1,4 @@
-"""raytwin's submodules, and what it says of names that it does not have."""
+"""raytwin's submodules, and the errors for names that it does not have."""
 
 from __future__ import annotations
 

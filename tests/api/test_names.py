@@ -1,4 +1,4 @@
-"""Names of Ray's that programs look up: IDs, modules, attributes, and what is not there."""
+"""Ray's names that programs use: IDs, modules, attributes; and errors for missing ones."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_modules_are_where_rays_are() -> None:
 
 
 @pytest.mark.parametrize("module", [name for name in PUBLIC if name != "cloudpickle"])
-def test_each_module_says_what_it_has_not(module: str) -> None:
+def test_each_module_explains_missing_names(module: str) -> None:
     found = importlib.import_module(f"raytwin.{module}".rstrip("."))
     with pytest.raises(AttributeError, match=r"raytwin has no ray\..*bogus: "):
         _ = found.bogus
@@ -103,13 +103,13 @@ def test_a_pools_errors_are_where_rays_are() -> None:
     "line",
     ["from raytwin import data, get", "import raytwin.dag", "import raytwin.util.iter"],
 )
-def test_an_import_of_what_is_not_there_says_so(line: str) -> None:
+def test_importing_a_missing_name_explains_it(line: str) -> None:
     with pytest.raises(ImportError, match="raytwin has no ray"):
         exec(line, {})
 
 
 @pytest.mark.parametrize("name", sorted({*PUBLIC} - {"", "cloudpickle"}))
-def test_what_a_module_has_not_cannot_be_imported_nor_asked_for(name: str) -> None:
+def test_missing_names_cannot_be_imported_or_accessed(name: str) -> None:
     module = importlib.import_module(f"raytwin.{name}")
     with pytest.raises(ImportError, match="bogus"):
         exec(f"from raytwin.{name} import bogus", {})
@@ -118,7 +118,7 @@ def test_what_a_module_has_not_cannot_be_imported_nor_asked_for(name: str) -> No
         _ = module.bogus
 
 
-def test_missing_attributes_say_so() -> None:
+def test_missing_attributes_are_explained() -> None:
     actor, ref = Self.remote(), ids.remote()
     objects = (ids, Self, actor.add, ref, ref.task_id(), ray.get_runtime_context(), ray, util)
     for thing in objects:
@@ -129,7 +129,7 @@ def test_missing_attributes_say_so() -> None:
         ids.bind()  # type: ignore[attr-defined]
 
 
-def test_what_is_no_reference_is_refused_as_in_ray() -> None:
+def test_other_objects_than_references_are_refused_as_in_ray() -> None:
     ref, stream = ids.remote(), yields.remote()
     for wrong in (3, None, "x", (ref,), {ref}, iter([ref])):
         with pytest.raises(ValueError, match="get takes"):
@@ -156,7 +156,7 @@ def yields() -> Any:
     yield 1
 
 
-def test_objects_say_what_they_have_not() -> None:
+def test_objects_explain_missing_attributes() -> None:
     group = util.placement_group([{"CPU": 1}])
     queue = importlib.import_module("raytwin.util.queue").Queue()
     pool = importlib.import_module("raytwin.util.multiprocessing").Pool(1)

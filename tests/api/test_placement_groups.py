@@ -1,4 +1,4 @@
-"""Placement groups: reserved all together, used, given back."""
+"""Placement groups are reserved as a whole, used and released."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_resources_of_a_group_cannot_be_asked_for_by_name(cluster: Any) -> N
     assert node.options(resources={"CPU_group_ab": 1, "my_group": 1})
 
 
-def test_all_that_is_free_is_a_part_of_what_there_is(cluster: Any) -> None:
+def test_available_resources_are_part_of_the_total(cluster: Any) -> None:
     """As in Ray; the names in the group were missing."""
     before = ray.cluster_resources()
     group = reserve([{"CPU": 1}, {"CPU": 2}])
@@ -103,7 +103,7 @@ def test_all_that_is_free_is_a_part_of_what_there_is(cluster: Any) -> None:
     until(lambda: ray.cluster_resources() == before)
 
 
-def test_what_there_is_does_not_cost_more_for_removed_groups(
+def test_removed_groups_do_not_slow_resource_queries(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of 1,500 was a row of each answer: 5 ms."""
@@ -156,7 +156,7 @@ def test_strategies(cluster: Any, strategy: str, bundles: Any, distinct: int) ->
     assert ray.util.placement_group_table(group)["state"] == "REMOVED"
 
 
-def test_what_has_no_room_waits_and_takes_nothing(cluster: Any) -> None:
+def test_a_group_without_room_waits_and_reserves_nothing(cluster: Any) -> None:
     first = reserve([{"CPU": 2}] * 2, "STRICT_SPREAD")
     second = ray.util.placement_group([{"CPU": 2}] * 2, "STRICT_SPREAD")
     assert not second.wait(0.5)
@@ -168,7 +168,7 @@ def test_what_has_no_room_waits_and_takes_nothing(cluster: Any) -> None:
     assert not never.wait(0.3)
 
 
-def test_tasks_share_what_their_group_has(cluster: Any) -> None:
+def test_tasks_share_the_resources_of_their_group(cluster: Any) -> None:
     group = reserve([{"CPU": 1}, {"CPU": 1}], "STRICT_PACK")
     began_s = ray.now()
     assert len(set(get([into(group, node).remote(0.3) for _ in range(4)]))) == 1
@@ -229,7 +229,7 @@ def make_same(at_s: float) -> str:
         return ""
 
 
-def test_of_those_who_give_one_name_at_the_same_time_one_has_it(cluster: Any) -> None:
+def test_only_one_of_concurrent_creators_gets_a_name(cluster: Any) -> None:
     for _ in range(3):
         at_s = ray.now() + 0.5
         found = [group for group in get([make_same.remote(at_s) for _ in range(6)]) if group]
@@ -259,7 +259,7 @@ def test_a_task_that_runs_again_has_the_group_that_it_had_made(cluster: Any) -> 
     assert len(ray.util.placement_group_table()) == 1
 
 
-def test_what_is_in_a_group_that_was_removed_long_ago_ends(
+def test_tasks_in_a_long_removed_group_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(placement_groups, "REMOVED_MAX", 8)

@@ -105,7 +105,7 @@ def lock(x: int) -> Any:
     return threading.Lock() if x == 3 else x
 
 
-def test_what_cannot_be_pickled_is_an_error_of_its_chunk_alone(pool: Pool) -> None:
+def test_a_pickling_error_fails_only_its_chunk(pool: Pool) -> None:
     for _ in range(4):
         with pytest.raises(TypeError, match="pickle"):
             pool.apply(lock, (3,))
@@ -190,7 +190,7 @@ def test_closing(pool: Pool) -> None:
         pool.map(square, [1])
 
 
-def test_leaving_ends_what_runs() -> None:
+def test_leaving_the_context_ends_running_calls() -> None:
     with Pool(4) as made:
         result = made.map_async(nap, [1000.0] * 6, chunksize=1)
     with pytest.raises(ActorDiedError):

@@ -1,4 +1,4 @@
-"""Generator tasks: references as the items are made."""
+"""Generator tasks: references arrive as the items are made."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_retried_stream_is_one_stream(tmp_path: Path) -> None:
     assert [get(ref) for ref in twice.remote(tmp_path / "mark")] == list(range(6))
 
 
-def test_a_cancelled_stream_ends_with_the_news() -> None:
+def test_a_cancelled_stream_ends_with_the_error() -> None:
     stream = count.remote(100, pause_s=0.2)
     assert get(next(stream)) == 0
     ray.cancel(stream)
@@ -213,7 +213,7 @@ def test_a_dead_worker_ends_the_stream(backend: str) -> None:
     assert list(stream) == []
 
 
-def test_a_generator_is_not_sent_away() -> None:
+def test_a_generator_cannot_be_sent_to_a_task() -> None:
     with pytest.raises(TypeError):
         pickle.dumps(count.remote(1))
     with pytest.raises(ValueError, match="stream"):

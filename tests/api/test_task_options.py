@@ -45,7 +45,7 @@ def fail(path: str, error: type[Exception], times: int = 99) -> str:
         ([ValueError, Flaky], Flaky, 3),
     ],
 )
-def test_own_errors_are_retried_if_asked(
+def test_retry_exceptions_retries_user_errors(
     tmp_path: Path, option: Any, error: type[Exception], runs: int
 ) -> None:
     path = tmp_path / "runs"
@@ -142,14 +142,14 @@ def test_spread_uses_every_node() -> None:
     ],
     ids=str,
 )
-def test_impossible_options_say_so(
+def test_impossible_options_raise(
     options: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
         nap.options(**options)
 
 
-def test_what_asks_for_nothing_is_no_option() -> None:
+def test_options_with_rays_default_are_accepted() -> None:
     """As wrappers pass on, which have Ray's defaults."""
 
     @ray.remote

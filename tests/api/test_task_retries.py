@@ -1,4 +1,4 @@
-"""What a task does that is tried again after its own errors, each time it is tried."""
+"""The effects of a task that is retried after its own errors, in each try."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def test_calls_take_effect_in_each_try_on_whatever_worker(
 
 
 @pytest.mark.parametrize("where", ["here", "there"])
-def test_a_try_gets_large_results_though_the_one_before_has_let_go_of_its_own(
-    backend: str, tmp_path: Path, where: str
-) -> None:
+def test_a_retry_gets_large_results_of_its_own(backend: str, tmp_path: Path, where: str) -> None:
     @ray.remote(max_retries=TRIES, retry_exceptions=True, resources={"here": 0.1})
     def task(counter: Any, log: Path) -> Any:
         found = ray.get(counter.add.remote(LARGE))
@@ -86,7 +84,7 @@ def test_a_try_gets_large_results_though_the_one_before_has_let_go_of_its_own(
 
 @pytest.mark.parametrize("name", ["", "helper"])
 @pytest.mark.parametrize("drops", [False, True])
-def test_a_try_makes_an_actor_though_that_of_the_one_before_has_ended(
+def test_a_retry_makes_an_actor_of_its_own(
     backend: str, tmp_path: Path, name: str, drops: bool
 ) -> None:
     @ray.remote(max_retries=TRIES, retry_exceptions=True)

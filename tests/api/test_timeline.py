@@ -1,4 +1,4 @@
-"""`ray.timeline()`: what is in the trace of a run, on real processes and in virtual time."""
+"""`ray.timeline()`: the trace of a run, on real processes and in virtual time."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_map_reduce(start: Start, tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == events
 
 
-def test_what_a_killed_node_made_is_marked_as_made_again(start: Start) -> None:
+def test_reconstructed_values_are_marked_as_re_executed(start: Start) -> None:
     nodes = [{"CPU": 1, "R": 2}, {"CPU": 2, "M": 2}, {"CPU": 2, "M": 2}]
     session = start(nodes=nodes, heartbeat_timeout_s=1.0)
     maps = mapper.map(range(4))
@@ -197,7 +197,7 @@ def there(number: int) -> int:
     return number
 
 
-def test_the_rows_of_a_dead_node_are_gone_and_what_was_placed_there_is_not(start: Start) -> None:
+def test_a_dead_node_loses_its_rows_but_not_its_placements(start: Start) -> None:
     session = start(nodes=[{"CPU": 1}, {"CPU": 1, "there": 1}])
 
     def of(category: str) -> set[str]:

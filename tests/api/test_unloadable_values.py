@@ -1,4 +1,4 @@
-"""A value that cannot be loaded raises where it is asked for, and nothing else does."""
+"""A value that cannot be loaded raises only where the program gets it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def outcomes(refs: Any) -> list[Any]:
 pytestmark = pytest.mark.usefixtures("backend")
 
 
-def test_a_map_with_such_an_element_raises_and_none_is_another() -> None:
+def test_an_unloadable_element_of_a_map_raises() -> None:
     ray.get(bad_at_three.map(range(100, 200)))  # a function that was timed is given many
     refs = bad_at_three.map(range(100))
     found = outcomes(refs)
@@ -117,7 +117,7 @@ def test_the_error_is_that_of_the_value_alone() -> None:
     assert [error.__context__ for error in errors] == [None] * 3
 
 
-def test_what_a_value_shares_with_a_bad_one_is_there() -> None:
+def test_a_value_that_shares_objects_with_an_unloadable_one_is_loaded() -> None:
     bad, shared, again = sharing.remote()
     assert outcomes([bad]) == [ValueError]
     [held] = ray.get(shared)

@@ -1,4 +1,4 @@
-"""Random programs of actors that hold CPUs, and tasks that need them, end with their values."""
+"""Random programs of actors with CPUs, and tasks that need CPUs, end with the right values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(seeds: range, faults: bool = False) -> list[str]:
 
 
 @pytest.mark.parametrize("faults", [False, True], ids=["healthy", "faults"])
-def test_what_waits_for_an_actor_s_cpu_runs_in_the_end(faults: bool) -> None:
+def test_tasks_that_wait_for_an_actors_cpu_run_in_the_end(faults: bool) -> None:
     assert run(range(60), faults) == []
 
 

@@ -1,4 +1,4 @@
-"""What is drawn for the seeds of the fuzz, and that what is drawn is run as such."""
+"""The cases drawn for seeds of the fuzz, and that the engine runs all of their operations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def test_features_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     }  # fmt: skip
 
 
-def test_what_is_cancelled_is_told_from_what_took_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tally_distinguishes_cancelled_calls_from_effective_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cancelling = [case for case in map(draw_case, range(100)) if _cancels(case)][:8]
     assert all(run_case(case).failures == [] for case in cancelling)
     monkeypatch.setattr("raytwin.chaos.fuzz.run.api_engine.TaskCancelledError", WorkerCrashedError)

@@ -29,7 +29,7 @@ def raytwin(*args: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_fuzz_says_what_it_did(tmp_path: Path) -> None:
+def test_fuzz_prints_a_summary(tmp_path: Path) -> None:
     done = raytwin("fuzz", "--seeds", "20", "--start", "5", "--jobs", "2", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "20 of 20 seeds hold" in done.stdout

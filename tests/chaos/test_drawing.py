@@ -1,8 +1,8 @@
-"""What an exact actor's call needs, no fault may take away: so its programs are drawn.
+"""Programs are drawn so that no fault may lose the inputs of an exact actor's call.
 
-A large value that is made of a put is made again only while there is the put. It is lost rightly
-once the program has dropped that; then the call raises, and all later values of its actor are
-others than the oracle's.
+A large value that is made from a put can be reconstructed only while the put exists. Once the
+program has dropped the put, the value may rightly be lost; then the call raises, and all later
+values of its actor differ from the oracle's.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def case_of(body: tuple[Op, ...], kill_s: float) -> Case:
 
 
 @pytest.mark.parametrize("kill_s", [0.123, 0.163, 0.203])
-def test_what_is_made_of_a_put_is_made_again_while_there_is_the_put(
+def test_a_result_of_a_put_is_reconstructed_while_the_put_exists(
     kill_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_again: list[str] = []

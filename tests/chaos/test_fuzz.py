@@ -1,4 +1,4 @@
-"""The recovery fuzz: it holds, and it is reproducible. That it can fail: see `test_mutants`."""
+"""The recovery fuzz passes, and is reproducible. `test_mutants` shows that it can fail."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_failure_is_written_with_its_plan(tmp_path: Path) -> None:
     assert from_data({"steps": data["steps"]}) == report.case.plan
 
 
-def test_seeds_that_are_over_take_no_memory() -> None:
+def test_finished_seeds_take_no_memory() -> None:
     def left(seeds: Iterable[int]) -> tuple[int, int]:
         for seed in seeds:
             assert run_case(draw_case(seed)).failures == []

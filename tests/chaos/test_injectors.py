@@ -1,4 +1,4 @@
-"""One plan, both backends: nodes and workers go, stop, come back, and values are right."""
+"""One plan on both backends: nodes and workers die, pause and come back, values are right."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_plan_with_everything(start: Any, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_node_that_comes_back_has_nothing_of_what_it_had(start: Any, backend: str) -> None:
+def test_a_restarted_node_is_empty(start: Any, backend: str) -> None:
     """Its large values are made again; small ones, and its old peers, do not confuse it."""
     session = start(backend)
     on_one = large.options(resources={"node:1": 0.01})
@@ -122,7 +122,7 @@ def test_a_node_may_die_again_and_again(start: Any, backend: str, times: int) ->
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_cannot_be_done_is_said_and_the_plan_goes_on(start: Any, backend: str) -> None:
+def test_an_impossible_step_is_recorded_and_the_plan_goes_on(start: Any, backend: str) -> None:
     session = start(backend)
     plan = Plan(
         [Step("kill", "node:0", 0), Step("kill", "node:7", 0), Step("remove_node", "node:1", 0),
@@ -175,7 +175,7 @@ def test_a_fenced_process_leaves(start: Any) -> None:
     assert cluster.exited["node:1"] == "exit code 0"
 
 
-def test_what_a_fenced_node_says_is_refused(start: Any) -> None:
+def test_messages_of_a_fenced_node_are_refused(start: Any) -> None:
     """In virtual time a resumed node's frames arrive after the news of its death did."""
     session = start("sim", heartbeat_timeout_s=0.5)
     cluster = session.cluster
@@ -265,7 +265,7 @@ def test_the_first_actor_is_the_same_on_every_backend(start: Any, backend: str) 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_step_that_finds_nobody_was_not_possible(start: Any, backend: str) -> None:
+def test_a_step_without_a_target_fails(start: Any, backend: str) -> None:
     session = start(backend, nodes=2)
     cluster = session.cluster
     with pytest.raises(ValueError, match="no actor is alive"):
@@ -281,7 +281,7 @@ def test_a_step_that_finds_nobody_was_not_possible(start: Any, backend: str) -> 
     assert [bool(each.error) for each in injector.injections] == [True, True]
 
 
-def test_an_actor_of_a_paused_cluster_is_not_waited_for(start: Any) -> None:
+def test_the_injector_does_not_wait_for_an_actor_of_a_paused_cluster(start: Any) -> None:
     """Its node would not say who its actors are until it is resumed: maybe by the next step."""
     session = start("local", nodes=2)
     session.cluster.pause_node(1)

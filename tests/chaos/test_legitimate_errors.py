@@ -1,4 +1,4 @@
-"""Which errors of a random program are legitimate, after what a plan and the program have done."""
+"""Which errors of a random program are legitimate, given its history and the faults."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_which_errors_are_legitimate(failure: Failure, kills: int, deaths: int, 
 
 
 @pytest.mark.parametrize("error", [RaySystemError("nothing has happened"), Violation("wait")])
-def test_what_the_control_plane_has_not_said_is_not_legitimate(error: Exception) -> None:
+def test_errors_without_a_failure_are_not_legitimate(error: Exception) -> None:
     assert judged(error, 9, 9)
 
 
@@ -91,7 +91,7 @@ def test_what_the_control_plane_has_not_said_is_not_legitimate(error: Exception)
         ("34" * 12, LossCause.OWNER_DIED, False),
     ],
 )
-def test_only_what_a_dead_worker_owned_may_be_lost_with_it(
+def test_only_objects_of_a_dead_owner_may_be_lost_with_it(
     array: str, cause: LossCause, ok: bool
 ) -> None:
     for refusal in (None, Refusal.PUT):
@@ -101,7 +101,7 @@ def test_only_what_a_dead_worker_owned_may_be_lost_with_it(
             assert (objection(failure, 9, 0, owners={array: {"w"}}, dead_workers={"w"}) == "") == ok
 
 
-def test_what_a_value_refers_to_is_not_lost_while_others_need_the_value() -> None:
+def test_contained_objects_are_not_lost_while_their_value_is_needed() -> None:
     assert objection(Loss(LossCause.RELEASED, object=bytes(18)), 9, 9)
 
 
@@ -169,18 +169,18 @@ def test_an_item_is_lost_if_its_call_may_have_ended_without_effect(
 
 
 @pytest.mark.parametrize(("restarts", "ok"), [(-1, False), (3, True)])
-def test_of_an_actor_without_end_nothing_fails_that_its_calls_need(restarts: int, ok: bool) -> None:
+def test_inputs_of_an_exact_actor_never_fail(restarts: int, ok: bool) -> None:
     death = ActorDeath(DeathCause.REPLAY_DIVERGED, "a1r3", detail="t7r-1")
     assert (objection(death, 9, 1, actor_of={"t7r-1": ActorSpec(1, restarts, -1)}) == "") == ok
 
 
 @pytest.mark.parametrize(("name", "ok"), [("t7r-1", True), ("k8r3", False)])
-def test_only_what_was_cancelled_may_say_so(name: str, ok: bool) -> None:
+def test_only_cancelled_tasks_may_raise_a_cancellation(name: str, ok: bool) -> None:
     assert (objection(Cancellation(name), 9, 9, cancelled={"t7r-1"}) == "") == ok
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_so_may_what_was_interrupted(interrupted: bool) -> None:
+def test_interrupted_tasks_may_raise_a_cancellation(interrupted: bool) -> None:
     failure = Cancellation("k8r3", True, interrupted)
     assert objection(failure, 0, 0) and not objection(failure, 0, 0, cancelled={"k8r3"})
 
@@ -217,7 +217,7 @@ LEFT = ActorDeath(DeathCause.EXITED, "a1r1")
         (REMOVED, [], 9, False),
     ],
 )
-def test_what_the_program_has_ended_explains_just_that(
+def test_an_end_explains_only_errors_of_its_actor_or_group(
     failure: Failure, ends: list[tuple[End, str]], kills: int, ok: bool
 ) -> None:
     error = exception_of(failure)
@@ -237,7 +237,7 @@ LOST = ObjectLostError("object x is lost")
      ((1, LOST, 3), True), ((1, 9, LOST), False), ((LOST, 3), False), ((1, LOST), True),
      ((1, 2, 3, LOST), True), ((1, 2, 3, LOST, LOST), False)],
 )  # fmt: skip
-def test_an_error_in_a_stream_excuses_no_other_item(found: tuple[Any, ...], ok: bool) -> None:
+def test_an_error_in_a_stream_explains_no_other_item(found: tuple[Any, ...], ok: bool) -> None:
     items = Stream(iter(found)).rest(lambda item: item)[0]
     assert items.is_right(Stream(iter((1, 2, 3))).rest(lambda item: item)[0]) == ok
     assert items.unexpected == [part for part in found if part is LOST]

@@ -1,4 +1,4 @@
-"""Mutants: the fuzz sees that the control plane is broken, each time in another place."""
+"""Mutants: the fuzz finds each defect of the control plane."""
 
 from __future__ import annotations
 
@@ -188,9 +188,7 @@ RARE_MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None], tuple[s
 
 
 @pytest.mark.parametrize("name", RARE_MUTANTS)
-def test_a_defect_of_what_is_drawn_seldom_is_caught(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_of_a_rare_feature_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     features, break_it, signs = RARE_MUTANTS[name]
     for each in {"concurrent", "groups", "ends", "actors_with_cpus", *features.split()}:
         monkeypatch.setitem(cases.FEATURES, each, float(each in features.split()))

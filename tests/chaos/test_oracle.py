@@ -1,4 +1,4 @@
-"""The oracle of the fuzz: what a sequential run of a random program makes of it."""
+"""The sequential run of a random program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from raytwin.chaos.fuzz.programs.outcomes import Boom, digest, mix
 from raytwin.chaos.fuzz.programs.program import ActorSpec, Body, Call, Op
 
 
-def test_the_oracle_hands_errors_on() -> None:
+def test_the_sequential_run_passes_errors_on() -> None:
     boom = Call(1, fails=True)
     program = Body(
         (
@@ -25,7 +25,7 @@ def test_the_oracle_hands_errors_on() -> None:
     assert len(outcomes) == 5
 
 
-def test_the_oracle_calls_when_it_is_told_to_and_not_when_items_are_taken() -> None:
+def test_the_sequential_run_calls_at_the_call_and_not_when_items_are_taken() -> None:
     call = Call(2, fails=True, parts=4)
     program = Body(
         (

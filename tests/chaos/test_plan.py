@@ -1,4 +1,4 @@
-"""Plans are data: what is one, what is none, and what is said then."""
+"""Plans are data: valid ones, invalid ones, and the errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_bad_step_gets_one_line_that_says_what_is_right(step: Any, says: str) 
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"steps": 3}', '{"steps": [], "x": 1}', "}{"])
-def test_what_is_no_plan_at_all(text: str) -> None:
+def test_other_data_than_a_plan_is_refused(text: str) -> None:
     with pytest.raises(PlanError):
         parse(text)
 
@@ -121,7 +121,7 @@ nearly_steps = st.dictionaries(
 
 
 @given(st.lists(nearly_steps, max_size=3) | json_values)
-def test_whatever_it_is_it_is_a_plan_or_a_plan_error(data: Any) -> None:
+def test_any_data_gives_a_plan_or_a_plan_error(data: Any) -> None:
     for what in (data, {"steps": data}):
         try:
             plan = parse(json.dumps(what))

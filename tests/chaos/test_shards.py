@@ -61,16 +61,16 @@ def failures(seeds: range, late_s: float = LATE_S) -> list[str]:
 
 
 @pytest.mark.parametrize("late_s", [LATE_S, 8 * LATE_S])
-def test_shards_that_hear_late_of_one_another(late_s: float) -> None:
+def test_messages_between_shards_may_be_late(late_s: float) -> None:
     assert failures(range(61_000, 61_080), late_s) == []
 
 
 @pytest.mark.parametrize("seed", FOUND)
-def test_what_failed_once_with_shards_that_hear_late_holds_now(seed: int) -> None:
+def test_seeds_that_failed_with_late_messages_pass(seed: int) -> None:
     assert failures(range(seed, seed + 1), 8 * LATE_S) == []
 
 
-def test_nodes_that_hear_of_nodes_before_the_shards_do_are_found(
+def test_announcing_a_node_before_the_shards_know_it_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def send(self: Any, to: str, message: Any) -> None:

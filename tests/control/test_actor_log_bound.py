@@ -1,4 +1,4 @@
-"""The logs of all actors are bounded; whose log was given up is not rebuilt, and says so."""
+"""The logs of all actors share a bound; an actor without its log does not restart."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_longest_log_is_given_up_and_the_actor_works_on() -> None:
     assert gcs.events.counts["actor_log_outgrown"] == 1
 
 
-def test_it_dies_when_it_would_start_again_and_says_why() -> None:
+def test_an_actor_without_its_log_does_not_restart() -> None:
     gcs, ctx = start()
     log(gcs, LONG, 0, 21)
     log(gcs, SHORT, 0, 5)
@@ -84,7 +84,7 @@ def test_it_dies_when_it_would_start_again_and_says_why() -> None:
     assert sum(len(piece.calls) for piece in ctx.take(ActorLineage)) == 5
 
 
-def test_with_a_checkpoint_it_can_be_rebuilt_again() -> None:
+def test_after_a_checkpoint_an_actor_can_restart_again() -> None:
     gcs, ctx = start(interval=30)
     log(gcs, LONG, 0, 25)
     row = gcs.actors.rows[LONG]
@@ -102,7 +102,7 @@ def test_with_a_checkpoint_it_can_be_rebuilt_again() -> None:
     assert [r.task.array for piece in pieces for r in piece.calls] == [array(130), array(131)]
 
 
-def test_what_logs_take_is_given_back() -> None:
+def test_the_bytes_of_logs_are_released() -> None:
     gcs, _ = start(interval=2)
     log(gcs, LONG, 0, 6)
     log(gcs, SHORT, 0, 6)

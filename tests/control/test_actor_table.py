@@ -1,4 +1,4 @@
-"""The actor table alone: what it keeps of an actor's calls, and for how long."""
+"""The actor table alone: how long it keeps which of an actor's calls."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def gcs_with_an_actor() -> tuple[Gcs, Alone]:
     return gcs, ctx
 
 
-def test_a_result_that_was_on_its_way_is_its_actors_to_give_again() -> None:
+def test_an_actor_gives_a_result_again_that_was_lost_in_transit() -> None:
     """The caller's node sends the call again: no error may come before the answer."""
     gcs, ctx = gcs_with_an_actor()
     for node in (0, 1):
@@ -102,7 +102,7 @@ def test_replies_of_calls_before_a_checkpoint_are_known_after_it() -> None:
     assert gcs.actors.past.nbytes == 0 and not gcs.actors.past.of(ACTOR)
 
 
-def test_they_end_with_their_actor() -> None:
+def test_replies_are_dropped_with_their_actor() -> None:
     gcs, _ = gcs_with_an_actor()
     gcs.handle("node:0", LogCalls(ACTOR, 0, 0, [call(10, WORKER), call(11, WORKER)]))
     gcs.handle("node:0", SaveActor(ACTOR, 0, 1, b"state"))
@@ -111,7 +111,7 @@ def test_they_end_with_their_actor() -> None:
     assert gcs.actors.past.nbytes == 0 and not gcs.actors.past.of(ACTOR)
 
 
-def test_they_are_bounded_oldest_first() -> None:
+def test_the_oldest_replies_are_dropped_first() -> None:
     one = ReplyHistory()
     one.keep(ACTOR, call(1, WORKER))
     past = ReplyHistory(10 * one.nbytes)

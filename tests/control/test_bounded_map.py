@@ -20,7 +20,7 @@ ACTIONS = st.lists(st.tuples(st.sampled_from(["set", "pop"]), st.integers(0, 12)
 
 
 @given(st.integers(2, 12), ACTIONS)
-def test_it_has_the_last_half_of_the_limit_and_never_more_than_the_limit(
+def test_the_map_has_at_least_half_of_its_limit_and_at_most_the_limit(
     limit: int, actions: list[tuple[str, int]]
 ) -> None:
     remembered: BoundedMap[int, int] = BoundedMap(limit)

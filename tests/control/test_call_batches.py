@@ -1,4 +1,4 @@
-"""Runs of calls: what may be done with several at once, and that the rest is done one by one."""
+"""Batches of calls: which operations take whole batches, and which single calls."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def answers(*numbers: int) -> RangeResult:
 # -- the parts ------------------------------------------------------------------
 
 
-def test_a_run_is_its_calls() -> None:
+def test_a_batch_contains_its_calls() -> None:
     made = run(3, 4, 5)
     assert is_batch(made) and made.count == 3
     assert arrays_of(made) == (array(3), array(4), array(5))
@@ -95,7 +95,7 @@ def test_a_run_is_its_calls() -> None:
     assert args_bytes(made) > args_bytes(apart[1])
 
 
-def test_one_call_is_no_run_and_no_arguments_need_no_room() -> None:
+def test_one_call_is_no_batch() -> None:
     assert run(7) == call(7, b"7")
     bare = batch_of(call(0), EXTRA, [array(1), array(2)], [b"", b""])
     assert bare.extra is not None and bare.extra.batch is not None and bare.extra.batch.args == ()
@@ -126,7 +126,7 @@ def make_call(client: Client, number: int, extra: TaskExtra = EXTRA) -> None:
     client.references.add_ref(array(number) + FIRST)
 
 
-def test_what_comes_between_calls_stays_between_them() -> None:
+def test_other_submissions_keep_their_order_between_calls() -> None:
     ctx, client = made_client()
     other = TaskExtra(call=ACTOR, method="other")
     for number in (1, 2):
@@ -143,7 +143,7 @@ def test_what_comes_between_calls_stays_between_them() -> None:
     assert singles(message.tasks)[4].name == "other"
 
 
-def test_a_run_has_a_limit() -> None:
+def test_a_batch_has_a_limit() -> None:
     ctx, client = made_client()
     for number in range(1, BATCH_MAX + 3):
         make_call(client, number)
@@ -200,7 +200,7 @@ def submit(submitter: CallSubmitter, made: TaskSpec) -> None:
     submitter.submit_batch(made, arrays_of(made))
 
 
-def test_a_run_is_sent_as_it_came_and_again_call_by_call() -> None:
+def test_a_batch_is_sent_whole_and_resent_call_by_call() -> None:
     ctx, submitter, failed = made_submitter()
     submit(submitter, run(1, 2, 3, 4))
     submitter.end_turn()
@@ -217,7 +217,7 @@ def test_a_run_is_sent_as_it_came_and_again_call_by_call() -> None:
     assert failed == []
 
 
-def test_calls_of_a_run_that_the_actor_does_not_live_for_fail() -> None:
+def test_calls_of_a_batch_fail_after_the_actors_death() -> None:
     _, submitter, failed = made_submitter()
     submit(submitter, run(1, 2, 3))
     submitter.end_turn()
@@ -227,7 +227,7 @@ def test_calls_of_a_run_that_the_actor_does_not_live_for_fail() -> None:
     assert [error.array for error in failed] == [array(n) for n in (1, 3, 4, 5)]
 
 
-def test_one_call_of_a_run_is_cancelled_before_it_leaves_and_after() -> None:
+def test_one_call_of_a_batch_is_cancelled_before_and_after_sending() -> None:
     ctx, submitter, failed = made_submitter()
     submit(submitter, run(1, 2, 3))
     assert submitter.cancel(array(2))
@@ -295,7 +295,7 @@ def test_plain_results_travel_together_and_others_stay_in_their_place() -> None:
     assert [timing.count for timing in done.timings] == [2, 1, 2]
 
 
-def test_together_they_fit_into_a_message() -> None:
+def test_batched_results_fit_into_a_message() -> None:
     ctx, executor = made_executor()
     executor.handle(NODE, RunTasks([Assignment(run(*range(1, 6)))]))
     executor.next()
@@ -343,7 +343,7 @@ def made_objects() -> NodeObjects:
     return NodeObjects(Alone(), 0, Config(), lambda array, oid, size: None, lambda client: True)
 
 
-def test_a_run_of_results_is_looked_up_and_released_call_by_call() -> None:
+def test_batched_results_are_looked_up_and_released_call_by_call() -> None:
     objects = made_objects()
     arrays = [array(n) for n in (1, 2, 3)]
     assert objects.owners.own_all(arrays, OWNER) and not objects.owners.own_all(arrays[:1], OWNER)

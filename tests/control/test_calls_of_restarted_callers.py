@@ -1,4 +1,4 @@
-"""Calls of a caller that runs again, some of its lives on other nodes than the actor's."""
+"""Calls of a caller that runs again, maybe on another node than before."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_later_incarnation_replies_to_a_cancelled_call_or_cancels_it() -> None
     assert not node.ctx.take(TaskResults, W1)
 
 
-def test_a_call_without_a_result_is_sent_once_more_for_its_caller_of_now() -> None:
+def test_a_call_without_a_result_is_resent_for_its_present_caller() -> None:
     """Its answer may have gone to a life of the caller on another node."""
     node = calling(call(2, W1), call(3, W1))
     node.turn("node:2", TaskResults(W1, [result(3, node=2)]))
@@ -92,7 +92,7 @@ def test_a_call_without_a_result_is_sent_once_more_for_its_caller_of_now() -> No
     assert told(node, W2) == [array(3)]
 
 
-def test_calls_of_a_run_are_sent_once_more_one_by_one() -> None:
+def test_calls_of_a_batch_are_resent_one_by_one() -> None:
     node = calling(call(9, W1))
     for worker in (W1, W2):
         first = call(2, worker)
@@ -124,7 +124,7 @@ def test_a_call_that_is_sent_once_more_has_no_more_retries_than_before() -> None
 
 
 @pytest.mark.parametrize("state", [PENDING, STARTING])
-def test_it_waits_until_the_actor_takes_calls(state: str) -> None:
+def test_a_resent_call_waits_until_the_actor_is_alive(state: str) -> None:
     """Somebody may have wanted to kill it, and may not: then it is the same."""
     node = calling(call(2, W1))
     node.turn("gcs", changed(state))
@@ -137,7 +137,7 @@ def test_it_waits_until_the_actor_takes_calls(state: str) -> None:
 # -- the actor's node -----------------------------------------------------------
 
 
-def test_who_calls_last_has_the_answer() -> None:
+def test_the_last_caller_gets_the_reply() -> None:
     """The first life of the caller was here, its second one elsewhere, its third one here."""
     node = hosting()
     node.turn("gcs", ActorChanged(ACTOR, ALIVE, 0, 0))

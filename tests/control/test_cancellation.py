@@ -1,4 +1,4 @@
-"""Taking tasks back: what stays, what ends, and who is asked."""
+"""Cancelling tasks: which elements end, and which processes get the request."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_requests_of_a_client_differ_and_keep_their_number_on_their_way() -> Non
     assert back.request == first.request
 
 
-def test_what_was_not_started_is_given_back_first() -> None:
+def test_unstarted_elements_are_given_back_first() -> None:
     _, made = executor()
     made.handle("node:0", TakeBack(1))
     assert made.limit == 1
@@ -163,7 +163,7 @@ def ended(node: Node) -> list[int]:
     ]
 
 
-def test_who_runs_another_element_goes_on(node: Node) -> None:
+def test_a_worker_that_runs_another_element_goes_on(node: Node) -> None:
     node.turn(DRIVER, cancel(1, 2, force=True))
     [asked] = node.ctx.take(TakeBack, W1)
     node.turn(W1, TakenBack([(array(1), 1, 2)], asked.number))
@@ -172,7 +172,7 @@ def test_who_runs_another_element_goes_on(node: Node) -> None:
     assert ended(node) == [2]
 
 
-def test_who_runs_it_is_killed(node: Node) -> None:
+def test_force_kills_the_worker_that_runs_the_element(node: Node) -> None:
     node.turn(DRIVER, cancel(1, 2, force=True))
     [asked] = node.ctx.take(TakeBack, W1)
     assert not node.ctx.take(KillWorker)
@@ -183,14 +183,14 @@ def test_who_runs_it_is_killed(node: Node) -> None:
     assert ended(node) == [2]
 
 
-def test_who_does_not_say_what_it_runs_is_killed(node: Node) -> None:
+def test_force_kills_a_worker_that_does_not_answer(node: Node) -> None:
     node.turn(DRIVER, cancel(1, 2, force=True))
     assert not node.ctx.take(KillWorker)
     node.ctx.pass_time(2 * STUCK_S)
     assert node.ctx.take(KillWorker) == [KillWorker(W1)]
 
 
-def test_who_is_done_with_it_meanwhile_lives(node: Node) -> None:
+def test_a_worker_that_finished_meanwhile_is_not_killed(node: Node) -> None:
     node.turn(DRIVER, cancel(1, 0, 3, force=True))
     node.done(W1, (1, 0, 3))
     node.ctx.pass_time(2 * STUCK_S)
@@ -227,7 +227,7 @@ def test_a_task_that_is_being_located_is_never_assigned() -> None:
     assert not ctx.take(AssignTasks)
 
 
-def test_who_has_accepted_it_is_asked() -> None:
+def test_the_accepting_node_gets_the_cancellation() -> None:
     ctx = Alone()
     gcs = Gcs(ctx, Config())
     for node in range(3):
@@ -262,7 +262,7 @@ def test_affinity() -> None:
     assert kept(hard, 1, 5, feasible=False, alone=False) == 0
 
 
-def test_a_hard_wish_that_cannot_be_granted_is_an_error() -> None:
+def test_hard_affinity_to_a_missing_node_is_an_error() -> None:
     ctx, made = global_scheduler(2)
     task = spec(1)
     task.extra = TaskExtra(strategy=affinity(5, soft=False))

@@ -57,7 +57,7 @@ def ended(ctx: Alone, executor: Executor, call: bytes, status: int) -> RangeResu
 
 
 @pytest.mark.parametrize("concurrent", [False, True])
-def test_a_call_that_runs_is_told_and_its_result_says_so(concurrent: bool) -> None:
+def test_a_running_call_is_notified_and_its_result_is_a_cancellation(concurrent: bool) -> None:
     ctx, executor = made(concurrent, Assignment(spec(1)))
     assert not executor.is_cancelled(FIRST)
     cancel(executor, FIRST)
@@ -68,7 +68,7 @@ def test_a_call_that_runs_is_told_and_its_result_says_so(concurrent: bool) -> No
 
 
 @pytest.mark.parametrize("concurrent", [False, True])
-def test_only_that_call_is(concurrent: bool) -> None:
+def test_only_the_cancelled_call_is_notified(concurrent: bool) -> None:
     ctx, executor = made(concurrent, Assignment(spec(1)), Assignment(spec(2)))
     if concurrent:
         begin(executor, concurrent)
@@ -85,7 +85,7 @@ def test_only_that_call_is(concurrent: bool) -> None:
 
 
 @pytest.mark.parametrize("concurrent", [False, True])
-def test_what_has_ended_stays_as_it_is(concurrent: bool) -> None:
+def test_an_ended_call_keeps_its_result(concurrent: bool) -> None:
     ctx, executor = made(concurrent, Assignment(spec(1)))
     cancel(executor, FIRST)
     # Its value was on its way when the cancellation came.
@@ -96,7 +96,7 @@ def test_what_has_ended_stays_as_it_is(concurrent: bool) -> None:
 
 @pytest.mark.parametrize("concurrent", [False, True])
 @pytest.mark.parametrize("items", [0, 3])
-def test_a_replayed_call_is_told_when_it_has_yielded_as_many(concurrent: bool, items: int) -> None:
+def test_a_replayed_stream_is_cancelled_after_the_same_item(concurrent: bool, items: int) -> None:
     ctx, executor = made(concurrent, Assignment(spec(1)))
     for index in range(items):
         executor.items([RangeResult(FIRST, STREAM_BASE + index, 1, OK, b"", 0)])

@@ -1,4 +1,4 @@
-"""`ChainClient`: what a client of a chain takes from it."""
+"""`ChainClient`: the replies that a client of a chain accepts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Inner:
         """It has nothing to say."""
 
 
-def test_an_answer_to_its_former_process_is_none_to_it() -> None:
+def test_a_reply_to_the_clients_former_process_is_ignored() -> None:
     ctx = Alone()
     ctx.time_s = 7.5
     client = ChainClient(ctx, "node:1", Inner)

@@ -1,4 +1,4 @@
-"""What ends with a task that is cancelled."""
+"""The children of a cancelled task end with it."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def node() -> Node:
     return made
 
 
-def test_who_is_killed_takes_all_along_that_its_worker_owned(node: Node) -> None:
+def test_a_killed_worker_ends_all_tasks_that_it_owned(node: Node) -> None:
     """Also what an earlier task has submitted: its owner is dead."""
     submit(node, 21)
     submit(node, 22, 23)
     assert kill(node, 2) == {array(number) for number in (11, 12, 21, 22, 23)}
 
 
-def test_children_of_one_that_is_not_cancelled_go_on(node: Node) -> None:
+def test_children_of_other_tasks_go_on(node: Node) -> None:
     """It was in the same range, as far as its node knows, and goes on where it runs again."""
     submit(node, 21)
     node.turn(DRIVER, CancelTask(array(2), 2, 1, True, True))
@@ -74,18 +74,18 @@ def test_children_of_one_that_is_not_cancelled_go_on(node: Node) -> None:
     assert not node.ctx.take(CancelTask, "global")
 
 
-def test_what_has_been_released_is_not_cancelled(node: Node) -> None:
+def test_released_children_are_not_cancelled(node: Node) -> None:
     submit(node, 21, 22)
     node.turn(W1, Release([array(21)]))
     assert kill(node, 2) == {array(11), array(12), array(22)}
 
 
-def test_without_recursion_they_all_go_on(node: Node) -> None:
+def test_without_recursion_all_children_go_on(node: Node) -> None:
     submit(node, 21)
     assert kill(node, 2, recursive=False) == set()
 
 
-def test_who_submits_many_cancels_them_all() -> None:
+def test_all_of_many_children_are_cancelled() -> None:
     ctx = Alone()
     client = Client(ctx, W1, 0, Config())
     client.submitter.begin_task(task_id(array(2), 0))

@@ -85,7 +85,7 @@ def test_an_unfinished_array_is_released_when_it_is_done() -> None:
     assert released(ctx, client) == [array(1)]
 
 
-def test_who_waits_for_each_answer_does_not_wait_for_company() -> None:
+def test_synchronous_submissions_are_sent_at_once() -> None:
     ctx, client = made()
     for number in range(1, 5):
         # Within the same moment: no time passes in which a batch could be over.
@@ -105,7 +105,7 @@ def test_who_waits_for_each_answer_does_not_wait_for_company() -> None:
     assert [s.array for s in message.tasks] == [array(number) for number in (6, 7, 8, 9)]
 
 
-def test_who_submits_slowly_needs_no_timer_to_be_called_back() -> None:
+def test_slow_submissions_need_no_timer() -> None:
     ctx, client = made()
     submit(client, 1)
     ctx.take(SubmitTasks)
@@ -130,7 +130,7 @@ def test_inputs_are_held_by_unfinished_tasks() -> None:
     assert released(ctx, client) == [array(1)]
 
 
-def test_what_an_own_value_refers_to_is_let_go_of_behind_it() -> None:
+def test_contained_references_are_released_after_their_value() -> None:
     """The node that keeps the value may die: it is made again, with the same inside."""
     ctx, client = made()
     inner, value = submit(client, 1), submit(client, 2)
@@ -145,7 +145,7 @@ def test_what_an_own_value_refers_to_is_let_go_of_behind_it() -> None:
     assert is_empty(client)
 
 
-def test_a_reference_that_went_nobody_knows_where_holds_for_ever() -> None:
+def test_a_pickled_reference_pins_its_object_for_good() -> None:
     ctx, client = made()
     ref = submit(client, 1)
     client.references.counter.pin(ref[:ARRAY_BYTES])
@@ -235,7 +235,7 @@ def test_a_result_after_the_release_is_ignored() -> None:
     assert is_empty(client)
 
 
-def test_a_large_value_is_asked_for_when_it_is_wanted() -> None:
+def test_a_large_value_is_fetched_on_demand() -> None:
     ctx, client = made()
     ref = submit(client, 1)
     waiter = client.waits.watch([ref])
@@ -325,7 +325,7 @@ def test_errors_are_values() -> None:
     assert value is not None and (value.status, value.payload) == (USER_ERROR, b"oh")
 
 
-def test_rooms_and_answers_wake_who_waits() -> None:
+def test_allocations_and_replies_wake_their_waiters() -> None:
     _, client = made()
     room = client.requests.allocate(oid(1), 500)
     key, answer = client.requests.query("nodes")
@@ -338,7 +338,7 @@ def test_rooms_and_answers_wake_who_waits() -> None:
         client.handle(NODE, Release([]))
 
 
-def test_what_a_task_has_submitted_is_known_until_it_is_gone() -> None:
+def test_children_of_a_task_are_known_until_they_are_released() -> None:
     ctx, client = made()
     task = task_id(array(9), 0)
     client.submitter.begin_task(task)

@@ -70,7 +70,7 @@ def test_a_task_goes_where_its_demand_can_be_met() -> None:
     assert ran_on(world) == {1: 1, 2: 1}
 
 
-def test_what_no_node_can_run_waits_for_one_that_can() -> None:
+def test_an_infeasible_task_waits_for_a_feasible_node() -> None:
     world = cluster(2)
     driver = world.driver()
     world.at(1.0, lambda: world.add_node(2, {"CPU": 1.0, "GPU": 1.0}))
@@ -139,7 +139,7 @@ def test_without_retries_a_dead_node_is_an_error(noticed: bool) -> None:
     clean(world, 70.0)
 
 
-def test_who_waits_elsewhere_hears_of_the_error_too() -> None:
+def test_waiters_on_other_nodes_get_the_error_too() -> None:
     world = cluster([{"CPU": 1.0}, {"CPU": 1.0, "A": 1.0}, {"CPU": 1.0, "B": 1.0}])
     driver = world.driver()
     world.at(0.3, lambda: world.kill_node(1))
@@ -153,7 +153,7 @@ def test_who_waits_elsewhere_hears_of_the_error_too() -> None:
     clean(world, 70.0)
 
 
-def test_a_node_that_is_cut_off_is_dead_and_its_late_news_are_nothing() -> None:
+def test_late_messages_of_a_dead_node_are_ignored() -> None:
     world = cluster(3)
     driver = world.driver()
     steps = [{"do": "map", "bodies": [{"salt": n, "s": 0.1} for n in range(30)]}]
@@ -165,7 +165,7 @@ def test_a_node_that_is_cut_off_is_dead_and_its_late_news_are_nothing() -> None:
     assert "no heartbeat" in world.nodes[1].members.fenced
 
 
-def test_what_a_dead_node_s_tasks_owned_is_dropped_in_the_end() -> None:
+def test_objects_owned_by_tasks_of_a_dead_node_are_dropped() -> None:
     world = cluster([{"CPU": 1.0}, {"CPU": 1.0, "A": 1.0}, {"CPU": 1.0, "B": 1.0}])
     driver = world.driver()
     inner = [{"do": "call", "body": {"s": 0.2, "size": 1000}, "demand": "B:1"}]
@@ -204,7 +204,7 @@ def test_copies_are_freed_wherever_they_are() -> None:
     clean(world)
 
 
-def test_who_asks_for_what_was_released_is_told_so() -> None:
+def test_a_request_for_a_released_object_is_a_loss() -> None:
     world = cluster(2)
     driver, late = world.driver(0), world.driver(1)
 
@@ -231,7 +231,7 @@ def test_who_asks_for_what_was_released_is_told_so() -> None:
     clean(world)
 
 
-def test_who_waits_for_what_is_released_is_told_so() -> None:
+def test_waiters_for_an_object_get_a_loss_when_it_is_released() -> None:
     world = cluster(2)
     driver, other = world.driver(0), world.driver(1)
 
@@ -260,7 +260,7 @@ def test_who_waits_for_what_is_released_is_told_so() -> None:
     clean(world)
 
 
-def test_an_object_that_is_not_there_yet_is_told_of_when_it_is() -> None:
+def test_waiters_are_notified_when_an_object_is_made() -> None:
     world = cluster(1)
     gcs = world.gcs
     oid = object_id(array(5), 0, 0)

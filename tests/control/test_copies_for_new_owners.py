@@ -1,4 +1,4 @@
-"""A new owner of an array gets the copies of it that other tasks brought to its node."""
+"""A new owner of an array gets the copies that other tasks brought to its node."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def missing(node: Node) -> list[bytes]:
     ("extra", "claims"),
     [(TaskExtra(attempt=1), True), (TaskExtra(begun=3), True), (TaskExtra(), False)],
 )
-def test_who_has_run_elsewhere_claims_its_children(extra: TaskExtra, claims: bool) -> None:
+def test_a_task_that_runs_on_another_node_claims_its_children(
+    extra: TaskExtra, claims: bool
+) -> None:
     """It was placed again, or was passed on when it had begun."""
     node = Node()
     node.turn("gcs", AssignTasks([replace(spec(9), extra=extra)]))

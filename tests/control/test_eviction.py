@@ -1,4 +1,4 @@
-"""What leaves a full arena: order, pins, claims, copies, and what is left behind."""
+"""Eviction from a full arena: order, pins, claims, copies, and the files on disk."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_pinned_objects_stay_and_the_error_says_what_is_where() -> None:
     assert arena.failed[1] == StoreFull(FullCause.TOO_LARGE, 101, 100)
 
 
-def test_nothing_is_written_in_vain() -> None:
+def test_no_object_is_spilled_without_need() -> None:
     arena = Arena()
     arena.put(b"a", 50)
     arena.put(b"b", 50)
@@ -153,7 +153,7 @@ def test_nothing_is_written_in_vain() -> None:
     assert not arena.disk and arena.failed
 
 
-def test_what_waits_goes_on_when_a_pin_goes_and_ends_when_its_time_is_over() -> None:
+def test_an_allocation_waits_for_a_pin_until_its_timeout() -> None:
     arena = Arena()
     arena.put(b"a", 80)
     arena.pin(b"a")
@@ -186,7 +186,7 @@ def test_a_clean_object_is_not_written_again() -> None:
     assert arena.left == [b"a", b"b", b"a"] and not arena.disk
 
 
-def test_what_is_pinned_while_it_is_written_stays_and_is_clean() -> None:
+def test_an_object_pinned_while_it_is_spilled_stays_clean() -> None:
     arena = Arena()
     arena.put(b"a", 60)
     arena.put(b"b", 60)
@@ -260,7 +260,7 @@ def test_disk_space_is_given_back_once_whenever_it_is_released() -> None:
     assert arena.memory.spilled_bytes == 0 and not arena.memory.on_disk
 
 
-def test_what_was_released_while_it_was_written_and_pinned_leaves_nothing_on_disk() -> None:
+def test_an_object_released_while_it_is_spilled_leaves_nothing_on_disk() -> None:
     objects = Objects()
     objects.owners.own(array(1), "driver:0.0")
     objects.add(result(1, size=500, offset=7))
@@ -274,7 +274,7 @@ def test_what_was_released_while_it_was_written_and_pinned_leaves_nothing_on_dis
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 11), st.integers(1, 60)), max_size=60))
-def test_whatever_happens_pins_hold_and_the_books_are_right(
+def test_pins_hold_and_counts_are_right_after_any_operations(
     steps: list[tuple[int, int, int]],
 ) -> None:
     arena = Arena()
@@ -338,7 +338,7 @@ class Objects(NodeObjects):
 OID = object_id(array(1), 0, 0)
 
 
-def test_an_object_goes_to_disk_and_comes_back_for_who_wants_it() -> None:
+def test_a_spilled_object_is_restored_on_demand() -> None:
     objects = Objects()
     ctx = objects.alone
     objects.owners.own(array(1), "driver:0.0")
@@ -360,7 +360,7 @@ def test_an_object_goes_to_disk_and_comes_back_for_who_wants_it() -> None:
     assert objects.is_empty()
 
 
-def test_what_the_disk_does_not_give_back_is_asked_for_and_may_be_made_again() -> None:
+def test_an_object_that_cannot_be_restored_from_disk_is_reconstructed() -> None:
     objects = Objects()
     ctx = objects.alone
     objects.owners.own(array(1), "driver:0.0")

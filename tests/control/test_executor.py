@@ -1,4 +1,4 @@
-"""`Executor`: what a worker reports when, and what it gives back."""
+"""`Executor`: when a worker reports results, and which work it gives back."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_take_back_is_always_answered() -> None:
     assert ctx.take(TakenBack) == [TakenBack([], 1)]
 
 
-def test_a_range_that_waits_gives_up_all_else() -> None:
+def test_a_blocked_range_gives_back_all_other_work() -> None:
     ctx, executor = made((1, 0, 3), (2, 0, 1))
     executor.block()
     assert [type(m) for _, m in ctx.sent] == [TakenBack, Blocked]

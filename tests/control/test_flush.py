@@ -1,4 +1,4 @@
-"""The history of tasks: what is over the limit goes to disk and is found there."""
+"""The history of tasks: rows over the limit go to disk and are found there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def row(number: int) -> ArrayRow:
     return made
 
 
-def test_a_row_says_what_ran_where() -> None:
+def test_a_row_names_the_task_and_its_node() -> None:
     assert unpack(pack(row(7))) == {
         "owner": "driver:0.0",
         "tasks": [["task7", b"f", 0, 1, 3]],
@@ -123,7 +123,7 @@ def test_a_released_row_is_in_the_history_while_others_need_its_specs() -> None:
     assert set(gcs.history.rows) == {array(1), array(2)}
 
 
-def test_what_the_gcs_never_heard_of_is_no_news_for_the_history() -> None:
+def test_unknown_tasks_are_not_in_the_history() -> None:
     """It would take it for a release that came early, and free what is made later."""
     ctx = Alone()
     log = GcsWriteLog(ctx, 0, Config(task_history=True))

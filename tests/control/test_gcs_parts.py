@@ -106,7 +106,7 @@ def test_where_an_object_is() -> None:
     assert found is not None and set(found.nodes) == {1, 2}
 
 
-def test_what_is_lost_and_what_the_owner_still_has() -> None:
+def test_only_objects_that_the_owner_lacks_are_lost() -> None:
     row = ArrayRow()
     row.owners[0] = "driver:0.0"
     done(row, 0, 2, 1)
@@ -151,7 +151,7 @@ def test_ranges_that_ran_twice_hide_nothing(seed: int) -> None:
             assert (set(found.nodes) if found else None) == oracle.get(index)
 
 
-def test_what_a_dead_node_leaves_to_do() -> None:
+def test_unfinished_ranges_of_a_dead_node_are_placed_again() -> None:
     row = ArrayRow()
     row.accepted = [(spec(1, 0, 10), 1), (spec(1, 10, 10), 2)]
     done(row, 2, 3, 1)
@@ -176,7 +176,7 @@ def test_an_element_that_was_twice_on_a_dead_node_runs_again() -> None:
     assert [gaps for _, gaps in row.unfinished_at(1)] == [[(0, 1)], [(0, 1)]]
 
 
-def test_what_is_outstanding_of_a_freed_array_that_runs_twice_on_one_node() -> None:
+def test_outstanding_ranges_of_a_freed_array_that_runs_twice() -> None:
     """Each run that ends is counted, and the last one frees the values there."""
     row = ArrayRow()
     twice = [spec(1, 0, 2), spec(1, 4, 1), spec(1, 0, 1), spec(1, 4, 1)]
@@ -213,7 +213,7 @@ def test_a_lost_value_is_found_where_it_was_made_again() -> None:
     assert row.outstanding() == {}
 
 
-def test_two_owners_on_two_nodes_each_let_go_for_themselves() -> None:
+def test_two_owners_release_an_array_independently() -> None:
     world = World(3)
     table = world.gcs.table
     world.run(for_s=0.1)
@@ -235,7 +235,7 @@ def test_two_owners_on_two_nodes_each_let_go_for_themselves() -> None:
     assert not table.store.rows
 
 
-def test_a_second_release_says_nothing_of_what_a_node_has_made_since() -> None:
+def test_a_second_release_does_not_free_later_values() -> None:
     """It comes of results that found no owner there; another owner's value is freed in time."""
     world = World(3)
     table = world.gcs.table
@@ -255,7 +255,7 @@ def test_a_second_release_says_nothing_of_what_a_node_has_made_since() -> None:
     assert [m.arrays for *_, m in world.trace if isinstance(m, FreeObjects)] == [[array(1)]]
 
 
-def test_what_is_remembered_of_dropped_rows_is_small() -> None:
+def test_tombstones_of_dropped_rows_are_small() -> None:
     """There are tens of thousands, and nearly all tell the same."""
     world = World(1)
     table = world.gcs.table
@@ -278,7 +278,7 @@ def test_what_is_remembered_of_dropped_rows_is_small() -> None:
     assert per_row < 220, f"{per_row:.0f} bytes are left of a row"
 
 
-def test_who_does_not_own_lets_go_of_nothing() -> None:
+def test_a_release_by_another_client_is_ignored() -> None:
     """A node that came back got a result for its earlier life, and said that nobody is there."""
     world = World(3)
     table = world.gcs.table
@@ -301,7 +301,7 @@ def test_who_does_not_own_lets_go_of_nothing() -> None:
     assert array(2) in table.store.rows and not table.store.rows[array(2)].released
 
 
-def test_a_claim_ends_what_an_earlier_owner_said() -> None:
+def test_a_claim_overrides_an_earlier_owners_release() -> None:
     """It had let go of what the GCS never heard of; the next owner's run was taken for that."""
     ctx = Alone()
     gcs = Gcs(ctx, Config())
@@ -317,7 +317,7 @@ def test_a_claim_ends_what_an_earlier_owner_said() -> None:
     assert gcs.table.store.rows[array(1)].owners == {0: "worker:0.2"}
 
 
-def test_what_is_not_made_yet_is_not_given_up_for_a_task_that_is_placed_again() -> None:
+def test_pending_values_are_kept_for_a_task_that_is_placed_again() -> None:
     """A call's result, of which the GCS hears when it is there, was lost after a second."""
     ctx = Alone()
     gcs = Gcs(ctx, Config())
@@ -334,7 +334,7 @@ def test_what_is_not_made_yet_is_not_given_up_for_a_task_that_is_placed_again() 
     assert not [m for _, m in ctx.sent if isinstance(m, ObjectLocations)]
 
 
-def test_lineage_books() -> None:
+def test_lineage_counts() -> None:
     lineage = Lineage(3 * SPEC_BYTES)
     rows = {number: ArrayRow() for number in range(1, 7)}
     for number in range(2, 7):
@@ -354,7 +354,7 @@ def test_lineage_books() -> None:
     assert lineage.end_use(array(0), array(5)) and array(5) not in lineage.uses
 
 
-def test_why_a_value_cannot_be_made_again() -> None:
+def test_reasons_why_a_value_cannot_be_reconstructed() -> None:
     row = ArrayRow()
     assert refusal(row, None, BURNT) == replace(BURNT, refusal=Refusal.NO_RECORD)
     used_up = replace(BURNT, refusal=Refusal.NO_RETRIES, task="task1")
@@ -366,7 +366,7 @@ def test_why_a_value_cannot_be_made_again() -> None:
 
 
 @pytest.mark.parametrize("how", ["its node died", "released first", "made again"])
-def test_who_asks_for_what_the_gcs_never_heard_of_is_told(how: str) -> None:
+def test_a_request_for_an_unknown_object_is_a_loss(how: str) -> None:
     """A call's large result, whose node died, or whose owner let go, before its log was here."""
     ctx = Alone()
     gcs = Gcs(ctx, Config())

@@ -1,4 +1,4 @@
-"""`GcsWriteLog`: what may wait, what may vanish, and what must go out at once."""
+"""`GcsWriteLog`: which entries may wait, cancel out, or must leave at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_task_that_lives_within_a_batch_leaves_no_trace() -> None:
     assert is_empty(log)
 
 
-def test_what_is_not_over_goes_out_when_the_linger_is() -> None:
+def test_unfinished_tasks_are_logged_after_the_linger() -> None:
     ctx, log = made()
     log.accept(spec(1))
     log.accept(spec(2))
@@ -140,7 +140,7 @@ def test_a_release_and_a_new_life_are_not_in_one_batch() -> None:
         log.forget(array(1))
 
 
-def test_what_the_gcs_has_freed_is_owed_no_more() -> None:
+def test_no_release_is_sent_for_arrays_that_the_gcs_freed() -> None:
     ctx, log = made()
     log.expose(array(1))
     log.finish(result(1))
@@ -166,7 +166,7 @@ def test_a_chain_that_lives_within_a_batch_leaves_no_trace() -> None:
     assert is_empty(log)
 
 
-def test_what_a_survivor_descends_from_is_logged_and_released() -> None:
+def test_the_lineage_of_a_living_array_is_logged_and_released() -> None:
     ctx, log = made()
     log.accept(spec(1))
     log.accept(depends(2, 1))
@@ -188,7 +188,7 @@ def test_what_a_survivor_descends_from_is_logged_and_released() -> None:
     assert update.released == [array(5)] and is_empty(log)
 
 
-def test_what_was_kept_may_begin_again() -> None:
+def test_a_kept_array_may_be_submitted_again() -> None:
     ctx, log = made()
     log.accept(spec(1))
     log.accept(depends(2, 1))
@@ -199,7 +199,7 @@ def test_what_was_kept_may_begin_again() -> None:
     assert [s.array for s in second.added] == [array(1)]
 
 
-def test_puts_are_told_apart() -> None:
+def test_puts_are_distinguished() -> None:
     ctx, log = made()
     log.put(array(1), 0)
     log.put(array(2), 500)

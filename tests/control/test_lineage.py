@@ -1,4 +1,4 @@
-"""Lost values: what is made again, how often, and what is said of the rest."""
+"""Lost values: which are reconstructed, how often, and the errors of the others."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_chain_is_made_again_though_its_links_were_released(length: int, size:
     clean(world, 70.0)
 
 
-def test_only_what_is_lost_and_asked_for_runs_again() -> None:
+def test_only_lost_and_needed_values_are_reconstructed() -> None:
     world = cluster(NODES)
     driver = world.driver()
 
@@ -115,7 +115,7 @@ def kill_holders_but_driver(world: World, oid: bytes) -> None:
             world.kill_node(node)
 
 
-def test_many_who_ask_get_one_run() -> None:
+def test_many_requests_cause_one_reconstruction() -> None:
     world = cluster([*NODES, {"CPU": 1.0}, {"CPU": 1.0}])
     driver = world.driver()
     others = [world.driver(node) for node in (4, 5)]
@@ -168,7 +168,7 @@ def test_when_retries_are_used_up_it_is_lost(retries: int) -> None:
     clean(world, 70.0)
 
 
-def test_what_was_put_is_lost_and_the_error_says_so() -> None:
+def test_a_put_is_lost_and_the_error_names_the_cause() -> None:
     world = cluster([{"CPU": 1.0}, {"CPU": 1.0, "A": 1.0}, {"CPU": 1.0, "B": 1.0}])
     driver, other = world.driver(0), world.driver(1)
 

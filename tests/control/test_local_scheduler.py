@@ -77,7 +77,7 @@ def test_workers_leased_in_one_turn_get_equal_shares() -> None:
     assert sorted(count for _, _, count, _ in node.given()) == [25, 25, 25, 26]
 
 
-def test_what_was_assigned_to_a_former_life_is_placed_again_and_not_run() -> None:
+def test_assignments_to_a_former_incarnation_are_placed_again() -> None:
     node = Node()
     node.scheduler.submission.incarnation = 2
     node.turn("gcs.1", AssignTasks([spec(1)], 1))
@@ -86,7 +86,7 @@ def test_what_was_assigned_to_a_former_life_is_placed_again_and_not_run() -> Non
     assert node.given() == [(array(1), 0, 1, 3)]
 
 
-def test_what_a_client_of_a_former_life_has_submitted_is_kept_for_its_next_owner() -> None:
+def test_submissions_of_a_former_incarnations_client_wait_for_their_next_owner() -> None:
     """Its parent runs again elsewhere, and claims it from where it was placed."""
     node = Node()
     node.scheduler.submission.incarnation = 2
@@ -102,7 +102,7 @@ def test_what_a_client_of_a_former_life_has_submitted_is_kept_for_its_next_owner
     assert [result.array for result in told.results] == [array(1)]
 
 
-def test_what_lacked_an_input_here_for_another_owner_is_made_for_a_new_one_of_here() -> None:
+def test_a_task_that_lacked_an_input_runs_for_a_new_local_owner() -> None:
     """The error of a run for a dead parent is no input of what the parent submits again."""
     node = Node(2)
     put, first = object_id(array(9), 0, 0), object_id(array(1), 0, 0)
@@ -128,7 +128,7 @@ def test_what_lacked_an_input_here_for_another_owner_is_made_for_a_new_one_of_he
     assert [number for number, *_ in node.given(W1)] == [array(2)]
 
 
-def test_what_lacked_an_input_here_for_a_dead_owner_of_here_is_no_news() -> None:
+def test_a_lost_input_of_a_dead_local_owners_task_is_not_reported() -> None:
     """It was let go of: what was remembered of it nobody would take back."""
     node = Node()
     put = object_id(array(9), 0, 0)
@@ -151,7 +151,7 @@ def test_a_new_owner_hears_of_an_error_though_a_copy_of_the_value_is_here() -> N
         assert [each.status for each in told.results] == [status]
 
 
-def test_what_was_in_an_earlier_store_of_the_node_is_lost() -> None:
+def test_objects_of_a_former_incarnations_store_are_lost() -> None:
     """An actor that was rebuilt elsewhere remembers a call that it had answered here before
     the node was started again: its value was taken for what is at that offset now."""
     node = Node()
@@ -263,7 +263,7 @@ def test_a_task_without_a_cpu_has_a_worker_beside_many_actors_without_one() -> N
     assert len(node.ctx.take(StartWorker)) == 1
 
 
-def test_what_crosses_with_blocked_is_given_back() -> None:
+def test_an_assignment_that_crosses_with_blocked_is_given_back() -> None:
     # A parent submits a child, which is dispatched to its own worker at the
     # moment at which it begins to wait for the child.
     world = World(1, seed=1, delay_s=1e-3, jitter=0.0)
@@ -308,7 +308,7 @@ def test_ranges_are_taken_back_only_from_workers_that_were_silent_at_both_looks(
     assert node.ctx.take(TakeBack, W2)
 
 
-def test_what_comes_back_twice_is_taken_off_once() -> None:
+def test_work_given_back_twice_is_removed_once() -> None:
     node = Node()
     node.turn(DRIVER, SubmitTasks([spec(1), spec(2, 0, 4)]))
     # A task that runs twice may bring the same range here twice.
@@ -393,7 +393,7 @@ def test_an_error_goes_down_a_long_chain() -> None:
     assert not leftovers(world)
 
 
-def test_what_an_own_client_made_again_is_not_freed_by_the_gcs() -> None:
+def test_the_gcs_does_not_free_an_array_that_a_local_client_made_again() -> None:
     node = Node()
     node.turn(DRIVER, SubmitTasks([spec(1)]))
     node.turn("gcs", FreeObjects([array(1)]))

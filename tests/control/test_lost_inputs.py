@@ -1,7 +1,7 @@
-"""What cannot be made again because of what it needs: said at once, with the cause, and once.
+"""Values that cannot be reconstructed for a lost input fail at once, with the cause.
 
-And what can: a value that was let go of costs no retry, and what its values refer to is
-there as long as they are.
+Others can: a released value costs no retry, and the objects that it contains live as long
+as it does.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def used_and_let_go_of() -> Table:
     return table
 
 
-def test_who_asks_for_a_put_that_was_let_go_of_does_not_wait_for_time_to_pass() -> None:
+def test_a_request_for_a_released_put_fails_at_once() -> None:
     table = used_and_let_go_of()
     table.ask(oid(1))
     assert table.told() == []
@@ -121,7 +121,7 @@ def test_a_put_that_has_an_owner_again_is_awaited() -> None:
     assert [location.nodes for location in table.told()] == [(1,)]
 
 
-def test_a_run_that_lacked_an_input_is_the_last_and_its_cause_is_what_is_said() -> None:
+def test_a_run_that_lacks_an_input_is_the_last_and_reports_the_cause() -> None:
     table = used_and_let_go_of()
     table.made(spec(4, deps=(oid(2),)), 1)
     for number in (3, 4):
@@ -150,14 +150,14 @@ def test_a_run_that_lacked_an_input_is_the_last_and_its_cause_is_what_is_said() 
     assert why == replace(burnt, refusal=Refusal.INPUT_LOST, task="task4", root=LOST)
 
 
-def test_what_lacked_an_input_is_made_when_its_owners_task_has_run_again() -> None:
+def test_a_task_that_lacked_an_input_runs_after_its_owners_task_ran_again() -> None:
     table = used_and_let_go_of()
     table.gcs.arrays[array(3)].unreconstructable = LOST
     table.news(1, added=[spec(3, deps=(oid(2),), owner="worker:1.1")])
     assert table.gcs.arrays[array(3)].unreconstructable is None
 
 
-def test_what_a_repeated_task_needs_and_is_still_to_come_is_awaited() -> None:
+def test_pending_inputs_of_a_repeated_task_are_awaited() -> None:
     """A call of an actor, of which the table hears when it has ended."""
     table = Table()
     table.gcs.handle("global", TaskUpdates(1, [spec(2, deps=(oid(1),))], [], [], [], incarnation=1))
@@ -177,7 +177,7 @@ def test_what_a_repeated_task_needs_and_is_still_to_come_is_awaited() -> None:
     assert [location.nodes for location in table.told()] == [(0,)]
 
 
-def test_a_small_value_of_an_unknown_actor_that_was_let_go_of_is_lost() -> None:
+def test_a_released_small_value_of_an_unknown_actor_is_lost() -> None:
     table = Table()
     table.news(0, calls=[(array(1), "driver:0.0", b"")], done=[(array(1), 0, 1, ())])
     table.made(spec(2, deps=(oid(1),)), 1)
@@ -190,7 +190,7 @@ def test_a_small_value_of_an_unknown_actor_that_was_let_go_of_is_lost() -> None:
     assert location.lost == Loss(LossCause.RELEASED, refusal=Refusal.ACTOR_WENT_ON)
 
 
-def test_who_runs_again_hears_that_an_actor_had_made_what_its_earlier_run_let_go_of() -> None:
+def test_a_restarted_owner_learns_that_an_actor_made_a_released_value() -> None:
     """A checkpoint of the actor contains the call, so it is answered and does not run again."""
     table = Table()
     table.news(1, calls=[(array(1), "worker:1.1", b"a")], done=[(array(1), 0, 1, (500,))])
@@ -204,7 +204,7 @@ def test_who_runs_again_hears_that_an_actor_had_made_what_its_earlier_run_let_go
     assert location.lost == Loss(LossCause.RELEASED, refusal=Refusal.ACTOR_WENT_ON)
 
 
-def test_who_fetches_in_vain_hears_that_an_actor_had_made_what_nobody_has_told_of() -> None:
+def test_a_failed_fetch_learns_that_an_actor_made_an_unreported_value() -> None:
     """A checkpoint contains the call; its node has died between the log and the table."""
     table = Table()
     table.gcs.handle("node:0", ObjectsMissing(1, [oid(1)]))
@@ -225,7 +225,7 @@ def test_who_fetches_in_vain_hears_that_an_actor_had_made_what_nobody_has_told_o
 # -- items of streams --------------------------------------------------------------
 
 
-def test_who_asks_for_an_item_that_was_not_yielded_again_learns_who_knows_why() -> None:
+def test_a_request_for_an_item_not_yielded_again_is_sent_to_the_streams_node() -> None:
     table = Table()
     item = oid(1, STREAM_BASE + 1)
     table.gcs.handle("global", TaskUpdates(1, [spec(1)], [], [], [], incarnation=1))
@@ -239,7 +239,7 @@ def test_who_asks_for_an_item_that_was_not_yielded_again_learns_who_knows_why() 
     assert location.ended == 2
 
 
-def test_items_that_are_told_of_with_the_end_of_their_task_are_not_taken_for_lost() -> None:
+def test_items_reported_with_the_end_of_their_task_are_not_lost() -> None:
     table = Table()
     items = [oid(1, STREAM_BASE), oid(1, STREAM_BASE + 1)]
     table.gcs.handle("global", TaskUpdates(1, [spec(1)], [], [], [], incarnation=1))
@@ -253,7 +253,7 @@ def test_items_that_are_told_of_with_the_end_of_their_task_are_not_taken_for_los
 # -- what was let go of ------------------------------------------------------------
 
 
-def test_what_was_let_go_of_costs_no_retry() -> None:
+def test_a_released_value_costs_no_retry() -> None:
     table = Table()
     table.made(spec(1, retries=1), 1)
     table.made(spec(2, deps=(oid(1),)), 2)
@@ -277,7 +277,7 @@ def test_what_was_let_go_of_costs_no_retry() -> None:
     assert table.told() and all(not location.lost for location in table.told())
 
 
-def test_each_fault_while_it_is_made_for_others_costs_one() -> None:
+def test_each_fault_during_reconstruction_costs_a_retry() -> None:
     table = Table()
     table.made(spec(1, retries=1), 1)
     table.made(spec(2, deps=(oid(1),)), 1)
@@ -297,7 +297,7 @@ def test_each_fault_while_it_is_made_for_others_costs_one() -> None:
     assert (location.lost.refusal, location.lost.task) == (Refusal.NO_RETRIES, "task1")
 
 
-def test_its_owners_node_has_let_go_of_what_it_does_not_have() -> None:
+def test_values_that_the_owners_node_lacks_count_as_released() -> None:
     table = Table()
     table.made(spec(1, retries=1), 0)
     table.made(spec(2, deps=(oid(1),)), 1)
@@ -307,7 +307,7 @@ def test_its_owners_node_has_let_go_of_what_it_does_not_have() -> None:
 
 
 @pytest.mark.parametrize(("retries", "attempt", "may"), [(1, 0, True), (0, 0, False), (0, 1, True)])
-def test_who_may_run_once_more_for_others(retries: int, attempt: int, may: bool) -> None:
+def test_tasks_that_may_run_again_for_other_tasks(retries: int, attempt: int, may: bool) -> None:
     table = Table()
     table.made(replace(spec(1, retries=retries), extra=TaskExtra(attempt=attempt)), 0)
     task = replace(spec(1, retries=retries), extra=TaskExtra(attempt=attempt))
@@ -342,7 +342,7 @@ def nested(holding: bool) -> Table:
     return table
 
 
-def test_what_a_value_made_again_refers_to_is_there_until_that_is_not_needed() -> None:
+def test_objects_contained_in_a_reconstructed_value_live_while_it_is_needed() -> None:
     table = nested(holding=True)
     assert table.freed() == []
     table.ask(oid(1))
@@ -352,12 +352,12 @@ def test_what_a_value_made_again_refers_to_is_there_until_that_is_not_needed() -
     assert not table.gcs.table.store.lineage.needed
 
 
-def test_what_a_value_does_not_refer_to_is_freed_when_it_is_made() -> None:
+def test_objects_not_contained_in_a_value_are_freed_when_it_is_made() -> None:
     table = nested(holding=False)
     assert table.freed() == [array(1)]
 
 
-def test_what_is_let_go_of_while_a_value_that_refers_to_it_is_needed_stays() -> None:
+def test_a_released_object_stays_while_a_value_that_contains_it_is_needed() -> None:
     table = Table()
     table.made(spec(1), 2)
     table.made(lends(2, 1), 2, with_references=[array(2)])

@@ -1,4 +1,4 @@
-"""Items of streams of actors' calls in the object table: which are awaited, and which are lost."""
+"""Items of streams of actors' calls in the object table: awaited ones and lost ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ended(table: Table) -> None:
     table.news(3, calls=[(array(1), OWNER, b"")], done=[(array(1), 0, 1, ())])
 
 
-def test_who_has_made_them_is_not_forgotten_for_those_that_their_owner_has() -> None:
+def test_the_maker_of_items_is_kept_while_their_owner_has_them() -> None:
     """An actor that is rebuilt is asked only for what it is known to have made."""
     table = Table()
     yielded(table, 1)
@@ -55,7 +55,7 @@ def test_an_item_of_a_call_that_has_not_ended_comes_again() -> None:
     assert [location.nodes for location in table.told()] == [(2,)]
 
 
-def test_it_is_lost_when_the_call_has_ended_without_it() -> None:
+def test_an_item_is_lost_when_its_call_has_ended_without_it() -> None:
     table = Table()
     yielded(table, 1)
     table.kill(1)
@@ -80,7 +80,7 @@ def answered(table: Table, *nodes: int, owned: int = -1) -> None:
 
 
 @pytest.mark.parametrize("asked_first", [True, False])
-def test_it_is_lost_when_its_node_died_before_it_told_of_it(asked_first: bool) -> None:
+def test_an_item_is_lost_when_its_node_died_before_reporting_it(asked_first: bool) -> None:
     """Its owner knows of it, and tells the table of the end of its call alone."""
     table = Table()
     table.kill(1)
@@ -104,7 +104,7 @@ def test_it_is_lost_when_its_node_died_before_it_told_of_it(asked_first: bool) -
     assert table.ctx.take(SeekOwners) == [] and len(table.gcs.table.reconstruction.lookup) == 0
 
 
-def test_it_is_not_when_its_node_lives_and_tells_of_it_late() -> None:
+def test_an_item_is_not_lost_while_its_node_may_report_it() -> None:
     """What a node has told comes before its answer, and it may not know of it before."""
     table = Table()
     table.ask(ITEM, node=0)
@@ -117,7 +117,7 @@ def test_it_is_not_when_its_node_lives_and_tells_of_it_late() -> None:
     assert table.told() == [] and len(table.gcs.table.reconstruction.lookup) == 0
 
 
-def test_it_is_lost_when_nobody_is_left_to_know_of_it() -> None:
+def test_an_item_is_lost_when_no_node_knows_of_it() -> None:
     """The owner's node, of which it knows, died; whoever owns it now has its end alone."""
     table = Table()
     ended(table)
@@ -129,7 +129,7 @@ def test_it_is_lost_when_nobody_is_left_to_know_of_it() -> None:
     assert [each.ended for each in table.told()] == [3]
 
 
-def test_it_is_not_while_an_actor_is_rebuilt_that_yields_it_again() -> None:
+def test_an_item_is_not_lost_while_its_actor_is_reconstructed() -> None:
     table = Table()
     rebuilt = [array(1)]
     table.gcs.actors.may_replay = rebuilt.__contains__
@@ -144,7 +144,7 @@ def test_it_is_not_while_an_actor_is_rebuilt_that_yields_it_again() -> None:
     assert [each.ended for each in table.told()] == [3]
 
 
-def test_a_node_tells_all_it_knows_before_it_says_whose_it_is() -> None:
+def test_a_node_reports_its_items_before_their_owner() -> None:
     """Its answer is taken for its last word on what was made."""
     node = Node()
     node.turn(DRIVER, SubmitTasks([call(2, DRIVER)]))
@@ -155,7 +155,7 @@ def test_a_node_tells_all_it_knows_before_it_says_whose_it_is() -> None:
     assert said == [TaskUpdates, OwnersFound]
 
 
-def test_what_its_owner_had_let_go_of_when_it_was_made_again_is_forgotten() -> None:
+def test_items_released_before_they_were_made_again_are_dropped() -> None:
     """The node that has made it dies before it has told the owner's, which would have said so."""
     table = Table()
     yielded(table, 1)
@@ -169,7 +169,7 @@ def test_what_its_owner_had_let_go_of_when_it_was_made_again_is_forgotten() -> N
     assert array(1) not in table.gcs.arrays
 
 
-def test_a_node_says_which_it_has_let_go_of() -> None:
+def test_a_node_reports_its_released_items() -> None:
     node = Node()
     node.scheduler.objects.owners.own(array(1), DRIVER)
     node.turn("gcs", SeekOwners([], [array(1), array(2)]))
@@ -178,7 +178,7 @@ def test_a_node_says_which_it_has_let_go_of() -> None:
     assert node.ctx.take(OwnersFound) == []
 
 
-def test_large_items_of_another_node_are_not_this_ones_to_tell_of() -> None:
+def test_a_node_does_not_report_large_items_of_other_nodes() -> None:
     """Small ones are: the only copy is where their owner is."""
     node = Node()
     node.turn(DRIVER, SubmitTasks([call(2, DRIVER)]))
@@ -190,7 +190,7 @@ def test_large_items_of_another_node_are_not_this_ones_to_tell_of() -> None:
     assert [(a, owner) for a, owner, _ in news.calls] == [(array(2), DRIVER)]
 
 
-def test_what_is_made_again_is_its_owners_of_now() -> None:
+def test_reconstructed_items_belong_to_the_present_owner() -> None:
     """Not of one who has let go of it: the GCS would take it for late, and free it."""
     node = Node(2)
     node.scheduler.objects.owners.own(array(2), W2)

@@ -1,4 +1,4 @@
-"""The protocol's page says of every message who sends it, and leaves none out."""
+"""The page of the protocol lists every message with its senders."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_an_error_of_a_second_run_does_not_stand_for_the_value_of_the_first() ->
     assert not objects.results.is_obsolete_error(error), "it has come back without the value"
 
 
-def test_an_error_that_was_told_stays() -> None:
+def test_a_reported_error_stays() -> None:
     """Its node was declared dead and has not heard of it: the value comes late."""
     objects = Objects()
     objects.owners.own(array(1), "driver:0.0")
@@ -155,7 +155,7 @@ def test_memory_is_freed_when_it_is_released_and_no_pin_is_left() -> None:
     assert objects.is_empty()
 
 
-def test_what_is_made_again_while_it_is_pinned_stays() -> None:
+def test_an_object_made_again_while_it_is_pinned_stays() -> None:
     objects = Objects()
     objects.add(result(1, size=500, offset=7))
     objects.memory.pin(OID, "worker:0.1")
@@ -205,7 +205,7 @@ def test_a_fetch_that_fails_asks_again_after_a_pause() -> None:
     assert objects.is_empty()
 
 
-def test_what_the_store_can_never_hold_is_an_error_at_once() -> None:
+def test_an_object_larger_than_the_store_is_an_error_at_once() -> None:
     objects = Objects()
     objects.ask()
     objects.pulls.on_location(Location(OID, (2,), 500))
@@ -214,7 +214,7 @@ def test_what_the_store_can_never_hold_is_an_error_at_once() -> None:
     assert unpack(objects.told[0].payload) == StoreFull(FullCause.TOO_LARGE, 500, 400)
 
 
-def test_what_was_released_on_its_way_is_freed() -> None:
+def test_an_object_released_during_its_transfer_is_freed() -> None:
     objects = Objects()
     objects.ask()
     objects.pulls.on_location(Location(OID, (2,), 500))
@@ -228,7 +228,7 @@ def test_what_was_released_on_its_way_is_freed() -> None:
     assert objects.is_empty()
 
 
-def test_what_is_released_while_it_is_wanted_is_asked_for() -> None:
+def test_an_object_released_while_it_is_needed_is_located() -> None:
     """A task that was placed again may wait for it: the GCS knows whether it is made again."""
     objects = Objects()
     objects.owners.own(array(1), "driver:0.0")
@@ -253,7 +253,7 @@ def test_an_item_that_is_not_yielded_again_says_why() -> None:
     assert unpack(told[0].payload) == replace(NOT_YIELDED, object=item, root=unpack(CRASHED))
 
 
-def test_who_knows_how_a_stream_ended_is_asked_why_an_item_is_lost() -> None:
+def test_the_node_of_a_stream_is_asked_why_an_item_is_lost() -> None:
     item = object_id(array(1), STREAM_BASE + 1, 0)
     ended = Location(item, (), 0, lost=NOT_YIELDED, ended=2)
     lost = replace(NOT_YIELDED, object=item)
@@ -306,7 +306,7 @@ def test_a_streams_own_error_is_why_later_items_are_lost() -> None:
     assert objects.results.end_instead_of(object_id(array(1), STREAM_BASE, 0)) is None
 
 
-def test_what_a_stream_has_yielded_is_not_hidden_by_its_end() -> None:
+def test_yielded_items_are_not_hidden_by_the_end_of_the_stream() -> None:
     """It raised in the end, and nobody has it run again for an item that is lost."""
     objects = Objects()
     objects.add(result(1, 0, status=USER_ERROR, payload=b"oh"))
@@ -378,7 +378,7 @@ def test_owners_come_and_go() -> None:
     assert objects.is_empty()
 
 
-def test_what_is_on_its_way_to_its_owner_is_not_missing() -> None:
+def test_a_result_in_transit_to_its_owner_is_not_missing() -> None:
     objects = Objects()
     assert not objects.is_expected(OID)
     objects.owners.own(array(1), "driver:0.0")

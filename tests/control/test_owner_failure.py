@@ -1,4 +1,4 @@
-"""What a node does with the arrays of a worker that has died."""
+"""A node and the arrays of a worker that has died."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def after(retries: int) -> Node:
     return node
 
 
-def test_what_a_worker_owned_whose_task_is_not_retried_is_lost_at_once() -> None:
+def test_objects_of_a_worker_without_a_retry_are_lost_at_once() -> None:
     node = after(retries=0)
     assert lost(node) == {array(11), array(12)}
     assert not node.scheduler.objects.owners.keys() & {array(11), array(12)}
     assert not node.scheduler.objects.has_array(array(11))
 
 
-def test_what_an_idle_worker_owned_is_lost_at_once() -> None:
+def test_objects_of_an_idle_worker_are_lost_at_once() -> None:
     node = Node()
     node.turn(DRIVER, SubmitTasks([spec(1)]))
     put(node, W1, 11)
@@ -70,7 +70,7 @@ def test_what_an_idle_worker_owned_is_lost_at_once() -> None:
     assert lost(node) == {array(11)}
 
 
-def test_what_the_worker_of_a_retried_task_owned_waits_to_be_claimed() -> None:
+def test_objects_of_a_retried_tasks_worker_wait_to_be_claimed() -> None:
     node = after(retries=3)
     node.ctx.pass_time(ORPHANED_S - 2.0)
     assert lost(node) == set()
@@ -103,7 +103,7 @@ def test_the_next_owner_dies_too_and_the_wait_begins_anew() -> None:
     assert lost(node) == {array(11)}
 
 
-def test_what_a_client_of_another_node_has_claimed_is_lost_with_its_first_owner() -> None:
+def test_objects_claimed_on_another_node_are_lost_with_their_first_owner() -> None:
     node = Node()
     node.turn(DRIVER, SubmitTasks([spec(1, retries=3)]))
     node.turn(W1, SubmitTasks([spec(11, owner=W1)]))

@@ -51,7 +51,7 @@ def answered(first: str = "result") -> Node:
 
 
 @pytest.mark.parametrize("first", ["result", "death"])
-def test_whose_call_was_answered_hears_that_an_actor_had_made_what_nobody_has_told_of(
+def test_the_caller_learns_that_an_actor_made_an_unreported_result(
     first: str,
 ) -> None:
     """There is nothing to fetch from a node that is known to be dead."""
@@ -141,7 +141,7 @@ def test_each_owner_of_such_a_call_is_entered() -> None:
     assert array(1) not in table.gcs.arrays
 
 
-def test_of_a_job_that_is_over_no_row_is_made() -> None:
+def test_no_row_is_made_for_an_ended_job() -> None:
     table, node = half_gone()
     table.gcs.handle("links", JobEnded(job_of(array(1)), "its driver is gone"))
     table.told()
@@ -168,7 +168,7 @@ def test_the_large_one_is_awaited_while_an_actor_makes_it_again() -> None:
     assert found == {LARGE: (), SMALL: (0,)}
 
 
-def test_it_is_lost_when_the_actor_does_not_make_it_again() -> None:
+def test_a_result_is_lost_when_its_actor_does_not_make_it_again() -> None:
     table, node = half_gone()
     rebuilt = [array(1)]
     table.gcs.actors.may_replay = rebuilt.__contains__
@@ -179,7 +179,7 @@ def test_it_is_lost_when_the_actor_does_not_make_it_again() -> None:
     assert [(each.object, each.nodes) for each in table.told()] == [(LARGE, ())]
 
 
-def test_what_an_actor_has_made_again_meanwhile_is_not_lost() -> None:
+def test_a_result_that_its_actor_made_again_is_not_lost() -> None:
     table = Table()
     table.ask(oid(1), node=0)
     while not table.ctx.take(SeekOwners, "node:0"):
@@ -199,7 +199,7 @@ def test_a_node_says_which_results_of_calls_have_gone_with_others() -> None:
     assert answer == OwnersFound(0, [awaited], [gone, elsewhere, unknown], [], [gone])
 
 
-def test_what_the_table_has_lost_is_let_go_of_there_too() -> None:
+def test_the_node_releases_results_that_the_table_has_lost() -> None:
     """Its maker told the table and died; the owner's node heard only of what was made again."""
     node = Node()
     node.turn(DRIVER, SubmitTasks([call(number, DRIVER) for number in (1, 2)]))
@@ -210,7 +210,7 @@ def test_what_the_table_has_lost_is_let_go_of_there_too() -> None:
     assert [each for m in node.ctx.take(TaskUpdates) for each in m.released] == [array(1)]
 
 
-def test_who_waits_hears_of_a_copy_that_was_on_its_way() -> None:
+def test_waiters_are_notified_of_a_copy_in_transit() -> None:
     """Its node is dead for the table, and has sent it on before."""
     table = Table()
     table.made(spec(1, retries=0), 1)

@@ -40,7 +40,7 @@ def test_all_nodes_are_asked_and_nobody_owns_it() -> None:
     assert table.lost == [array(1)] and len(table.unheard) == 0
 
 
-def test_who_is_owned_is_awaited_ever_longer() -> None:
+def test_an_owned_array_is_awaited_with_growing_pauses() -> None:
     table = Table()
     table.unheard.watch([array(1), array(2)])
     waits = []
@@ -57,7 +57,7 @@ def test_who_is_owned_is_awaited_ever_longer() -> None:
     assert table.lost == [array(2)]
 
 
-def test_a_row_that_comes_ends_it() -> None:
+def test_a_new_row_ends_the_search() -> None:
     table = Table()
     table.unheard.watch([array(1), array(2)])
     table.rows.add(array(1))
@@ -69,7 +69,7 @@ def test_a_row_that_comes_ends_it() -> None:
     assert table.lost == [] and len(table.unheard) == 0
 
 
-def test_without_a_living_node_it_is_lost_at_once() -> None:
+def test_without_a_living_node_an_array_is_lost_at_once() -> None:
     table = Table()
     table.alive.clear()
     table.unheard.watch([array(1)])
@@ -77,7 +77,7 @@ def test_without_a_living_node_it_is_lost_at_once() -> None:
     assert table.lost == [array(1)]
 
 
-def test_of_what_only_an_owner_can_bring_back_all_are_asked_at_once() -> None:
+def test_all_nodes_are_asked_at_once_if_only_the_owner_can_help() -> None:
     table = Table()
     table.unheard.ask(array(1))
     table.unheard.ask(array(1))

@@ -1,4 +1,4 @@
-"""Where bundles go, and the two phases by which they get there."""
+"""The nodes of bundles, and the two phases of their reservation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.control.group_tables import Table, named, with_nodes
     st.lists(st.integers(0, 8), min_size=1, max_size=5),
     st.sampled_from(STRATEGIES),
 )
-def test_what_is_placed_fits(sizes: list[int], free: list[int], strategy: str) -> None:
+def test_placed_bundles_fit(sizes: list[int], free: list[int], strategy: str) -> None:
     bundles = {i: {"CPU": float(size)} for i, size in enumerate(sizes)}
     nodes = {n: {"CPU": float(cpus)} for n, cpus in enumerate(free)}
     chosen = place(bundles, nodes, strategy, set())
@@ -140,7 +140,7 @@ def test_creating_twice_is_creating_once(made: Table) -> None:
     assert made.asked() == []
 
 
-def test_a_node_dies_while_what_another_one_had_is_placed_again(made: Table) -> None:
+def test_a_node_dies_while_anothers_bundles_are_placed_again(made: Table) -> None:
     """It was CREATED with one bundle, and the other one nobody looked for any more."""
     made.asked()
     made.answer(0, 0, True)
@@ -158,7 +158,7 @@ def test_a_node_dies_while_what_another_one_had_is_placed_again(made: Table) -> 
     assert made.state == "CREATED"
 
 
-def test_what_is_placed_again_comes_before_what_was_created_later(made: Table) -> None:
+def test_groups_that_are_placed_again_precede_later_ones(made: Table) -> None:
     made.asked()
     made.answer(0, 0, True)
     made.answer(1, 1, True)
@@ -170,7 +170,7 @@ def test_what_is_placed_again_comes_before_what_was_created_later(made: Table) -
     assert made.asked() == [(2, 1)]
 
 
-def test_who_asks_for_groups_that_are_there_hears_of_no_others() -> None:
+def test_the_query_for_existing_groups_returns_no_removed_ones() -> None:
     scheduler, ctx = with_nodes({"CPU": 2.0})
     gone, there = named(1, 1), named(1, 2, "other")
     for each in (gone, there):
@@ -226,7 +226,7 @@ def test_a_name_comes_free_with_the_end_of_its_job() -> None:
     assert made.table.create(named(2, 1, "stays")) == named(1, 2).group
 
 
-def test_who_creates_a_group_hears_that_it_is_known_and_whose_its_name_is() -> None:
+def test_the_creator_of_a_group_learns_who_has_its_name() -> None:
     scheduler, ctx = with_nodes({"CPU": 4.0})
     first, second, nameless = named(1, 1), named(1, 2), named(1, 3, "")
     for request, message in ((7, first), (3, second), (9, nameless)):
@@ -266,7 +266,7 @@ def test_the_late_answer_of_a_node_to_an_attempt_that_was_given_up(made: Table) 
     assert not made.ctx.take(CommitBundle)
 
 
-def test_what_was_meant_for_a_nodes_former_life_the_next_one_does_not_take() -> None:
+def test_a_node_ignores_bundles_for_its_former_incarnation() -> None:
     ctx = Alone()
     scheduler = NodeManager(ctx, 0, {"CPU": 2}, Config(), 2)
     scheduler.handle("global", PrepareBundle("g", 0, {"CPU": 2.0}, 1, 1))
@@ -327,7 +327,7 @@ class OnNode:
         return [(each.start, each.count) for each in results]
 
 
-def test_what_waits_in_a_removed_group_ends_where_it_was_accepted() -> None:
+def test_queued_tasks_of_a_removed_group_end_where_they_were_accepted() -> None:
     """The table heard of no end, and never let go of what the others had made there."""
     node = OnNode()
     node.task.owner = "driver:1.0"
@@ -339,7 +339,7 @@ def test_what_waits_in_a_removed_group_ends_where_it_was_accepted() -> None:
     assert [m.done for m in node.ctx.take(TaskUpdates) if m.done] == [[(node.task.array, 0, 4, ())]]
 
 
-def test_what_comes_from_who_has_removed_the_group_does_not_stay() -> None:
+def test_a_task_submitted_after_its_groups_removal_does_not_stay() -> None:
     """It ran, as its node had not been told yet to return the bundle."""
     node = OnNode()
     node.turn("driver:0.0", RemoveGroup(GROUP))

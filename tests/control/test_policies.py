@@ -1,4 +1,4 @@
-"""Policies: what each keeps, whom each chooses, and how they are named."""
+"""Policies: the tasks that each keeps, the nodes that each chooses, and their names."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ NOT_A_POLICY = dict
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_nobody_keeps_what_cannot_run_here(name: str) -> None:
+def test_no_policy_keeps_an_infeasible_task(name: str) -> None:
     policy = make_policy(Config(policy=name))
     assert policy.name == name
     assert policy.keep(local(feasible=False), 5) == 0
 
 
 @pytest.mark.parametrize("name", ["centralized", "random", "power-of-two"])
-def test_these_keep_nothing(name: str) -> None:
+def test_some_policies_keep_nothing(name: str) -> None:
     assert make_policy(Config(policy=name)).keep(local(alone=True), 5) == 0
 
 

@@ -66,13 +66,13 @@ def test_a_client_that_borrows_again_is_registered_from_its_first_message_on(
 
 @pytest.mark.parametrize("fault", ["", "worker", "node"])
 @pytest.mark.parametrize("start", range(0, 300, 100))
-def test_who_has_a_reference_can_read_and_nothing_is_left(start: int, fault: str) -> None:
+def test_borrowers_can_read_and_nothing_is_left(start: int, fault: str) -> None:
     for seed in range(start, start + 100):
         run(seed, fault)
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-def test_a_value_is_held_until_the_owner_of_what_came_out_of_it_has_heard(guarded: bool) -> None:
+def test_a_value_lives_until_owners_have_registered_its_contained_references(guarded: bool) -> None:
     """The reader's word to the inner owner is stuck; all others' returns are not."""
     net = Net(0)
     inner_owner, outer_owner, reader = "worker:0.1", "worker:1.1", "worker:2.1"

@@ -1,4 +1,4 @@
-"""Groups that were removed, and those that nobody knows: what is kept of them, and what ends."""
+"""Removed and unknown placement groups: what the GCS keeps of them, and which tasks end."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_removed_groups_are_forgotten_in_the_end() -> None:
     assert len(made.table.rows()) == len(rows) // 2
 
 
-def test_what_is_created_or_removed_is_not_looked_at_when_something_comes_free() -> None:
+def test_freed_resources_do_not_scan_created_or_removed_groups() -> None:
     made = Table()
     use_up(made, 10)
     here = named(1, 100)
@@ -100,7 +100,7 @@ def ended(ctx: Alone) -> list[bytes]:
 GONE = named(1, 1).group
 
 
-def test_what_is_in_a_group_that_nobody_knows_ends_as_in_a_removed_one() -> None:
+def test_tasks_in_an_unknown_group_end_as_in_a_removed_one() -> None:
     scheduler, ctx = with_nodes({"CPU": 4.0})
     task, actor = in_group(GONE), in_group(GONE, 2)
     assert actor.extra is not None
@@ -123,7 +123,7 @@ def test_another_jobs_task_in_a_forgotten_group_hears_that_it_is_gone() -> None:
 
 
 @pytest.mark.parametrize("detached", [False, True])
-def test_what_waits_in_a_group_of_another_job_ends_with_that_job(detached: bool) -> None:
+def test_tasks_in_another_jobs_group_end_with_that_job(detached: bool) -> None:
     """An actor that outlives its job may have submitted it."""
     scheduler, ctx = with_nodes({"CPU": 4.0})
     group = named(1, 1, detached=detached)

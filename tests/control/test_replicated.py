@@ -98,7 +98,7 @@ def fields_of(part: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def test_what_is_no_state_is_refused() -> None:
+def test_other_bytes_than_a_state_are_refused() -> None:
     class Foreign:
         pass
 

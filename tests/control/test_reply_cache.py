@@ -1,4 +1,4 @@
-"""What an actor's reply cache knows, and for how long."""
+"""The entries of an actor's reply cache, and their lifetime."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_ten_thousand_times_a_tenth() -> None:
     assert pool.available() == {"CPU": 1.0}
 
 
-def test_more_than_there_is_is_a_defect() -> None:
+def test_taking_more_than_the_total_fails() -> None:
     pool = ResourcePool({"CPU": 1, "GPU": 1})
     with pytest.raises(AssertionError):
         pool.give("CPU:1")
@@ -69,7 +69,7 @@ def test_more_than_there_is_is_a_defect() -> None:
         pool.take("CPU:0.5")
 
 
-def test_what_could_ever_run_and_how_often() -> None:
+def test_feasible_counts() -> None:
     pool = ResourcePool({"CPU": 4, "GPU": 1})
     pool.take("CPU:4")
     assert pool.feasible("CPU:4,GPU:1")
@@ -82,7 +82,7 @@ def test_what_could_ever_run_and_how_often() -> None:
     assert pool.slots("TPU:1") == 0
 
 
-def test_what_is_held_for_good_nothing_else_can_count_on() -> None:
+def test_reserved_resources_reduce_the_slots() -> None:
     pool = ResourcePool({"CPU": 4, "x": 1})
     pool.reserve("CPU:2.5,x:1")
     assert pool.feasible("CPU:4") and not pool.usable("CPU:4")
@@ -102,7 +102,7 @@ def test_a_blocked_task_gives_up_its_cpus_only() -> None:
     assert cpu_part("CPU:like:1,GPU:1") == ""
 
 
-def test_what_was_given_up_is_taken_back_in_use_or_not() -> None:
+def test_released_cpus_are_taken_back_even_if_in_use() -> None:
     pool = ResourcePool({"CPU": 2, "GPU": 1})
     pool.take("CPU:2")
     pool.give("CPU:2")

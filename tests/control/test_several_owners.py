@@ -18,7 +18,7 @@ from tests.control.test_local_scheduler import DRIVER, W1, Node
 from tests.control.test_lost_inputs import Table
 
 
-def test_what_is_placed_again_for_one_owner_is_for_the_others_as_well() -> None:
+def test_a_range_placed_again_for_one_owner_serves_all() -> None:
     """The one that it is placed for may die before its node can tell the others."""
     table = Table()
     first = replace(spec(1), owner="worker:0.1")

@@ -1,4 +1,4 @@
-"""Shards of the GCS: who has which key, who is told what first, lineage across them."""
+"""Shards of the GCS: which shard has a key, in which order they learn, lineage across them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_every_row_of_an_update_goes_to_its_shard_once(rows: Any, shards: int) -
         assert sorted(found, key=key_of) == sorted(getattr(whole, name), key=key_of)
 
 
-def test_whose_arrays_are_goes_to_the_shards_that_have_asked() -> None:
+def test_owners_are_sent_to_the_shards_that_asked() -> None:
     ctx = Alone()
     lists: list[list[bytes]] = [[array(n) for n in range(at, 40, 3)] for at in range(3)]
     kept = [(each, "driver:3.0", (500, 0)) for each in lists[1][::4]]
@@ -133,7 +133,7 @@ def test_inputs_are_named_before_they_can_be_released() -> None:
     assert of_used[1].released == [array(used)]
 
 
-def test_what_is_no_key_stays_where_it_was() -> None:
+def test_other_messages_are_not_routed_to_shards() -> None:
     ctx = Alone()
     router = Router(ctx, SHARDS)
     beat = Heartbeat(0, 1, Load(0, 0.0, 0.0, 0, {}))
@@ -181,7 +181,7 @@ def test_a_node_registers_when_shards_know_it_and_speaks_when_they_know_it_lives
 # -- nodes -----------------------------------------------------------------------
 
 
-def test_nodes_hear_of_nodes_when_all_shards_have() -> None:
+def test_nodes_learn_of_a_node_after_all_shards() -> None:
     ctx = Alone()
     gcs = ShardedGcs(ctx, CONFIG)
 
@@ -245,7 +245,7 @@ def change(kind: int) -> LineageChanges:
     return LineageChanges([(kind, array(USER), (array(INPUT),))])
 
 
-def test_what_another_shards_array_uses_is_kept_when_it_is_released() -> None:
+def test_an_array_used_by_another_shards_lineage_is_kept() -> None:
     shard = with_input()
     shard.turn("node:0", change(HINT))
     shard.turn("node:0", updates(0, released=[array(INPUT)]))
@@ -313,7 +313,7 @@ def test_values_that_a_repeated_range_needs_are_there_until_it_has_ended() -> No
     assert shard.alone.take(FreeObjects, "node:1")[0].arrays == [array(INPUT)]
 
 
-def test_what_a_needed_value_refers_to_in_another_shard_is_needed_too() -> None:
+def test_objects_contained_in_a_needed_value_of_another_shard_are_kept() -> None:
     """Here the value, which was let go of, there what is inside, and the other way round."""
     shard = OneShard()
     value, inner, user = HERE[0], THERE[0], THERE[1]
@@ -341,7 +341,7 @@ def test_what_a_needed_value_refers_to_in_another_shard_is_needed_too() -> None:
     assert not shard.lineage.needed
 
 
-def test_a_shard_says_what_its_arrays_use() -> None:
+def test_a_shard_reports_the_lineage_of_its_arrays() -> None:
     shard = OneShard()
     task = spec(HERE[1], deps=(object_id(array(THERE[1]), 0, 0),))
     shard.turn("node:0", updates(0, added=[task]))
@@ -350,7 +350,7 @@ def test_a_shard_says_what_its_arrays_use() -> None:
     assert shard.changes() == [(UNUSED, array(HERE[1]), (array(THERE[1]),))]
 
 
-def test_what_is_placed_is_logged_then_assigned_and_cancelled_after_that() -> None:
+def test_a_placed_range_is_logged_assigned_then_cancelled() -> None:
     shard = OneShard()
     shard.turn("global", TasksPlaced(1, 1, [spec(INPUT)], ()))
     shard.turn("global", CancelTask(array(INPUT), 0, 1, False, False))
@@ -390,7 +390,7 @@ def test_a_release_may_overtake_the_placement() -> None:
     assert not shard.arrays and not shard.table.store.tombstones
 
 
-def test_what_one_owner_let_go_of_is_run_for_the_other() -> None:
+def test_a_range_released_by_one_owner_runs_for_the_other() -> None:
     """Two runs of a parent own an array: the first one's node says no more of its runs."""
     shard = OneShard()
     shard.turn("node:0", updates(0, added=[spec(INPUT, owner="worker:0.1")]))

@@ -1,4 +1,4 @@
-"""What calls have yielded, for callers that ask once more."""
+"""The items of calls, for callers that repeat them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def hosting(restarts: int = 0) -> Node:
     return node
 
 
-def test_who_calls_once_more_has_what_came_before_and_what_comes() -> None:
+def test_a_repeated_call_gets_earlier_and_later_items() -> None:
     node = hosting()
     node.turn(W2, StreamItems([item(2, 0)]))
     node.turn(W2, StreamItems([item(2, 1)]))
@@ -75,7 +75,7 @@ def test_who_calls_once_more_has_what_came_before_and_what_comes() -> None:
     assert told(node, "node:3") == [(0, OK), (1, OK), (2, OK), (-1, OK)]
 
 
-def test_what_is_too_much_to_remember_is_lost_and_not_a_hole() -> None:
+def test_forgotten_items_are_lost_and_not_skipped() -> None:
     """Neither the items that come later are sent, nor an end that counts them."""
     node = hosting()
     node.turn(W2, StreamItems([item(2, 0, REPLY_BYTES_MAX)]))
@@ -101,7 +101,7 @@ def test_items_come_once_more_while_the_end_waits_for_the_log() -> None:
 
 
 @pytest.mark.parametrize("owner", [FAR, "driver:1.0"])
-def test_a_call_that_is_repeated_yields_for_who_asks_then(owner: str) -> None:
+def test_a_replayed_stream_yields_to_its_present_caller(owner: str) -> None:
     """Its end was in the log, and had not left when the actor died."""
     node = Node(2)
     node.turn("gcs", AssignTasks([creation(1, -1)]))

@@ -145,7 +145,7 @@ def test_nodes_may_die(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(60), 625, 967])
-def test_what_is_lost_is_made_again(seed: int) -> None:
+def test_lost_values_are_reconstructed(seed: int) -> None:
     values_lost(seed)
 
 

@@ -1,4 +1,4 @@
-"""A worker dies: in every state, with all that it had, once."""
+"""A worker dies, in every state, with all of its work, once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_worker_dies_in_every_state() -> None:
     assert node.given(W1) == []
 
 
-def test_last_words_that_come_after_the_news_of_the_death_are_nothing() -> None:
+def test_messages_of_a_worker_after_its_death_are_ignored() -> None:
     node = Node()
     node.turn(DRIVER, SubmitTasks([spec(1)]))
     node.turn("pool:0", WorkerDied(W1, "killed"))

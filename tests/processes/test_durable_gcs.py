@@ -1,4 +1,4 @@
-"""A head that is killed comes back with all it had said, and work goes on."""
+"""A killed head comes back with its acknowledged state, and work goes on."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_killed_head_comes_back_under_load(start: Start, tmp_path: Path) -> No
     assert ray.get(other.remote(1, 2), timeout=LIMIT_S) == 3
 
 
-def test_what_waited_for_resources_still_waits(start: Start, tmp_path: Path) -> None:
+def test_queued_tasks_survive_a_restart_of_the_head(start: Start, tmp_path: Path) -> None:
     session = start(nodes=[{"CPU": 1}, {"CPU": 1, "X": 1}], gcs_storage=tmp_path / "gcs.sqlite3")
     blocker = add.options(resources={"X": 1})
     waiting = add.options(resources={"nowhere": 1}).remote(1, 1)

@@ -1,4 +1,4 @@
-"""What a program sees when a task raises, or a value cannot travel."""
+"""A program's errors when a task raises, or a value cannot be sent."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_attributes_of_an_error_survive() -> None:
     assert raised_by(fail.remote(error)).code == 42  # type: ignore[attr-defined]
 
 
-def test_what_built_in_errors_know_survives() -> None:
+def test_attributes_of_built_in_errors_survive() -> None:
     assert raised_by(fail.remote(OSError(2, "none", "file"))).errno == 2  # type: ignore[attr-defined]
     bad = raised_by(fail.remote(UnicodeDecodeError("utf-8", b"xyz", 1, 2, "why")))
     assert (bad.object, bad.start, bad.reason) == (b"xyz", 1, "why")  # type: ignore[attr-defined]
@@ -178,7 +178,7 @@ def test_a_result_that_cannot_be_loaded_is_an_error_at_get() -> None:
         get(ray.remote(broken).remote())
 
 
-def test_what_cannot_be_sent_is_an_error_at_the_call() -> None:
+def test_unpicklable_arguments_raise_at_the_call() -> None:
     lock = threading.Lock()
     for wrong in (
         lambda: use.remote(lock),

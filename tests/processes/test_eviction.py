@@ -1,4 +1,4 @@
-"""More than memory holds: objects go to disk, come back, and leave nothing there."""
+"""Objects beyond memory are spilled, restored, and leave nothing on disk."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_results_larger_than_memory(start: Start) -> None:
     is_freed()
 
 
-def test_what_a_client_maps_stays_where_it_is(start: Start) -> None:
+def test_mapped_objects_are_not_moved(start: Start) -> None:
     start(nodes=1, cpus_per_node=1, object_store_memory=64 * MB)
     kept = [get(ray.put(filled(i))) for i in range(3)]
     addresses = [array.ctypes.data for array in kept]
@@ -123,7 +123,7 @@ def test_references_alone_keep_nothing_in_memory(start: Start) -> None:
             assert get(ref)[0] == i
 
 
-def test_the_error_of_a_full_store_says_what_is_where(start: Start) -> None:
+def test_the_error_of_a_full_store_lists_its_objects(start: Start) -> None:
     start(nodes=1, cpus_per_node=1, object_store_memory=64 * MB)
     ignored = [ray.put(filled(i)) for i in range(8)]
     kept = get([ray.put(filled(i)) for i in range(6)])

@@ -270,7 +270,7 @@ def test_a_fetch_from_a_paused_node_ends_when_it_is_declared_dead(three: Any) ->
         os.kill(pid, signal.SIGCONT)
 
 
-def test_without_its_own_node_a_driver_is_told(one: Any) -> None:
+def test_a_driver_without_its_node_gets_an_error(one: Any) -> None:
     ref = ray.remote(time.sleep).remote(60)
     one.cluster.kill("node:0", signal.SIGKILL)
     with pytest.raises(RaySystemError, match="gone"):
@@ -282,7 +282,7 @@ def test_without_its_own_node_a_driver_is_told(one: Any) -> None:
 
 
 @pytest.mark.parametrize("victim", ["head", "zygote"])
-def test_without_head_or_zygote_a_driver_is_told(one: Any, victim: str) -> None:
+def test_a_driver_without_head_or_zygote_gets_an_error(one: Any, victim: str) -> None:
     ref = ray.remote(time.sleep).remote(60)
     time.sleep(0.1)
     os.kill(one.cluster.pids[victim], signal.SIGKILL)
@@ -290,7 +290,7 @@ def test_without_head_or_zygote_a_driver_is_told(one: Any, victim: str) -> None:
         get(ref)
 
 
-def test_what_user_code_had_started_goes_with_its_worker(one: Any) -> None:
+def test_processes_of_user_code_end_with_its_worker(one: Any) -> None:
     @ray.remote
     def start_child() -> int:
         import subprocess

@@ -28,7 +28,7 @@ from raytwin.runtime.control.gcs.array_store import ORPHANED_S
 from raytwin.runtime.processes.spawn.zygote import RESTART_S
 from tests.processes.helpers import eventually
 from tests.processes.load import Load
-from tests.processes.test_left_behind import files
+from tests.processes.test_cluster_cleanup import files
 
 ROUNDS = int(os.environ.get("RAYTWIN_ROUNDS", "2"))
 SEED = int(os.environ.get("RAYTWIN_SEED", "0"))

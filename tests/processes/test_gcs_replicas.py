@@ -100,7 +100,7 @@ def test_actors_live_on_when_replicas_die(start: Start) -> None:
         eventually(lambda: session.query("chain")[0]["members"] == 2)
 
 
-def test_when_the_last_replica_is_lost_the_program_is_told(start: Start) -> None:
+def test_the_loss_of_the_last_replica_is_an_error(start: Start) -> None:
     session = start(nodes=1, cpus_per_node=1, gcs_replicas=2)
     eventually(lambda: len(replicas(session)) == 2)
     kill_at_once(session, replicas(session))

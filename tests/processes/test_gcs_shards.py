@@ -41,7 +41,7 @@ def members(session: Any, chain: int) -> list[str]:
     return names
 
 
-def test_each_shard_has_a_part_and_all_is_found(start: Start) -> None:
+def test_each_shard_has_a_part_and_every_row_is_found(start: Start) -> None:
     session = start(nodes=2, cpus_per_node=1, gcs_shards=SHARDS, task_history=True)
     keys = [b"key%d" % number for number in range(40)]
     assert {shard_of(key, SHARDS) for key in keys} == {1, 2}
@@ -77,7 +77,7 @@ def test_members_of_every_chain_are_killed_under_load(start: Start) -> None:
             )
 
 
-def test_what_a_dead_node_had_is_made_again_from_inputs_in_other_shards(start: Start) -> None:
+def test_lost_values_are_reconstructed_from_inputs_in_other_shards(start: Start) -> None:
     session = start(
         nodes=[{"CPU": 1}, {"CPU": 2, "B": 1}], gcs_shards=SHARDS, heartbeat_timeout_s=2.0
     )
@@ -99,7 +99,7 @@ class Maker:
         return np.full(100_000, x)
 
 
-def test_what_an_actor_made_comes_back_with_it(start: Start) -> None:
+def test_values_of_an_actor_are_reconstructed_with_it(start: Start) -> None:
     """The shard of a lost value asks whether its actor is being rebuilt."""
     session = start(
         nodes=[{"CPU": 1}, {"CPU": 1, "B": 1}], gcs_shards=SHARDS, heartbeat_timeout_s=2.0

@@ -1,4 +1,4 @@
-"""What is done most often is not made to call what it has no use for.
+"""The most frequent operations call no more functions than they need.
 
 Calls of Python are counted, not time: that differs from one machine and moment to the next.
 """

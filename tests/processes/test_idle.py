@@ -1,4 +1,4 @@
-"""What a cluster that does nothing costs: what is not loaded is in none of its processes."""
+"""The cost of an idle cluster: its processes have loaded only the modules they need."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ ray.shutdown()
 """
 
 
-def test_what_one_worker_has_loaded_the_next_ones_begin_with() -> None:
+def test_later_workers_inherit_modules_that_one_has_loaded() -> None:
     assert run(LATER) == "False\nTrue True\n"
 
 

@@ -1,4 +1,4 @@
-"""Programs that join a cluster of real processes: how they find it, and may."""
+"""Programs that join a cluster of real processes: how they find it, and who may join."""
 
 from __future__ import annotations
 

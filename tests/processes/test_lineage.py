@@ -1,4 +1,4 @@
-"""Values whose only copy dies with its node, on real processes: made again, or lost in words."""
+"""Values whose only copy dies with its node, on real processes: reconstructed or lost."""
 
 from __future__ import annotations
 
@@ -76,9 +76,7 @@ def only_last_left(session: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["replicas", "durable"])
-def test_what_a_gcs_needs_to_make_values_again_outlives_it(
-    start: Start, tmp_path: Path, kind: str
-) -> None:
+def test_lineage_outlives_the_gcs_process(start: Start, tmp_path: Path, kind: str) -> None:
     options = {"gcs_replicas": 2} if kind == "replicas" else {"gcs_storage": tmp_path / "gcs"}
     session = start(
         nodes=[{"CPU": 1}, *({"CPU": 1, "A": 1} for _ in range(3))],
@@ -135,7 +133,7 @@ def test_without_retries_it_is_lost(four: Any, tmp_path: Path) -> None:
     assert four.query("event_counts")["object_lost"] >= 1
 
 
-def test_what_was_put_is_lost_and_the_error_says_so(four: Any) -> None:
+def test_a_put_is_lost_and_the_error_names_the_cause(four: Any) -> None:
     @ray.remote(resources={"A": 0.1})
     def put_one() -> Any:
         return [ray.put(np.ones(SIZE, np.uint8))]
@@ -162,7 +160,7 @@ def test_values_lost_again_and_again_come_back(four: Any) -> None:
     assert [int(value[-1]) for value in get(refs)] == list(range(40))
 
 
-def test_what_a_paused_node_holds_is_made_again_when_it_is_declared_dead(
+def test_values_of_a_paused_node_are_reconstructed_when_it_is_declared_dead(
     four: Any, tmp_path: Path
 ) -> None:
     last = chain(tmp_path / "runs", 1)

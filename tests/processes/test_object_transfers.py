@@ -178,7 +178,7 @@ def test_a_node_whose_connections_all_break_is_given_up(pair: Callable[..., Pair
     assert both.accepted <= STREAMS
 
 
-def test_what_is_not_there_or_of_another_size_is_told(pair: Callable[..., Pair]) -> None:
+def test_a_missing_object_or_a_wrong_size_is_an_error(pair: Callable[..., Pair]) -> None:
     both = pair()
     both.make(OID, SIZE)
     for oid, size in ((b"x" * 18, SIZE), (OID, SIZE - 1), (OID, SIZE + 1)):

@@ -151,7 +151,7 @@ def test_results_that_nobody_waits_for_are_freed() -> None:
 
 
 @pytest.mark.usefixtures("empty")
-def test_what_a_failing_task_had_stored_is_freed() -> None:
+def test_objects_of_a_failed_task_are_freed() -> None:
     @ray.remote(num_returns=2)
     def half() -> Any:
         return np.zeros(MB, np.uint8), threading.Lock()
@@ -186,7 +186,7 @@ def test_a_full_store_is_an_error_and_not_the_end() -> None:
 
 
 @pytest.mark.usefixtures("empty")
-def test_what_was_dropped_makes_room_at_once() -> None:
+def test_dropped_objects_make_room_at_once() -> None:
     for fill in range(12):
         ref = ray.put(np.full(200 * MB, fill, np.uint8))
         assert get(ref)[-1] == fill

@@ -1,4 +1,4 @@
-"""Options, resources, and what the cluster says of itself."""
+"""Options, resources, and the cluster's description of itself."""
 
 from __future__ import annotations
 

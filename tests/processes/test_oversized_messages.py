@@ -75,7 +75,7 @@ def test_tasks_that_are_too_long_fail_and_the_rest_leaves(
 
 
 @pytest.mark.parametrize("wrong", [complex(1), 2**70, "\ud800"])
-def test_what_cannot_be_encoded_fails_alone(wrong: Any) -> None:
+def test_a_task_that_cannot_be_encoded_fails_alone(wrong: Any) -> None:
     """As with the TypeError, the OverflowError and the UnicodeEncodeError of the encoder."""
     process, client, sinks = process_with("node:1", "node:2", "node:3")
     bad = spec(2)

@@ -1,4 +1,4 @@
-"""What the zygote does as a worker would, before there is one."""
+"""The zygote takes a worker's first steps before there is a worker."""
 
 from __future__ import annotations
 

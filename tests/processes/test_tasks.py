@@ -56,7 +56,7 @@ def fib(n: int) -> int:
     [None, 0, -1.5, 2**100, "text", b"bytes", (1, (2,)), [1, [2]], {"a": {1: 2}}, {1, 2}, 1j, ...],
     ids=str,
 )
-def test_a_value_comes_back_as_it_went(value: Any) -> None:
+def test_values_round_trip(value: Any) -> None:
     assert get(identity.remote(value)) == value
 
 
@@ -363,7 +363,7 @@ def test_wait_for_large_and_for_failed_values() -> None:
     assert ready == refs
 
 
-def test_wait_refuses_what_makes_no_sense() -> None:
+def test_wait_refuses_wrong_arguments() -> None:
     ref = ray.put(1)
     assert ray.wait([]) == ([], [])
     with pytest.raises(ValueError):

@@ -12,7 +12,7 @@ from raytwin.runtime.processes.spawn.zygote import Zygote
 
 
 @pytest.mark.parametrize("how", ["the driver dies", "it shuts the cluster down"])
-def test_it_leaves_at_its_drivers_end_before_anybody_elses_requests(
+def test_the_zygote_exits_with_its_driver_before_further_requests(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """All that many nodes ask for at a time takes seconds to fork."""

@@ -1,4 +1,4 @@
-"""Borrowers and owners that die: nothing is left, nobody waits for ever."""
+"""Borrowers and owners die: nothing is left, and no process waits for ever."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import raytwin as ray
 from raytwin.runtime.api.exceptions import ObjectLostError, OwnerDiedError, RayTaskError
 from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.references.conftest import Start, nothing_left, stored, until
-from tests.references.test_borrowed import Box, first, large, on
+from tests.references.test_borrowing import Box, first, large, on
 
 LIMIT_S = 50.0
 """What only a hang takes."""
@@ -66,7 +66,7 @@ class Maker(Box):
 
 
 @pytest.mark.parametrize("victim", ["worker", "node"])
-def test_what_a_killed_borrower_had_is_freed(start: Start, victim: str) -> None:
+def test_objects_of_a_killed_borrower_are_freed(start: Start, victim: str) -> None:
     session = start()
     box = on(1)(Box).remote()
     ref = ray.put(large())
@@ -113,7 +113,7 @@ def test_a_giver_dies_and_the_taker_reads_on(start: Start) -> None:
     nothing_left(session)
 
 
-def test_who_asks_for_what_a_dead_nodes_worker_owned_is_told(start: Start) -> None:
+def test_a_get_of_an_object_owned_on_a_dead_node_raises(start: Start) -> None:
     session = start()
     maker = on(1)(Maker).remote()
     refs = [*ray.get(maker.make.remote(1)), *ray.get(maker.put_small.remote())]
@@ -127,7 +127,7 @@ def test_who_asks_for_what_a_dead_nodes_worker_owned_is_told(start: Start) -> No
 
 
 @pytest.mark.parametrize("victim", ["worker", "node"])
-def test_who_waits_already_is_told(start: Start, victim: str) -> None:
+def test_a_pending_get_raises_when_the_owner_dies(start: Start, victim: str) -> None:
     session = start()
     maker, waiter = on(1)(Maker).remote(), on(0)(Waiter).remote()
     refs = ray.get(maker.submit.remote(1000.0))
@@ -141,7 +141,7 @@ def test_who_waits_already_is_told(start: Start, victim: str) -> None:
         assert ray.get(answer).startswith("OwnerDiedError: ")
 
 
-def test_a_node_dies_before_anybody_has_heard_of_what_it_has(start: Start) -> None:
+def test_a_node_dies_before_it_has_reported_its_objects(start: Start) -> None:
     session = start()
     maker = on(1)(Maker).remote()
     [ref] = ray.get(maker.put_small.remote())
@@ -150,7 +150,7 @@ def test_a_node_dies_before_anybody_has_heard_of_what_it_has(start: Start) -> No
         ray.get(ref, timeout=LIMIT_S)
 
 
-def test_a_task_that_runs_again_finds_what_was_inside_its_arguments(start: Start) -> None:
+def test_a_restarted_task_finds_references_inside_its_arguments(start: Start) -> None:
     session = start()
 
     def read(refs: Any) -> Any:
@@ -183,7 +183,7 @@ def test_an_error_with_a_reference_inside_comes_back(start: Start) -> None:
     assert first(ray.get(failed.value.cause.args[0])) == 3
 
 
-def test_what_is_inside_is_freed_from_the_disk(start: Start) -> None:
+def test_contained_objects_are_freed_from_the_disk(start: Start) -> None:
     session = start(object_store_memory=1 << 20)
     outer = ray.put([ray.put(large(i)) for i in range(12)])
     ray.sleep(0.3)
@@ -194,7 +194,7 @@ def test_what_is_inside_is_freed_from_the_disk(start: Start) -> None:
     until(lambda: not any(nbytes for *_, nbytes in session.query("disks")))
 
 
-def test_what_it_came_out_of_does_not_stay(start: Start) -> None:
+def test_the_containing_value_is_released(start: Start) -> None:
     class Taker(Box):
         def take(self) -> None:
             self.kept = ray.get(self.kept[0])[1]

@@ -9,7 +9,7 @@ import pytest
 import raytwin as ray
 from raytwin.runtime.api.exceptions import OwnerDiedError
 from tests.references.conftest import Start, nothing_left, stored, until
-from tests.references.test_borrowed import first, large, on
+from tests.references.test_borrowing import first, large, on
 from tests.references.test_failures import kill_workers
 
 LIMIT_S = 50.0
@@ -70,7 +70,7 @@ def has_it(borrower: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_an_idle_worker_owned_is_lost_when_it_is_killed(start: Start, kind: str) -> None:
+def test_objects_of_a_killed_idle_worker_are_lost(start: Start, kind: str) -> None:
     session = start(heartbeat_timeout_s=2.0)
     outer = on(1)(give).remote(kind)
     [ref] = ray.get(outer)
@@ -83,7 +83,7 @@ def test_what_an_idle_worker_owned_is_lost_when_it_is_killed(start: Start, kind:
         nothing_left(session)
 
 
-def test_its_values_are_freed_though_others_have_references(start: Start) -> None:
+def test_values_of_a_dead_owner_are_freed_despite_borrowers(start: Start) -> None:
     session = start(heartbeat_timeout_s=2.0)
     borrower = on(2)(Borrower).remote()
     refs = ray.get(on(1)(give).remote("large put"))
@@ -139,7 +139,7 @@ def test_an_actor_that_restarts_owns_again_what_it_puts_again(start: Start) -> N
     nothing_left(session)
 
 
-def test_who_waits_for_a_child_of_a_task_that_is_retried_gets_its_value(start: Start) -> None:
+def test_a_waiter_for_a_retried_tasks_child_gets_its_value(start: Start) -> None:
     session = start(heartbeat_timeout_s=2.0)
 
     def parent(borrower: Any) -> int:

@@ -1,4 +1,4 @@
-"""The simulated figures are those in `scenarios/baselines`, and what moves is told.
+"""The simulated figures are those in `scenarios/baselines`, and changes are reported.
 
 The failure of `test_the_figures_are_those_of_the_baseline` says what moved. Where that is
 meant: `raytwin baseline --update --scale all`, and say why in the commit's message.
@@ -82,7 +82,7 @@ def test_nothing_has_moved_when_it_runs_again(kept: Path) -> None:
     assert (kept / "bag.quick.json").read_bytes() == before
 
 
-def test_it_says_what_moved_and_by_how_much(kept: Path) -> None:
+def test_the_report_lists_moved_figures(kept: Path) -> None:
     alter(kept / "bag.quick.json", "bottom-up", "gcs_messages_per_task", 0.8)
     alter(kept / "bag.quick.json", "", "elapsed_s_2_nodes", 2)
     done = raytwin("--check", "--dir", kept)
@@ -115,7 +115,7 @@ def test_a_number_that_comes_or_goes_has_moved(kept: Path) -> None:
     assert "  other: " in done.stdout and "-> none" in done.stdout
 
 
-def test_what_has_no_baseline_does_not_hold(kept: Path) -> None:
+def test_a_scenario_without_a_baseline_fails(kept: Path) -> None:
     (kept / "bag.full.json").unlink()
     done = raytwin("--check", "--dir", kept)
     assert done.exit_code == 1

@@ -113,7 +113,7 @@ class Loud(Silent):
         self.said.append(text)
 
 
-def test_what_a_peer_lacks_is_not_asked_of_it_and_it_says_why() -> None:
+def test_unsupported_cases_of_a_peer_are_skipped_with_the_reason() -> None:
     case = cases.CASES["create_100_actors"]
     log: list[tuple[str, str]] = []
     said: list[str] = []
@@ -147,7 +147,7 @@ def test_ended_actors_are_waited_for() -> None:
         assert process.poll() == 0
 
 
-def test_what_does_not_fit_into_memory_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cases_beyond_memory_are_skipped_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     large = ("put_800mb", "create_100_actors")
     have_available(monkeypatch, max(cases.CASES[name].memory_bytes for name in large) * 1.5)

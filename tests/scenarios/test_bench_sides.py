@@ -1,4 +1,4 @@
-"""`raytwin bench` with real sides: what it measures, and that nothing of them is left behind."""
+"""`raytwin bench` with real peers: its measurements, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_side_that_hangs_is_given_up(no_side_left: None) -> None:
         conversation.ask("round", round_s=600)
 
 
-def test_what_an_engine_prints_does_not_get_into_the_conversation(no_side_left: None) -> None:
+def test_output_of_an_engine_does_not_disturb_the_protocol(no_side_left: None) -> None:
     with Conversation(OURS) as conversation:
         conversation.ask("start")
         side = psutil.Process(conversation.process.pid)

@@ -1,4 +1,4 @@
-"""What users type, what they read back, and the exit codes."""
+"""The command line: commands, their output, and the exit codes."""
 
 from __future__ import annotations
 

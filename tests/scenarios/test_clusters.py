@@ -1,4 +1,4 @@
-"""``raytwin start`` and ``raytwin status``, and scripts that join what they keep."""
+"""``raytwin start`` and ``raytwin status``, and scripts that join their clusters."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_cluster_is_kept_for_programs_until_it_is_interrupted(
     assert gone.returncode == 2 and "no raytwin cluster" in gone.stderr
 
 
-def test_what_cannot_be_is_said_in_one_line() -> None:
+def test_impossible_options_take_one_line() -> None:
     for args in (["status", "--address", "nowhere"], ["start", "--nodes", "100000"]):
         found = raytwin(*args)
         assert found.returncode == 2

@@ -1,4 +1,4 @@
-"""What timelines of long runs keep, and that they say what they do not."""
+"""The excerpts of long timelines, and their note of omissions."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_events_that_the_gcs_has_forgotten_are_counted() -> None:
     assert excerpt(Recording(gcs_events=happened), 5, 100).missing == {"events": (59, 100)}
 
 
-def test_what_is_whole_says_nothing() -> None:
+def test_a_whole_trace_reports_no_omission() -> None:
     part = excerpt(Recording([ran(1, 1.0)]), 5, 0)
     assert [event["cat"] for event in part.events()] == [TASK]
 

@@ -173,7 +173,7 @@ def test_exit_codes(tmp_path: Path) -> None:
     assert (code, err) == (1, "so long\n")
 
 
-def test_what_raytwin_does_not_have_is_named(tmp_path: Path) -> None:
+def test_unsupported_names_are_named(tmp_path: Path) -> None:
     for line in ("import ray.data", "from ray import tune", "import ray\nray.train"):
         code, _, err = run(tmp_path, line)
         assert code == 1

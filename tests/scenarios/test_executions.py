@@ -1,4 +1,4 @@
-"""What figures 11a and 11b say was executed is what the bodies of tasks and calls count."""
+"""Figures 11a and 11b report as many executions as the bodies of tasks and calls count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure 11a: what its checks of throughput fail for, and what not."""
+"""Figure 11a: when its checks of throughput fail."""
 
 from __future__ import annotations
 

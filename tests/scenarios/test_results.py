@@ -88,7 +88,7 @@ def test_rows_round_trip(rows: list[dict[str, object]]) -> None:
 
 
 @pytest.mark.parametrize("cell", [float("nan"), float("inf"), [1], {"a": 1}, b"x", object()])
-def test_what_is_no_cell_is_refused(cell: object) -> None:
+def test_other_values_than_cells_are_refused(cell: object) -> None:
     with pytest.raises(ValueError, match="column 'c'"):
         results.encode_rows([{"c": cell}])
 

@@ -85,7 +85,7 @@ def test_a_broken_profile_is_one_clear_error(tmp_path: Path) -> None:
 # -- the cluster's life ------------------------------------------------------------
 
 
-def test_what_the_cluster_says_of_itself() -> None:
+def test_the_cluster_describes_itself() -> None:
     start(nodes=3, cpus_per_node=4)
     assert [row["NodeID"] for row in ray.nodes()] == ["0", "1", "2"]
     assert all(row["Alive"] for row in ray.nodes())
@@ -97,7 +97,7 @@ def test_what_the_cluster_says_of_itself() -> None:
 
 
 @pytest.mark.parametrize("retries", [3, 0])
-def test_what_a_dead_node_held_is_made_again(retries: int) -> None:
+def test_values_of_a_dead_node_are_reconstructed(retries: int) -> None:
     session = start(
         nodes=[{"CPU": 1}, *({"CPU": 1, "A": 1} for _ in range(3))], heartbeat_timeout_s=1.0
     )

@@ -1,4 +1,4 @@
-"""A process that ends takes its event loops along: nothing that was ready there goes on."""
+"""A process that ends takes its event loops along: no ready callback runs any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two drivers in virtual time: isolation, fair shares, and what the end of a job leaves."""
+"""Two drivers in virtual time: isolation, fair shares, and the end of a job."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_two_jobs_side_by_side_and_one_node_dies(seed: int) -> None:
     clean(session)
 
 
-def test_what_another_job_hands_over_can_be_used() -> None:
+def test_references_from_another_job_can_be_used() -> None:
     """As in Ray: a reference, an unnamed actor, a placement group."""
     session: Any = ray.init(backend="sim", nodes=3, cpus_per_node=2)
     small, large = ray.put("mine"), ray.put(bytes(200_000))
@@ -137,7 +137,7 @@ def test_what_another_job_hands_over_can_be_used() -> None:
     assert ray.get(keeper.keep.remote(3)) == 2
 
 
-def test_what_ended_with_another_job_is_lost() -> None:
+def test_objects_of_an_ended_job_are_lost() -> None:
     session: Any = ray.init(backend="sim", nodes=3, cpus_per_node=2)
     box = Keeper.options(name="box", namespace="all").remote()
 
@@ -170,7 +170,7 @@ def test_a_group_ends_with_its_job_and_its_name_is_free() -> None:
     assert ray.util.placement_group([{"CPU": 2}] * 2, name="g").wait(30)
 
 
-def test_who_holds_least_gets_the_next_lease() -> None:
+def test_the_job_with_the_least_cpus_gets_the_next_lease() -> None:
     """A job with few tasks is not behind all of one that came first with many."""
     session: Any = ray.init(backend="sim", nodes=1, cpus_per_node=4)
     flood = work.map(range(4000))

@@ -81,7 +81,7 @@ def calls() -> dict[str, Callable[[], object]]:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("where", ["driver", "task"])
-def test_it_has_an_error_and_all_else_goes_on(where: str, name: str) -> None:
+def test_a_thread_gets_an_error_and_the_simulation_goes_on(where: str, name: str) -> None:
     def refused() -> bool:
         call = calls()[name]
         with pytest.raises(RuntimeError, match=REFUSED):
@@ -119,7 +119,7 @@ def test_no_loop_seems_to_run_once_the_cluster_has_ended() -> None:
     assert asyncio._get_running_loop() is None
 
 
-def test_what_asks_nothing_of_the_cluster_may_be_called_anywhere() -> None:
+def test_calls_without_the_cluster_work_on_any_thread() -> None:
     ref = same.remote(7)
     kept = [ref]
     assert on_a_thread(ray.is_initialized)

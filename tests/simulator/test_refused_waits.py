@@ -1,4 +1,4 @@
-"""What a simulated actor's event loop cannot wait for is refused at once."""
+"""A simulated actor's event loop refuses at once waits that it cannot serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulator itself costs grows no faster than what it simulates."""
+"""The simulator's own cost grows no faster than the simulated cluster."""
 
 from __future__ import annotations
 

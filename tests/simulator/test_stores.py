@@ -65,7 +65,7 @@ def disk_of(session: Any, node: int = 0) -> tuple[int, int]:
     return store.disk_used, store.spilled_bytes
 
 
-def test_what_does_not_fit_goes_to_disk_and_comes_back(free: str) -> None:
+def test_objects_are_spilled_and_restored(free: str) -> None:
     session = start(object_store_memory=10_000_000, profile=free)
     values = [(n, ray.Blob(3_000_000)) for n in range(20)]
     refs = [ray.put(value) for value in values]

@@ -1,4 +1,4 @@
-"""What takes virtual time, and how long; waiting, until it cannot end."""
+"""Operations that take virtual time, and how long; waits, and deadlocks."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_touched_pages_are_used_again_before_new_ones() -> None:
     assert allocator.high_water == 8192
 
 
-def test_what_fits_nowhere_below_the_mark_starts_below_it_all_the_same() -> None:
+def test_an_allocation_may_extend_the_last_free_region_beyond_the_mark() -> None:
     allocator = Allocator(1 << 20)
     offset = allocator.allocate(4096)
     allocator.free(offset)

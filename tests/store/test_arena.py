@@ -49,7 +49,7 @@ def in_fork(body: Callable[[], object]) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def test_what_is_written_can_be_read(arena: Arena) -> None:
+def test_written_bytes_can_be_read(arena: Arena) -> None:
     arena.writable(64, 5)[:] = b"hello"
     assert bytes(arena.readonly(64, 5)) == b"hello"
     assert bytes(arena.readonly(69, 3)) == b"\0\0\0"

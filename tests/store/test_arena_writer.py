@@ -72,7 +72,7 @@ def test_new_pages_are_not_mapped_one_by_one(arena: Arena) -> None:
     assert faults() > 0, "what is there is copied to the mapping"
 
 
-def test_what_does_not_fit_is_refused_and_nothing_is_written(arena: Arena) -> None:
+def test_a_value_that_does_not_fit_is_refused_and_nothing_is_written(arena: Arena) -> None:
     value = serialize(np.ones(2 * LOOK_MIN, np.uint8))
     with pytest.raises(ValueError, match="outside"):
         ArenaWriter(arena, Copier(1)).write(value, CAPACITY - LOOK_MIN)

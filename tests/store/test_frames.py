@@ -54,13 +54,13 @@ both = pytest.mark.parametrize("load", [real, simulated])
         [Kept(1)],
     ],
 )
-def test_what_cannot_fail_is_a_list(load: Load, values: list[Any]) -> None:
+def test_plain_values_are_a_list(load: Load, values: list[Any]) -> None:
     found = load(values)
     assert type(found) is list and found == values
 
 
 @both
-def test_what_cannot_be_loaded_fails_alone(load: Load) -> None:
+def test_an_unloadable_value_fails_alone(load: Load) -> None:
     values = [Kept(1), Bad(), [Kept(2)], 3, {"deep": [Bad()]}, (4,)]
     found = load(values)
     for index in (1, 4):
@@ -100,7 +100,7 @@ def test_values_nested_deeply_are_values_like_others(load: Load) -> None:
 
 
 @both
-def test_what_cannot_be_pickled_says_so(load: Load) -> None:
+def test_an_unpicklable_value_raises(load: Load) -> None:
     with pytest.raises(TypeError, match="cannot pickle"):
         load([Kept(1), (n for n in range(3))])
 

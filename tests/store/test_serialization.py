@@ -237,7 +237,7 @@ def test_an_array_that_occurs_twice_is_written_once() -> None:
     assert one is other
 
 
-def test_what_lives_in_main_travels_by_value() -> None:
+def test_objects_of_main_travel_by_value() -> None:
     program = (
         "import sys\n"
         "from raytwin.runtime.serialization.serialization import serialize, dumps_function\n"
@@ -267,12 +267,12 @@ def test_what_lives_in_main_travels_by_value() -> None:
     assert loads_function(function)(5) == 15
 
 
-def test_what_can_be_imported_travels_by_name() -> None:
+def test_importable_objects_travel_by_name() -> None:
     assert loads_function(dumps_function(collections.OrderedDict)) is collections.OrderedDict
     assert len(dumps_function(struct.pack)) < 100
 
 
-def test_what_cannot_be_pickled_says_so() -> None:
+def test_an_unpicklable_value_raises() -> None:
     with pytest.raises((TypeError, pickle.PicklingError)):
         serialize(threading.Lock())
     with pytest.raises((TypeError, pickle.PicklingError)):
@@ -370,7 +370,7 @@ class UnloadableArray:
 
 
 @pytest.mark.parametrize("value", [Unloadable(), [np.zeros(SHARED_BYTES_MIN), Unloadable()]])
-def test_loading_that_fails_says_why_and_lets_go(value: Any) -> None:
+def test_failed_loading_names_the_error_and_releases_the_data(value: Any) -> None:
     released = Counter()
     with pytest.raises(RuntimeError, match="no such luck") as caught:
         deserialize(serialize(value).to_bytes(), released)
