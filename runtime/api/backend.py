@@ -325,7 +325,7 @@ class Backend(Protocol):
         """Wait for an item of a stream; None if the stream has ended. Raises GetTimeoutError."""
 
     def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
-        """Return a future of what `next_item` returns."""
+        """Return a future of the reference to an item; see `next_item`."""
 
     def future(self, ref: ObjectRef) -> Future[Any]:
         """Return a future of an object's value."""

@@ -86,7 +86,7 @@ _PLAIN_DEPTH_MAX = 3  # (args, kwargs), one of these, and a list in it
 
 
 class SerializationError(ValueError):
-    """The bytes are not what `Serialized` writes."""
+    """The bytes are no serialized value."""
 
 
 class Serialized:

@@ -140,7 +140,7 @@ class PendingFutures:
         return waiter.future
 
     def item(self, array: bytes, index: int) -> Future[ObjectRef | None]:
-        """Return a future of what `next_item` returns, or of the errors that `future` names."""
+        """Return a future of the result of `next_item`, with the errors of `future`."""
         waiter = ItemWaiter(self._session, array, index, self._done)
         if not self._begin(waiter):
             waiter.future.add_done_callback(lambda future: self._forget(waiter, future))

@@ -143,7 +143,7 @@ class Session:
         return self.futures.future(ref)
 
     def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
-        """Return a future of what `next_item` returns."""
+        """Return a future of the reference to an item; see `next_item`."""
         self.references.check_open()
         return self.futures.item(array, index)
 

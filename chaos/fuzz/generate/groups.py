@@ -42,11 +42,11 @@ class _Open:
 class Groups:
     """Draws the placement groups of one program."""
 
-    def __init__(self, draw: Draw, cpus: int, apart: int) -> None:
-        """Nodes have `SLOTS` and `cpus` CPUs, and `apart` of them never die."""
+    def __init__(self, draw: Draw, cpus: int, survivors: int) -> None:
+        """Nodes have `SLOTS` and `cpus` CPUs, and `survivors` of them never die."""
         self.draw = draw
         self.rng = draw.rng
-        self.apart = apart
+        self.survivors = survivors
         self.free = {"CPU": cpus - 1.0, SLOT: SLOTS}
         self.open: list[_Open] = []
 
@@ -70,7 +70,7 @@ class Groups:
     def _reserve(self, scope: Scope) -> None:
         rng = self.rng
         strategy = rng.choice(STRATEGIES)
-        most = min(3, self.apart) if strategy == "STRICT_SPREAD" else 3
+        most = min(3, self.survivors) if strategy == "STRICT_SPREAD" else 3
         bundles: list[tuple[tuple[str, float], ...]] = []
         for _ in range(rng.randint(1, most)):
             bundle = {SLOT: rng.choice([1.0, 1.0, 2.0])}
