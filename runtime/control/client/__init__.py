@@ -27,7 +27,7 @@ in, from a worker       DirectOpen, TaskResults (of direct calls), DirectClosed
 
 Promises
 --------
-* G1: a waiter is done when its value is here, or an error is in its place.
+* G1: a waiter is done when its value, or an error in place of the value, is here.
 * G8: an array is released once nothing keeps it: no reference, no unfinished task, no value
   that contains it, no borrower.
 * IDs are deterministic: a task that runs again submits the same children.
@@ -37,7 +37,7 @@ Modules
 client          `Client`: the parts, and the messages that reach them
 submitter       the IDs and submission of tasks, calls and puts; cancellation
 direct_calls    calls of actors that the driver sends to their workers itself
-send_buffer     batches of what goes to the node
+send_buffer     batches of messages to the node
 references      the reasons to keep an array, and its release; pinned objects and views of them
 waits           results and objects that arrive, waiters, and the lookup of values
 requests        requests to the node and the GCS

@@ -1,7 +1,7 @@
 """The client: the part of every driver and worker that submits, waits and counts references.
 
-A client **owns** the arrays that its tasks and puts make: their results come to it unasked,
-small values with them. The life of an owned array::
+A client **owns** the arrays that its tasks and puts make: its node sends it their results, with
+the small values. The life of an owned array::
 
     submit/put ──> PENDING ──TaskResults──> DONE ──no reference left──> RELEASED
                                              │
@@ -11,10 +11,10 @@ small values with them. The life of an owned array::
                                                 for room and no view is left
 
 A **borrowed** object is one whose reference came in a value: the client asks its node for it,
-as for a large value. `References` says when an array is released.
+as for a large value. `References` decides when to release an array.
 
 The world makes one call at a time: it calls each method in a turn of its own, or from ``handle``.
-The world also puts a thread to sleep while it waits: a `Waiter` counts what is missing.
+The world also makes threads wait, by the count of missing objects in a `Waiter`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Client:
         )
 
     def handle(self, source: str, message: Any) -> None:
-        """Take one message; raises TypeError for a message that is not for clients."""
+        """Handle one message; raises TypeError for a message that is not for clients."""
         if isinstance(message, TaskResults):
             if source == self.node:
                 self.buffer.answered = True

@@ -22,12 +22,12 @@ class Waiter:
     def __init__(self, fetch: bool = True) -> None:
         self.missing = 0
         self.fetch = fetch
-        """Whether large values are to be fetched to this node, or only have to exist."""
+        """Whether to fetch large values to this node; else it is enough that they exist."""
         self.arrived: list[bytes] | None = None
         """If not None: the missing objects that have arrived since."""
         self.failed = False
-        """Whether an object that was missing is an error; `fail_early` finds errors among the
-        others."""
+        """Whether a missing object has turned out to be an error; `fail_early` finds errors among
+        the others."""
 
 
 class Entry(Struct, eq=False, gc=False):
@@ -37,7 +37,7 @@ class Entry(Struct, eq=False, gc=False):
     count: int
     returns: int
     missing: int
-    """Elements whose result has not come."""
+    """Elements whose result has not arrived."""
     result: RangeResult | None = None
     """The result of an array of one."""
     results: list[RangeResult] | None = None
@@ -46,9 +46,9 @@ class Entry(Struct, eq=False, gc=False):
     items: dict[int, RangeResult] | None = None
     """For a stream: its items so far, by element; see `ids`."""
     refs: int = 0
-    """`ObjectRef`s alive."""
+    """The number of live `ObjectRef`s."""
     holds: int = 0
-    """Unfinished tasks that have it as input."""
+    """The number of unfinished tasks that have it as input, and of values that contain it."""
     is_call: bool = False
     """Whether it is the result of a call of an actor."""
     worker: str = ""
@@ -60,24 +60,24 @@ class Entry(Struct, eq=False, gc=False):
     borrowers: Borrowers | None = None
     """Other clients with references to it."""
     deps: tuple[bytes, ...] = ()
-    """Inputs held until the array is done, and arrays that are inside arguments."""
+    """Inputs that the client keeps until the array is done, and arrays inside arguments."""
     keeper: bytes = b""
-    """The actor that may be rebuilt with these inputs: see `Client.submit`."""
+    """The actor that may be rebuilt with these inputs: see `Submitter.submit`."""
     kept: dict[bytes, None] | None = None
-    """For such an actor: large inputs that it keeps as long as it lives. For any array: the arrays
-    with references inside its values, which would otherwise be released too early."""
+    """For such an actor: large inputs that the client keeps as long as the actor lives. For any
+    array: the arrays with references inside its values."""
     waiters: dict[int, list[tuple[bytes, Waiter]]] | None = None
     """Waiters for an element, by index."""
     all_waiters: list[Waiter] | None = None
     local: list[bytes] | None = None
-    """Large objects of it that are pinned for this client."""
+    """Its large objects that the node has pinned for this client."""
 
     def is_large(self) -> bool:
         """Whether a value of it may be too large for messages."""
         return self.count > 1 or (self.result is not None and any(self.result.sizes))
 
     def is_small(self) -> bool:
-        """For an array of one with a result: whether all of its values are in the result."""
+        """Whether an array of one with a result has all its values in the result."""
         result = self.result
         return result is not None and (result.status != OK or not result.sizes)
 

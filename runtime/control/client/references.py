@@ -2,8 +2,8 @@
 
 The owner releases an array when no `ObjectRef` to it is alive (`Entry.refs`), no unfinished
 task has it as input and no value contains it (`Entry.holds`), its tasks have ended
-(`Entry.missing`), and no other client has borrowed it (`Entry.borrowers`). Of arrays of other
-owners the client counts its references, and returns what it has borrowed (`ReferenceCounter`).
+(`Entry.missing`), and no other client has borrowed it (`Entry.borrowers`). For arrays of other
+owners the client counts its own references, and deregisters as borrower (`ReferenceCounter`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
 class Pins:
     """The objects that the node has delivered to a client: large, borrowed or lost ones.
 
-    The node pins a large object for the client that it was delivered to. The client gives the
-    pin back when it releases the array, unless the program still has a **view**: a value that
-    shares the arena's memory, or a `get` under way that awaits the object. Then the last view
-    unpins it.
+    The node pins a large object for the client to which it delivers the object. The client ends
+    the pin when it releases the array, unless the program still has a **view**: a value that
+    shares the arena's memory, or a `get` under way that awaits the object. Then the end of the
+    last view ends the pin.
     """
 
     def __init__(self, buffer: SendBuffer) -> None:
@@ -43,7 +43,7 @@ class Pins:
         """The node has delivered an object, and pinned a large one."""
         oid = value.object
         if value.size and oid in self._unpin_later:
-            # The object is still pinned from before; one pin is enough.
+            # The object is still pinned; one pin is enough.
             self._unpin_later.discard(oid)
             self._buffer.unpin(oid)
         self.objects[oid] = value
@@ -59,7 +59,7 @@ class Pins:
             self._buffer.unpin(oid)
 
     def drop_idle(self) -> list[bytes]:
-        """Unpin large objects without a view: a later `get` fetches them again; return them."""
+        """Unpin and return the large objects without a view; a later `get` fetches them again."""
         idle = [oid for oid, value in self.objects.items() if value.size and not self._in_view(oid)]
         for oid in idle:
             self.drop(oid)
@@ -202,14 +202,14 @@ class References:
                 and array != entry.keeper
                 and (len(oid) == ARRAY_BYTES or (held is not None and held.is_large()))
             ):
-                self._keep(entry.keeper, oid)  # the actor is rebuilt with it
+                self._keep(entry.keeper, oid)  # the actor may be rebuilt with this input
             elif held is not None:
                 self._end_hold(held)
             else:
                 self.counter.drop(array)
 
     def _keep(self, keeper: bytes, oid: bytes) -> None:
-        """Hold an input as long as the actor, which may be rebuilt with it."""
+        """Keep an input as long as the actor that may be rebuilt with it."""
         actor = self._entries.get(keeper)
         if actor is None:
             # Another client owns the actor, and this one does not learn when it ends.
@@ -248,7 +248,7 @@ class References:
         if not entry.private:
             self._buffer.release(entry.array)
         if entry.deps or entry.kept:
-            # An actor that was found by its name never ran the creation with these inputs.
+            # If the actor was found by its name, no creation ever ran with these inputs.
             for oid in (*entry.deps, *(entry.kept or ())):
                 self.end_hold(oid)
         if not entry.private:

@@ -1,7 +1,7 @@
 """Requests of a client to its node or the GCS, and the replies.
 
 Each request has a number; its waiter is done when `replies` has the reply with this number. A
-request for room in the arena has the object's ID instead.
+request for memory in the arena has the object's ID instead.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Requests:
         self._buffer = buffer
         self._last = 0
         self.replies: dict[int, Any] = {}
-        """Replies by request; the caller removes its own."""
+        """Replies by number of the request; the caller removes its own."""
         self.allocations: dict[bytes, int] = {}
-        """The offset in the arena that an object was given, or -1."""
+        """By object: its offset in the arena, or -1."""
         self.full: dict[bytes, StoreFull] = {}
-        """Why an allocation failed, until its caller reads it."""
+        """By object: why its allocation failed, until the caller reads it."""
 
     def answered(self, request: int, answer: Any) -> None:
         """The node or the GCS has answered a request."""
@@ -63,7 +63,7 @@ class Requests:
         return self._last, self._waits.await_key(self._last.to_bytes(8, "big"))
 
     def query(self, kind: str) -> tuple[int, Waiter]:
-        """Ask for a table of the cluster, as it is after all earlier submissions."""
+        """Query a table of the cluster in its state after all earlier submissions."""
         self._buffer.flush()
         request, waiter = self._begin()
         self._ctx.send(self._node, Query(kind, request, self._address))
@@ -94,18 +94,18 @@ class Requests:
         return request, waiter
 
     def allocate(self, oid: bytes, size: int) -> Waiter:
-        """Ask for room in the arena; `allocations` will say where, or -1."""
+        """Request memory in the arena; `allocations` gets the offset, or -1."""
         waiter = self._waits.await_key(oid)
         self._ctx.send(self._node, AllocateObject(oid, size))
         return waiter
 
     def on_allocated(self, message: ObjectAllocated) -> None:
-        """The node has reserved room, or says why it has none."""
+        """The node has allocated memory, or reports why it has none."""
         self.allocations[message.object] = message.offset
         if message.full is not None:
             self.full[message.object] = message.full
         self._waits.wake(message.object)
 
     def abandon(self, oid: bytes) -> None:
-        """Give back room that will not be used."""
+        """Give back allocated memory that the client will not use."""
         self._ctx.send(self._node, AbandonObject(oid))

@@ -21,8 +21,8 @@ from raytwin.runtime.control.messages import (
 )
 
 RELEASE_BATCH_MAX = 256
-_LOOK_MASK = 7
-"""Of tasks submitted in a row, the buffer checks the time at every eighth."""
+_CLOCK_MASK = 7
+"""The buffer reads the clock at every eighth of consecutive submissions."""
 
 
 class SendBuffer:
@@ -45,10 +45,10 @@ class SendBuffer:
         self._released: list[bytes] = []
         self._unpinned: list[bytes] = []
         self._timer: Timer | None = None
-        """Runs while anything is held back."""
+        """Runs while the buffer is not empty."""
         self._flushed_s = float("-inf")
         self.answered = True
-        """Whether a result has come since the last tasks were sent."""
+        """Whether a result has arrived since the buffer last sent tasks."""
 
     def begin_parent(self) -> None:
         """Another task begins: its calls begin a new batch."""
@@ -58,14 +58,14 @@ class SendBuffer:
     # -- adding to the batches ---------------------------------------------------
 
     def submit(self, specs: list[TaskSpec]) -> None:
-        """Send ranges of tasks behind the calls submitted before them."""
+        """Add ranges of tasks, after the calls submitted before them."""
         if self._batch_arrays:
             self._end_batch()
         self._submitted += specs
         waiting = len(self._submitted)
         if waiting >= self._batch_max:
             self.flush()
-        elif self._timer is None or not waiting & _LOOK_MASK:
+        elif self._timer is None or not waiting & _CLOCK_MASK:
             self._submit_soon()
 
     def begin_batch(self, extra: TaskExtra, spec: TaskSpec) -> None:
@@ -81,7 +81,7 @@ class SendBuffer:
         self._batch_args.append(args)
         if len(arrays) >= BATCH_MAX:
             self.flush()
-        elif self._timer is None or not len(arrays) & _LOOK_MASK:
+        elif self._timer is None or not len(arrays) & _CLOCK_MASK:
             self._submit_soon()
 
     def _end_batch(self) -> None:
@@ -95,7 +95,7 @@ class SendBuffer:
             self._batch_spec = self.batch_extra = None
 
     def put(self, result: RangeResult) -> None:
-        """Send a value that the client has made."""
+        """Add a value that the client has made."""
         self._puts.append(result)
         if len(self._puts) >= self._batch_max:
             self.flush()
@@ -114,14 +114,14 @@ class SendBuffer:
             self._flush_soon()
 
     def unpin(self, oid: bytes) -> None:
-        """Give back the pin of a large object."""
+        """End the pin of a large object."""
         self._unpinned.append(oid)
         self._flush_soon()
 
-    # -- when it leaves ----------------------------------------------------------
+    # -- sending the batches -----------------------------------------------------
 
     def flush(self) -> None:
-        """Send all that is held back."""
+        """Send all batches."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -143,7 +143,7 @@ class SendBuffer:
         self._flushed_s = self._ctx.now()
 
     def flush_held(self) -> None:
-        """`flush` if anything is held back."""
+        """`flush` unless the buffer is empty."""
         if self._timer is not None:
             self.flush()
 
@@ -160,7 +160,7 @@ class SendBuffer:
         self.flush()
 
     def _submit_soon(self) -> None:
-        """Flush at once if every result has come: a program that submits one task at a time
+        """Flush at once if every result has arrived: a program that submits one task at a time
         and waits for it has nothing else for the batch."""
         if self._timer is None:
             if self.answered:

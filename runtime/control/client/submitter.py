@@ -33,7 +33,7 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 
 CHILDREN_MAX = 1024
-"""How many children of one task are noted before released ones are looked for and removed."""
+"""The number of noted children of one task at which the client removes released ones."""
 
 
 class Submitter:
@@ -59,17 +59,16 @@ class Submitter:
         self._direct = direct
         self._loans = references.counter.loans
         self.job = b""
-        """Every ID made here begins with it: the driver's job, or that of a worker's first task."""
+        """The job in every ID made here: the driver's, or that of a worker's first task."""
         self.parent = b""
-        """The running task, the parent of all that it submits."""
+        """The running task, the parent of all its submissions."""
         self._numbered_by = b""
         """The ID from which the children's IDs are made: the parent's, or that of its present
         try."""
         self._submissions = 0
         self._own_puts = 0
         self._children: dict[bytes, None] = {}
-        """The arrays that the running task has submitted, in order; at most as many released
-        ones."""
+        """The arrays that the running task has submitted, in order; some may be released."""
         self._children_max = CHILDREN_MAX
         self._batch_deps: tuple[bytes, ...] = ()
         """The actor of the open batch of calls: each call holds it."""
@@ -81,8 +80,8 @@ class Submitter:
     def begin_task(self, task: bytes, tries: int = 0) -> None:
         """Make `task`, which has raised in `tries` earlier runs, the parent of all submissions.
 
-        When a run fails, its values are released and its actors end. So each run has children
-        with other IDs.
+        When a run fails, the client releases its values and ends its actors. So each run has
+        children with other IDs.
         """
         self.job = self.job or job_of(task)
         self.parent = adopted(task, self.job)
@@ -136,9 +135,9 @@ class Submitter:
         """Submit an array, as the given ranges.
 
         The client keeps the inputs until the tasks have ended, and also `holds`: objects, or
-        whole arrays, with references inside arguments. An actor that may restart is rebuilt from
-        its inputs: if `keeper` is such an actor, the client keeps arrays and large inputs as long
-        as the actor lives; small inputs are in its lineage.
+        whole arrays, with references inside arguments. If `keeper` is an actor that may restart,
+        and so be rebuilt from these inputs, the client keeps arrays and large inputs as long as
+        the actor lives; small inputs are in its lineage.
         """
         references = self._references
         entry = self._entries.get(array)
@@ -196,7 +195,7 @@ class Submitter:
         return entry
 
     def disown(self, array: bytes) -> None:
-        """The actor that was to be created exists already, under another ID."""
+        """Drop the entry of an actor that exists already, under another ID."""
         entry = self._entries[array]
         entry.missing = 0
         self._references.release_if_free(entry)

@@ -4,7 +4,7 @@
 
     TaskResults ──> the entry's result, a result among several, or a stream's item
          │               └─ wakes waiters; a large value that one awaits: WantObjects
-         └─ the last of an array: its inputs are released, and so is the array if free
+         └─ the last of an array: the client releases its inputs, and the array if unused
     ObjectsReady ─> `Pins`, waiters
 
 A `Waiter` counts the missing objects; each arrival counts it down. The world makes the thread, or
@@ -60,9 +60,9 @@ class Waits:
         self._waiters: dict[bytes, list[Waiter]] = {}
         """Waiters for objects that the node will deliver, and for replies, by key."""
         self.large = 0
-        """How many results with large values have come."""
+        """The number of results with large values so far."""
         self.errors = 0
-        """How many errors have come in place of results or objects."""
+        """The number of errors in place of results or objects so far."""
 
     # -- results that arrive -----------------------------------------------------
 
@@ -83,7 +83,7 @@ class Waits:
             self._on_ready(value)
 
     def _on_batch(self, batch: RangeResult, wants: list[bytes]) -> None:
-        """Calls or tasks have ended together; the payload has their values one after another."""
+        """Take the results of a batch of calls or tasks, whose payload is a list of values."""
         entries = self._entries
         held: Entry | None = None
         ended = 0
@@ -92,7 +92,7 @@ class Waits:
             if entry is None or entry.result is not None:
                 continue
             if entry.count != 1:
-                # The first element of an array came alone.
+                # Only the first element of an array.
                 self._on_result(result_of(batch, position, array), wants)
                 continue
             entry.result = batch
@@ -104,7 +104,7 @@ class Waits:
             if len(deps) != 1 or entry.keeper or entry.all_waiters is not None:
                 self._complete(entry)
                 continue
-            # The call holds its actor alone: one release at the end serves all calls of the batch.
+            # The calls hold only their actor: one release at the end serves the whole batch.
             of = entries.get(deps[0][:ARRAY_BYTES])
             if of is None or (held is not None and of is not held):
                 self._complete(entry)
@@ -127,7 +127,7 @@ class Waits:
                     entry.kept = {**(entry.kept or {}), array: None}
                     self._references.hold(array)
         if entry is None:
-            return  # The array is released, and this result has come a second time.
+            return  # a duplicate: the array is released
         if result.sizes:
             self.large += 1
         if result.start >= STREAM_BASE:
@@ -164,8 +164,8 @@ class Waits:
         if entry.items is None:
             return
         if result.status != OK and entry.result is None:
-            # The task ran again and failed before it had yielded as much as before: the items
-            # of the first run stay, and the error follows them.
+            # The task ran again and failed before it had yielded as many items: the items of the
+            # first run stay, and the error follows them.
             known = entry.items.get(result.start)
             if known is not None and known.status == OK:
                 while result.start in entry.items:
@@ -206,7 +206,7 @@ class Waits:
     def watch(
         self, oids: Iterable[bytes], fetch: bool = True, waiter: Waiter | None = None
     ) -> Waiter:
-        """Return a waiter for these objects' values, and fetch those that are not here.
+        """Return a waiter for these objects' values, and request those that are not here.
 
         Without `fetch`, an own object only has to exist, on any node.
         """
@@ -235,7 +235,7 @@ class Waits:
             waiter.failed = True
 
     def first_error(self, oids: Iterable[bytes]) -> ObjectValue | None:
-        """Return the first of these objects that is known to be an error, None if none is."""
+        """Return the first known error among these objects, None if there is none."""
         for oid in oids:
             value = self.value(oid)
             if value is not None and value.status != OK:
@@ -256,7 +256,7 @@ class Waits:
         return ready
 
     def unwatch(self, oids: Iterable[bytes], waiter: Waiter) -> None:
-        """Remove a waiter that has given up."""
+        """Remove a waiter, whose wait has timed out."""
         for oid in oids:
             array, index, _ = split_object_id(oid)
             entry = self._entries.get(array)
@@ -268,14 +268,14 @@ class Waits:
                     del entry.waiters[index]
             waiting = self._waiters.get(oid)
             if waiting is not None:
-                # The node has the request: its key stays, so that the client does not ask twice.
+                # The node has the request: keep the key, so that the client does not repeat it.
                 self._waiters[oid] = [w for w in waiting if w is not waiter]
 
     def forget_waiters(self) -> None:
-        """The process has ended: drop every waiter.
+        """Drop every waiter, because the process has ended.
 
         A waiter may refer to the client, which refers to the entries. Python's garbage
-        collector does not look into entries, so it would never find that ring.
+        collector does not look into entries, so it would never find this cycle.
         """
         for entry in list(self._entries.values()):
             entry.waiters = entry.all_waiters = None
@@ -284,7 +284,7 @@ class Waits:
     def pending_entries(self, oids: Iterable[bytes]) -> list[Entry] | None:
         """Return the entries of own objects that are single values, small or not made yet.
 
-        None if any of them is something else.
+        Return None if any object is not of this kind.
         """
         entries, local = self._entries, self._local
         found = []
@@ -299,7 +299,7 @@ class Waits:
         return found if not local or local.keys().isdisjoint(oids) else None
 
     def unwatch_array(self, entry: Entry, waiter: Waiter) -> None:
-        """Remove a waiter for a whole array that has given up."""
+        """Remove a waiter for a whole array, whose wait has timed out."""
         if entry.all_waiters is not None:
             entry.all_waiters = [w for w in entry.all_waiters if w is not waiter]
 
@@ -330,7 +330,7 @@ class Waits:
         if entry is None:
             return None
         if entry.count == entry.returns == 1 and entry.items is None:
-            # The common case: nothing has to be searched.
+            # The common case: no search is necessary.
             result = entry.result
             if result is None or (result.status == OK and result.sizes and result.sizes[0] > 0):
                 return None
@@ -397,7 +397,7 @@ class Waits:
             waiting.append(waiter)
 
     def fail_elements(self, entry: Entry, result: RangeResult) -> None:
-        """New results of an array are errors: mark their waiters."""
+        """Mark the waiters for results of an array that are errors."""
         self.errors += 1
         for waiter in entry.all_waiters or ():
             waiter.failed = True
@@ -407,7 +407,7 @@ class Waits:
                     waiter.failed = True
 
     def fail_object(self, oid: bytes) -> None:
-        """The node delivers an error in place of an object: mark its waiters."""
+        """Mark the waiters for an object in whose place the node delivers an error."""
         self.errors += 1
         for waiter in self._waiters.get(oid, ()):
             waiter.failed = True
@@ -420,14 +420,14 @@ class Waits:
         return waiter
 
     def wake(self, key: bytes) -> None:
-        """An object was delivered, or a request answered."""
+        """Wake the waiters for an object or an answer that has arrived."""
         for waiter in self._waiters.pop(key, ()):
             waiter.missing -= 1
             if waiter.arrived is not None:
                 waiter.arrived.append(key)
 
     def wake_elements(self, entry: Entry, result: RangeResult, wants: list[bytes]) -> None:
-        """Results of an array have come: wake their waiters.
+        """Wake the waiters for results of an array that have arrived.
 
         Appends to `wants` the large values that these still need from the node.
         """
@@ -450,5 +450,5 @@ class Waits:
             entry.waiters = None
 
     def is_idle(self) -> bool:
-        """Whether nothing waits for the node to deliver or answer."""
+        """Whether no waiter waits for the node to deliver or answer."""
         return not self._waiters

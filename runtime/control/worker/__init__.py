@@ -8,7 +8,7 @@ runs user code; the executor decides which task or call runs next.
 State
 -----
 The queue of assignments, the running range and its next element, results that are not sent yet,
-calls that were cancelled while they ran.
+running calls that were cancelled.
 
 Messages
 --------
@@ -24,7 +24,7 @@ Promises
 --------
 * An element is either reported or given back, never both, and runs at most once per assignment.
 * A plain actor runs its calls one at a time, in the order in which its node sent them.
-* The worker holds results back for some ``linger_s`` (`core.config`) at most, so that several leave
+* The worker buffers results for some ``linger_s`` (`core.config`) at most, so that several leave
   in one message; when its queue is empty it sends them at once.
 
 Modules

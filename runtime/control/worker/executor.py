@@ -12,13 +12,12 @@ the running element might wait for one of them. A driver on the same node may ca
 the node: see `direct_answers`.
 
 The worker of an **actor** gives nothing back, since no other worker can run its calls. A
-`concurrent`
-actor runs several calls at a time, and reports each when it has ended. When a running call is
-cancelled::
+`concurrent` actor runs several calls at a time, and reports each when it has ended. The
+cancellation of a running call::
 
-    plain, or in a thread   it goes on and can ask (`is_canceled`); its value is dropped
-    a generator of these    it ends where it would yield its next item
-    a coroutine             it is cancelled where it waits (`on_cancel_call`)
+    plain, or in a thread   the call continues and can ask (`is_canceled`); its value is dropped
+    a generator of these    the call ends where it would yield its next item
+    a coroutine             the call is cancelled where it waits (`on_cancel_call`)
 
 Each of these calls took effect: it is counted and logged. Its result has the number of items after
 which it was cancelled, and a replay is cancelled after as many.
@@ -62,7 +61,7 @@ from raytwin.runtime.control.messages.errors import ActorDeath
 from raytwin.runtime.control.worker.direct_answers import DirectAnswers
 
 OVERDUE_LINGERS = 5
-"""Results wait so many ``linger_s`` at most, if the world is late to run the timer."""
+"""Results wait so many ``linger_s`` at most, even if the world runs the timer late."""
 
 
 class Executor:
@@ -85,30 +84,30 @@ class Executor:
         self.concurrent = False
         """Whether several calls may run at a time."""
         self.restore: RestoreActor | None = None
-        """The state that the actor takes before its next call."""
+        """The checkpoint that the actor restores before its next call."""
         self.suspended = False
-        """Whether the running element waits, or goes on without an answer of the node yet."""
+        """Whether the running element waits, or has continued before the node's `Resume`."""
         self.resumes = 0
-        """How often the node has answered with `Resume`."""
+        """The number of `Resume` messages from the node."""
         self.alerts: list[str] = []
-        """Not empty: the running range should look up between elements."""
+        """Not empty: the runner must call the executor before the next element."""
         self.values: list[Any] = []
         """The values of the running range that are not reported yet."""
         self.running: TaskSpec | None = None
         self.base = 0
         """The element that ``values[0]`` belongs to."""
         self.limit = 0
-        """The element at which the running range ends; shrinks, never grows."""
+        """The element at which the running range ends; it may only shrink."""
         self.before_results: Callable[[], None] = lambda: None
-        """Sends the puts and submissions of the tasks, to which their results may refer."""
+        """Sends the puts and submissions of tasks whose results may refer to them."""
         self.report_early: Callable[[], None] = _nothing
         """Reports the values of the running range so far."""
         self.cancelled = -1
-        """The element of the running range that is to be interrupted, -1 for none."""
+        """The element of the running range to interrupt, -1 for none."""
         self.interrupt = False
-        """Whether the world is still to interrupt it; the world resets this."""
+        """Whether the world must still interrupt it; the world resets this."""
         self._requests: set[tuple[int, str]] = set()
-        """(element, request) of interruptions of the running range."""
+        """(element, request) of each interruption of the running range."""
         self._requests_of = b""
         self.on_cancel: Callable[[CancelTask], None] | None = None
         """Called when the running element is cancelled."""
@@ -122,7 +121,7 @@ class Executor:
         self._concurrent: set[bytes] = set()
         """Calls that run concurrently."""
         self.pack: Callable[[list[Any]], bytes] = _never_packed
-        """Serializes the list of values of calls that have ended one after another."""
+        """Serializes the list of values of consecutive calls."""
         self._batch_arrays: list[bytes] = []
         """Calls that ended with plain values, after all other results."""
         self._batch_values: list[Any] = []
@@ -139,7 +138,7 @@ class Executor:
         self.direct = DirectAnswers(ctx, self.node, config)
 
     def start(self, pid: int) -> None:
-        """The worker can take tasks."""
+        """Report that the worker can run tasks."""
         self.ctx.send(self.node, WorkerReady(pid))
 
     def handle(self, source: str, message: Any) -> None:
@@ -153,11 +152,11 @@ class Executor:
                 elif self.actor and assignment.spec.array == self.direct.call:
                     ended = self.direct.published()
                     if ended is not None:
-                        self._owe(*ended)
+                        self._add_result(*ended)
                 else:
                     self.queue.append(assignment)
             if self.suspended:
-                # Sent before the node knew: the running element may wait for these.
+                # The node sent these before it knew that the running element waits, maybe for them.
                 self._give_back()
         elif isinstance(message, DirectCall):
             if not self.leaving:
@@ -214,7 +213,7 @@ class Executor:
         return self.base + len(self.values)
 
     def report(self, result: RangeResult, timing: Timing) -> None:
-        """Elements from `base` on are done; more of the range may follow."""
+        """Report elements from `base` on; more of the range may follow."""
         self.base = result.start + result.count
         # Elements that ran and are not reported yet still count as started.
         del self.values[: result.count]
@@ -227,20 +226,20 @@ class Executor:
     def report_call(self, result: RangeResult, timing: Timing) -> None:
         """A call of a concurrent actor is done."""
         self._end_call(result)
-        self._owe(result, timing)
+        self._add_result(result, timing)
 
     def _end_call(self, result: RangeResult) -> None:
         self._concurrent.discard(result.array)
         items = self._yielded.pop(result.array, 0)
         cancelled = -1 if self.cancelled_calls.pop(result.array, None) is None else items
         if result.status != OK:
-            # If the call was cancelled after it had ended, its value is a value as any other.
+            # If the call was cancelled after its end, its value is a regular value.
             result.cancelled = cancelled
 
     def report_plain(
         self, spec: TaskSpec, value: Any, nbytes: int, started_s: float, now_s: float
     ) -> None:
-        """A call has ended with a value that cannot change: it is serialized with others.
+        """Report a call whose value cannot change, so that it is serialized with others later.
 
         Its serialized form has about `nbytes` bytes.
         """
@@ -248,7 +247,7 @@ class Executor:
         self.running = None
         self.end_interrupt()
         if self.cancelled_calls:
-            # If cancelled, it was done by then, and its value on its way here.
+            # A cancellation came after the end of the call, whose value was on its way here.
             self.cancelled_calls.pop(spec.array, None)
         if self.actor and spec.array == self.direct.call:
             result = batch_of_results([spec.array], self.pack([value]), int(self.node[5:]))
@@ -281,7 +280,7 @@ class Executor:
     def _end(self, result: RangeResult, timing: Timing) -> None:
         """An element has ended: report it to the node, or answer a direct call."""
         if result.array != self.direct.call or not self.actor:
-            self._owe(result, timing)
+            self._add_result(result, timing)
             return
         self.before_results()
         self.direct.answer(result, timing)
@@ -303,7 +302,7 @@ class Executor:
                 self._batch_timings = []
             self._batch_arrays, self._batch_values = [], []
 
-    def _owe(self, result: RangeResult, timing: Timing) -> None:
+    def _add_result(self, result: RangeResult, timing: Timing) -> None:
         self._end_batch()
         self._results.append(result)
         self._timings.append(timing)
@@ -313,8 +312,7 @@ class Executor:
             self._flush_soon()
 
     def _is_overdue(self, now_s: float) -> bool:
-        """Whether results are overdue: the world may not run the timer before the queue is
-        empty."""
+        """Whether results are overdue: the world may run the timer only after the whole queue."""
         return now_s - self._flushed_s >= OVERDUE_LINGERS * self.config.linger_s
 
     def _flush_soon(self) -> None:
@@ -324,7 +322,7 @@ class Executor:
             self._timer = self.ctx.after(self.config.linger_s, self._on_timer)
 
     def items(self, results: list[RangeResult]) -> None:
-        """The running task has yielded; see `ids`."""
+        """Send items that the running task has yielded; see `ids`."""
         if self.actor:
             for result in results:
                 self._yielded[result.array] = result.start - STREAM_BASE + 1
@@ -401,7 +399,7 @@ class Executor:
     # -- reporting -------------------------------------------------------------
 
     def flush(self) -> None:
-        """Send all results that are held back."""
+        """Send all buffered results."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -415,12 +413,12 @@ class Executor:
         self._flushed_s = self.ctx.now()
 
     def save(self, upto: int, state: bytes) -> None:
-        """The actor's state after its first `upto` calls, all of them reported."""
+        """Send a checkpoint: the actor's state after its first `upto` calls, all reported."""
         self.flush()
         self.ctx.send(self.node, SaveActor(b"", 0, upto, state))
 
     def leave(self, why: ActorDeath) -> None:
-        """The actor ends itself: running calls go on, and no further call begins."""
+        """End the actor at its own request: running calls continue, and no further call begins."""
         self.exiting = True
         if not self.leaving:
             self.leaving = why
@@ -442,7 +440,8 @@ class Executor:
     # -- giving back -----------------------------------------------------------
 
     def block(self) -> None:
-        """The running element begins to wait: give back its CPU, and all unstarted elements."""
+        """Give back the CPU of the running element, which begins to wait, and all unstarted
+        elements."""
         self.suspended = True
         self.report_early()
         self.flush()
@@ -450,7 +449,7 @@ class Executor:
         self.ctx.send(self.node, Blocked())
 
     def unblock(self) -> None:
-        """The running element need not wait any more; it may go on once `suspended` is false."""
+        """Take the CPU back for the running element, which continues once `suspended` is false."""
         self.ctx.send(self.node, Unblocked())
 
     def _give_back(self, answers: int = 0) -> None:
@@ -459,8 +458,8 @@ class Executor:
         ranges = [(a.spec.array, a.spec.start, a.spec.count) for a in self.queue]
         self.queue.clear()
         if self.running is not None:
-            # Raise the alert before looking: the element that runs when the
-            # runner next looks up is then the one counted here, or it is done.
+            # Raise the alert first: when the runner next checks it, the running element is
+            # still the one counted here, or that one is done.
             self.alerts.append("limit")
             unstarted = self.current() + 1
             if unstarted < self.limit:
@@ -476,4 +475,4 @@ def _nothing() -> None:
 
 
 def _never_packed(values: list[Any]) -> bytes:
-    raise AssertionError("nobody has said how values are serialized")
+    raise AssertionError("`pack` is not set")

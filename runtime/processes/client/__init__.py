@@ -1,21 +1,21 @@
 """Drivers and workers: the real world under a session, its threads and its interrupts.
 
 A driver or worker runs the user's code and a `Client` of `runtime.control` (a worker also an
-`Executor`) in one process. `local_world` lets both share it: one lock serializes the
+`Executor`) in one process. `local_world` lets both share the process: one lock serializes the
 turns of the client, and the thread that waits polls the socket itself, so a round trip costs no
 thread switch.
 
-State: the polling thread and the waiting ones; references dropped and not counted yet; the
-connection with the node.
+State: the polling thread and the waiting ones; dropped references that the client has not counted
+yet; the connection with the node.
 
 In and out: the frames between this process and its node, of which `Client` and `Executor` are the
 two ends.
 
 Promises:
 
-- While a thread waits, some thread polls: an answer that has arrived is never left unread.
-- A task is interrupted only in user code, never in the middle of the runtime's own.
-- A forked child of a driver abandons the session: the cluster stays its parent's.
+- While a thread waits, some thread polls: no answer that has arrived stays unread.
+- An interrupt reaches a task only in user code, never within the runtime's own.
+- A forked child of a driver abandons the session, which stays its parent's.
 
 Modules, the lower first:
 

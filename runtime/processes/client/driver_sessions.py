@@ -19,7 +19,7 @@ from raytwin.runtime.store.arena import Arena
 
 
 class DriverSession(Session):
-    """A driver's session; with `end`, shutting it down ends the cluster."""
+    """A driver's session; its shutdown calls `end`, which ends the cluster."""
 
     def __init__(
         self, world: LocalWorld, cluster_address: str, end: Callable[[], None] | None = None
@@ -29,9 +29,9 @@ class DriverSession(Session):
         _drivers.add(self)
 
     def abandon(self) -> None:
-        """Give the session up in a forked child: the cluster stays its parent's.
+        """Give up the session in a forked child, because the cluster is its parent's.
 
-        Closes no descriptor, because the child shares the parent's epoll set.
+        This closes no descriptor, because the child shares the parent's epoll set.
         """
         self.references.closed = True
         if connected() is self:

@@ -1,11 +1,11 @@
 """Interrupting the running task of a worker process: KeyboardInterrupt, by SIGINT.
 
 Only a signal ends a `time.sleep` or a read at once. Its handler runs in the main
-thread, which runs the tasks, between any two bytecodes. It raises only where that does no
-harm: in user code, or in code that user code has called, and never within the runtime's own
-code; methods of an error that the runtime calls to report it count as the runtime's. A signal
-at another moment has no effect, so `LocalWorld` repeats it until `Executor.interrupt` is
-reset. A task that waits in `get` needs no signal: see `Session.interrupt_here`.
+thread, which runs the tasks, between any two bytecodes. The handler raises only where that
+does no harm: in user code, or in code that user code has called, and never within the
+runtime's own code, nor in an error's methods that the runtime calls to report it. A signal at
+another moment has no effect, so `LocalWorld` repeats it until the handler has reset
+`Executor.interrupt`. A task that waits in `get` needs no signal: see `Session.interrupt_here`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _executor: Executor | None = None
 
 
 def catch() -> None:
-    """Handle SIGINT, in this process and in all that it forks: without effect where no task
-    runs. The zygote calls this once for all workers."""
+    """Handle SIGINT in this process and in its children; no effect in those that run no task.
+    The zygote calls this once for all workers."""
     signal.signal(signal.SIGINT, _on_signal)
 
 
@@ -56,7 +56,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def install(client: Client, executor: Executor) -> None:
-    """Make cancellations reach the running task; called by the main thread."""
+    """Forward cancellations to the running task; the main thread calls this."""
     global _executor
 
     def on_cancel(message: CancelTask) -> None:
@@ -76,7 +76,7 @@ def _in_user_code(frame: FrameType | None) -> bool:
     while frame is not None:
         path = frame.f_code.co_filename
         if path in _EXECUTION:
-            # In these files themselves no task runs, nor in what is called to report one.
+            # These files themselves, and the reporter, are not the task's own code.
             return frame is not top and not isinstance(frame.f_locals.get("self"), Reporter)
         inside = path.startswith(_RUNTIME) and path not in _LIBRARY
         if inside and frame.f_code not in _HARMLESS:

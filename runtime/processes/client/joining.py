@@ -1,4 +1,4 @@
-"""Becoming a further driver of a cluster that is running: ``init(address=...)``.
+"""Joins a running cluster as a further driver: ``init(address=...)``.
 
 `driver_admission` is the node's side. A driver that has joined has a socket to node 0 and that
 node's arena, like the first driver; but the cluster does not end with it.
@@ -34,11 +34,11 @@ def join(address: str) -> DriverSession:
 
     Raises ConnectionError if there is none, ValueError for a malformed address.
     """
-    return _enter(*_find(address))
+    return _join_over(*_find(address))
 
 
 def check(address: str) -> None:
-    """Raise the errors of `join` if there is no cluster at an address; do not join it."""
+    """Check that there is a cluster at an address, without joining it; raises as `join`."""
     sock, _ = _find(address)
     sock.close()
 
@@ -52,9 +52,9 @@ def _find(address: str) -> tuple[socket.socket, ClusterFile]:
         entries = [entry for entry in entries if entry[1].address == address]
     for path, cluster in entries:
         try:
-            sock = _knock(cluster)
+            sock = _connect(cluster)
         except (ConnectionRefusedError, FileNotFoundError):
-            # Nobody listens: the cluster was killed before it could remove its file.
+            # No process listens: the cluster was killed before it could remove its file.
             path.unlink(missing_ok=True)
             continue
         return sock, cluster
@@ -65,7 +65,7 @@ def _find(address: str) -> tuple[socket.socket, ClusterFile]:
     )
 
 
-def _knock(cluster: ClusterFile) -> socket.socket:
+def _connect(cluster: ClusterFile) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.settimeout(ANSWER_TIMEOUT_S)
     try:
@@ -76,9 +76,9 @@ def _knock(cluster: ClusterFile) -> socket.socket:
     return sock
 
 
-def _enter(sock: socket.socket, cluster: ClusterFile) -> DriverSession:
+def _join_over(sock: socket.socket, cluster: ClusterFile) -> DriverSession:
     try:
-        welcome, arena_fd = _shake_hands(sock, bytes.fromhex(cluster.token))
+        welcome, arena_fd = _handshake(sock, bytes.fromhex(cluster.token))
     except (OSError, auth.AuthError) as error:
         sock.close()
         raise ConnectionError(f"cannot join {cluster.address}: {error}") from error
@@ -96,7 +96,7 @@ def _enter(sock: socket.socket, cluster: ClusterFile) -> DriverSession:
     return session
 
 
-def _shake_hands(sock: socket.socket, token: bytes) -> tuple[Welcome, int]:
+def _handshake(sock: socket.socket, token: bytes) -> tuple[Welcome, int]:
     challenge = _receive(sock, auth.CHALLENGE_BYTES)
     answer = auth.answer(token, challenge, auth.DATA)
     sock.sendall(answer)
@@ -119,7 +119,7 @@ def _receive(sock: socket.socket, nbytes: int) -> bytes:
 
 
 def connect(address: str, **options: Any) -> DriverSession:
-    """Join a cluster; raises ValueError for options, which only a new cluster could take."""
+    """Join a cluster; raises ValueError for options, which only a new cluster can have."""
     if options:
         raise ValueError(
             f"the cluster at {address!r} is there already: {', '.join(sorted(options))} cannot be"

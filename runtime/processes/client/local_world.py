@@ -3,19 +3,18 @@
 One lock serializes turns of the client (and, in a worker, of the executor).
 A thread that waits runs the event loop itself: in `block` it polls the socket and
 handles the frames, so a round trip costs no thread switch. While no thread waits,
-a background thread polls, so that buffered messages leave and requests are answered
-during long computations. It steps aside while a thread waits, and until no wait has
-begun for `ASIDE_S`, because the next wait is likely near.
+a background thread polls, so that buffered messages leave and the client answers requests
+during long computations. It pauses while a thread waits, and until no wait has begun for
+`ASIDE_S`, because the program is then likely to wait again soon.
 
 At any moment at most one thread is the *poller*. The poller, the waiting threads and
 the poller's deadline change under the lock only:
 
 * a thread that finds another one polling sleeps. The poller, after handling frames, checks
-  `ready` for every sleeping thread and wakes those for which it holds: a thread switch
-  costs a hundred times as much as a check;
-* a poller that leaves the loop wakes a sleeping thread, which polls, or leaves and
-  wakes the next. So while a thread waits that is not in a signal's handler, the loop
-  has a poller;
+  the condition `ready` of every sleeping thread and wakes those whose condition holds: a
+  thread switch costs a hundred times as much as a check;
+* a poller that leaves the loop wakes a sleeping thread, which polls, or leaves and wakes
+  the next. So the loop has a poller while any thread waits outside of a signal's handler;
 * a turn that sets a timer earlier than the poller's deadline wakes the poller.
 """
 
@@ -50,9 +49,9 @@ if TYPE_CHECKING:
 ASIDE_S = 0.005
 DUE_S = 0.005
 """How long a running range may go without a report."""
-LOOK_S = 0.02
-"""Interval at which a worker's background thread checks whether the running range needs a report;
-and how long a driver's waits for the next API call before it counts dropped references."""
+CHECK_S = 0.02
+"""The interval at which a worker's background thread checks the running range for a due report.
+A driver's background thread counts dropped references after so long without an API call."""
 _NEVER_S = float("inf")
 
 
@@ -94,7 +93,7 @@ class LocalWorld:
         self._waits = 0
         """How many waits have begun so far."""
         self._background_waits = False
-        """Whether the background thread waits on `_nobody_waits`."""
+        """Whether the background thread sleeps until no thread waits."""
         self._poller = 0
         """The poller's thread number; 0 for none."""
         self._polls_until_s = float("inf")
@@ -142,7 +141,7 @@ class LocalWorld:
             self._lock.release()
 
     def _wake_for_timer(self) -> None:
-        """Wake the poller, if this turn has set a timer before its deadline."""
+        """Wake the poller if this turn has set a timer that is due before the poller's deadline."""
         due_s = self.process.reactor.next_due_s()
         if due_s is not None and due_s < self._polls_until_s:
             self._polls_until_s = due_s
@@ -180,7 +179,7 @@ class LocalWorld:
 
     def _wait(self, ready: Callable[[], bool], deadline_s: float) -> bool:
         me = threading.get_ident()
-        looked = False
+        checked = False
         while True:
             polling = False
             try:
@@ -192,9 +191,9 @@ class LocalWorld:
                     left_s = deadline_s
                     if deadline_s != _NEVER_S:
                         left_s -= time.monotonic()
-                        if left_s <= 0 and looked:
+                        if left_s <= 0 and checked:
                             return False
-                    looked = True
+                    checked = True
                     # A signal handler that waits may interrupt its thread's own poll.
                     before = self._poller
                     if before not in (0, me):
@@ -202,13 +201,13 @@ class LocalWorld:
                         continue
                     polling = True
                     beside = me != self._task_thread
-                    until_s = min(deadline_s, self._look_s()) if beside else deadline_s
+                    until_s = min(deadline_s, self._next_check_s()) if beside else deadline_s
                     timeout_s = self._begin_poll(me, until_s)
                 events = self.process.reactor.wait(timeout_s)
                 with self._lock:
                     self._handle(events)
                     if beside:
-                        self._look_after_task()
+                        self._check_task()
             finally:
                 if polling:
                     with self._lock:
@@ -238,12 +237,12 @@ class LocalWorld:
                 sleeper.woken.notify()
 
     def _wake_successor(self) -> None:
-        """Have another thread poll, if one waits and none does."""
+        """Wake a sleeping thread to poll, if no thread polls."""
         if self._poller:
             return
         for sleeper in self._sleeping:
             sleeper.woken.notify()
-            # A signal's handler may keep the main thread from waking: wake another one too.
+            # A signal's handler may keep the main thread asleep: wake another thread too.
             if sleeper.thread is not threading.main_thread():
                 return
 
@@ -272,9 +271,9 @@ class LocalWorld:
                     return
                 free = not self._waiting and not self._poller
                 if free:
-                    timeout_s = self._begin_poll(me, self._look_s())
+                    timeout_s = self._begin_poll(me, self._next_check_s())
                     if self._drops_left():
-                        # Checked after it became the poller: later drops wake it up.
+                        # Checked as the poller, because later drops wake the poller.
                         timeout_s = self._begin_poll(me, self._tidy_s)
             if not free:
                 self._step_aside()
@@ -287,32 +286,33 @@ class LocalWorld:
                     self._wake_successor()
                 else:
                     self._handle(events)
-                    self._look_after_task()
+                    self._check_task()
                     if self.tidy is not None and time.monotonic() >= self._tidy_s:
                         with self:
                             self.tidy()
 
-    def _look_after_task(self) -> None:
-        """Report and interrupt for the thread that runs tasks, while it runs user code."""
+    def _check_task(self) -> None:
+        """Report the results of the thread that runs tasks, and interrupt it if it has to be."""
         executor = self.executor
         if executor is None:
             return
         with self:
             executor.report_early()
         if executor.interrupt:
-            # Repeated until the signal arrives at a moment at which its handler may raise.
+            # Repeated until the signal arrives while its handler may raise.
             signal.pthread_kill(self._task_thread, signal.SIGINT)
 
-    def _look_s(self) -> float:
-        """Return the deadline of a poller that runs no tasks: the next check of the range."""
+    def _next_check_s(self) -> float:
+        """Return the time of the next check of the running range, for a poller that runs no
+        tasks."""
         executor = self.executor
         if executor is None or executor.actor:
-            # Actors' calls are neither reported early nor interrupted, and the end of a call
-            # wakes a thread that waits for room.
+            # The worker neither reports actors' calls early nor interrupts them, and the end of a
+            # call wakes a thread that waits for room.
             return float("inf")
         if not (executor.interrupt or executor.queue or executor.limit - executor.base > 1):
             return float("inf")
-        return time.monotonic() + LOOK_S
+        return time.monotonic() + CHECK_S
 
     def _drops_left(self) -> bool:
         """Set the time to count dropped references, if any; return whether there are any."""
@@ -320,7 +320,7 @@ class LocalWorld:
             self._tidy_s = float("inf")
             return False
         if self._tidy_s == float("inf"):
-            self._tidy_s = time.monotonic() + LOOK_S
+            self._tidy_s = time.monotonic() + CHECK_S
         return True
 
     def on_drop(self) -> None:
@@ -334,7 +334,7 @@ class LocalWorld:
             waits = self._waits
             time.sleep(ASIDE_S)
             with self._lock:
-                # A program that gets one value after another waits again by now: polling
+                # A program that gets one value after another waits again already: polling
                 # between its waits would cost a thread switch each time.
                 if self._closed or self._waits == waits:
                     if self._waiting and not self._closed:
@@ -443,7 +443,7 @@ class LocalWorld:
 
     def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
         def in_this_process() -> None:
-            # A forked child inherits the value, but the pin is its parent's.
+            # A forked child inherits the value, but only its parent has the pin.
             if os.getpid() == self._pid:
                 released()
 

@@ -1,10 +1,10 @@
 """Modules that the zygote loads for workers, besides those of the runtime.
 
-numpy takes 0.1 s and 15 MB to load, and processes that are forked afterwards share that. A
-program without arrays needs none of it. So the zygote loads these modules at once if
-the driver had numpy when it started the cluster; otherwise before the first fork after a
-worker has loaded them. Workers report that in a page that all of them share with the zygote:
-one byte per module, which a worker sets before it sends the results of the task.
+numpy takes 0.1 s and 15 MB to load, which processes forked afterwards share. A program
+without arrays does not need it. So the zygote loads these modules at once if the driver had
+numpy when it started the cluster; otherwise before the first fork after a worker has loaded
+them. Workers report that in a page that all of them share with the zygote: one byte per
+module, which a worker sets before it sends the results of the task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _noted = shared(len(MODULES))
 
 
 def of_driver() -> list[str]:
-    """Return the modules for workers, given those that the calling process has loaded."""
+    """Return the modules that the zygote should load at once for the calling driver."""
     return list(MODULES) if "numpy" in sys.modules else []
 
 

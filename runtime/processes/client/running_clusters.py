@@ -3,8 +3,8 @@
 The driver that starts a cluster writes a file with its address and token, and removes it
 at the end; if the driver is killed, the zygote removes it. Only the user can read the file
 (0600 in a directory of 0700), and the token is in no command line and no environment. If
-driver and zygote are killed at once the file remains; the next driver that finds nobody
-listening there removes it.
+driver and zygote are killed at once the file remains, until the next driver finds that no
+process listens at its address.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ClusterFile(msgspec.Struct):
 
 
 def directory() -> Path:
-    """Return the directory of the files; make it if need be.
+    """Return the directory of the files; make it if there is none.
 
-    Raises PermissionError if others could write there.
+    Raises PermissionError if other users could enter it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.access(runtime, os.W_OK | os.X_OK):
@@ -44,8 +44,8 @@ def directory() -> Path:
         path = Path(tempfile.gettempdir()) / f"raytwin-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if not mine or stat.S_IMODE(found.st_mode) & 0o077:
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not is_own or stat.S_IMODE(found.st_mode) & 0o077:
         raise PermissionError(f"{path} is to be a directory that only its user may enter")
     return path
 

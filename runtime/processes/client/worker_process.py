@@ -41,7 +41,7 @@ _FOR_EXECUTOR = (
 )  # fmt: skip
 
 
-class _Both:
+class _ClientAndExecutor:
     """The component at a worker's address: passes each message to the client or the executor."""
 
     def __init__(self, client: Client, executor: Executor) -> None:
@@ -59,16 +59,15 @@ class _Both:
         self._executor.end_turn()
 
 
-def _leave(reason: str) -> None:
-    # The node has ended, or has closed the connection: no message can be sent, and user
-    # code may block an orderly exit.
+def _exit(reason: str) -> None:
+    # The node has ended, or has closed the connection: the worker can send nothing, and user
+    # code may block a regular exit.
     os._exit(0)
 
 
 class Worker:
-    """A worker, without the threads, signals and streams of its process.
-
-    So the zygote can make one and run tasks on it: see `rehearsal`. It owns its descriptors.
+    """A worker without the threads, signals and streams of its process, as the zygote needs it
+    for a `rehearsal`. It owns its descriptors.
     """
 
     def __init__(
@@ -83,9 +82,9 @@ class Worker:
         ctx = process.context(settings.address)
         self.client = Client(ctx, settings.address, settings.node, settings.config)
         self.executor = executor = Executor(ctx, settings.node, settings.config)
-        process.add(settings.address, _Both(self.client, executor))
+        process.add(settings.address, _ClientAndExecutor(self.client, executor))
         arena = Arena.attach(arena_fd)
-        self.world = world = LocalWorld(process, self.client, executor, arena, _leave)
+        self.world = world = LocalWorld(process, self.client, executor, arena, _exit)
         self._to_node = process.routes[self.client.node] = Connection(
             process.reactor, sock, self._on_node_frame, world.on_close, peer=self.client.node
         )
@@ -119,13 +118,13 @@ class Worker:
         preload.note()
         self.client.buffer.flush_held()
 
-    def say_ready(self) -> None:
+    def report_ready(self) -> None:
         """Report to the node that this worker is ready for tasks."""
         with self.world:
             self.executor.start(os.getpid())
 
     def run(self) -> None:
-        """Run ranges until the executor may leave."""
+        """Run ranges until the worker may exit."""
         executor, runner = self.executor, self.runner
         while not runner.may_leave():
             with self.world:
@@ -141,7 +140,7 @@ class Worker:
         self.world.block(lambda: not self._to_node.has_unsent, None)
 
     def before_waiting(self) -> None:
-        """Send all messages that were held back for batching, before the worker waits."""
+        """Send all buffered messages, before the worker waits."""
         with self.world:
             self.session.references.collect()
             self.client.buffer.flush_held()
@@ -153,7 +152,7 @@ def main(payload: bytes, fds: list[int]) -> None:
     set_up_logging(settings.address)
     if os.environ.get(modules.AS_RAY):
         modules.install("ray")
-    # Forked processes start with equal generators; `random` seeds its own again.
+    # Forked processes start with equal generators; Python itself seeds that of `random` again.
     if "numpy.random" in sys.modules:  # else numpy seeds it on import
         import numpy as np
 
@@ -163,5 +162,5 @@ def main(payload: bytes, fds: list[int]) -> None:
     set_current(worker.session)
     interrupts.install(worker.client, worker.executor)
     worker.world.start()
-    worker.say_ready()
+    worker.report_ready()
     worker.run()

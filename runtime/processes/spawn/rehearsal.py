@@ -58,7 +58,7 @@ def _once(script: list[bytes]) -> bytes:
     worker = Worker(WorkerSettings(_WORKER, 0, Config()), theirs, os.dup(arena.fd))
     world, executor = worker.world, worker.executor
     try:
-        worker.say_ready()
+        worker.report_ready()
         for frame in script:
             worker.before_waiting()
             ours.sendall(frame)
