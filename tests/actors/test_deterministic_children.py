@@ -123,7 +123,7 @@ def made_with_a_reference(name: str) -> Any:
 
 
 @pytest.mark.parametrize("make", [made_of_a_local_class, made_with_a_reference])
-def test_a_named_actor_is_the_one_that_the_first_run_has_made(
+def test_a_second_run_gets_the_named_actor_of_the_first(
     tmp_path: Path, make: Callable[[str], Any]
 ) -> None:
     mark = tmp_path / "began"

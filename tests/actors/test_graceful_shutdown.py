@@ -174,7 +174,7 @@ def test_objects_in_a_reference_cycle_are_deleted(local: Start, notes: Path) -> 
     until(notes, ALL)
 
 
-def test_calls_that_nobody_waits_for_are_made(start: Start, notes: Path) -> None:
+def test_calls_without_a_waiter_run_before_the_end(start: Start, notes: Path) -> None:
     start()
     actor = Plain.remote(notes)
     for n in range(3):

@@ -174,7 +174,7 @@ def ends_twice(path: str) -> int:
     return tries
 
 
-def test_a_task_whose_worker_ended_is_tried_again(cluster: Any, tmp_path: Path) -> None:
+def test_a_task_whose_worker_ended_is_retried(cluster: Any, tmp_path: Path) -> None:
     assert ray.get(ends_twice.remote(str(tmp_path / "tries")), timeout=WAIT_S) == 3
 
 
@@ -200,14 +200,14 @@ def test_the_exit_code_is_that_of_a_process(cluster: Any, code: Any, status: int
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-def test_a_coroutine_that_nobody_awaits_may_end_the_process(
+def test_an_unawaited_coroutine_may_end_the_process(
     cluster: Any, error: type[BaseException]
 ) -> None:
     with pytest.raises(ActorDiedError, match=error.__name__):
         ray.get(Coroutines.remote().leave_behind.remote(error), timeout=WAIT_S)
 
 
-def test_such_an_end_is_a_crash_and_the_actor_may_start_again(cluster: Any) -> None:
+def test_system_exit_is_a_crash_and_the_actor_may_restart(cluster: Any) -> None:
     actor = Threads.options(max_restarts=1, max_task_retries=0).remote()
     with pytest.raises(ActorUnavailableError):
         ray.get(actor.end.remote(SystemExit), timeout=WAIT_S)

@@ -161,7 +161,7 @@ def test_a_stream_ends_with_its_actor(start: Start) -> None:
             ray.get(ref)
 
 
-def test_a_lost_item_of_a_call_that_is_not_repeated_says_why(start: Start) -> None:
+def test_a_lost_item_of_a_call_without_a_replay_names_the_cause(start: Start) -> None:
     session = start(nodes=3)
     options = {"max_restarts": 1, "max_task_retries": 0, "scheduling_strategy": on(1, soft=True)}
     actor: Any = Plain.options(**options).remote()

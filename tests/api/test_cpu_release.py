@@ -140,7 +140,7 @@ def keeps_computing() -> None:
 
 
 @pytest.mark.parametrize("wait", [lambda ref: beside(ray.get, ref), lambda ref: ref.future()])
-def test_a_task_is_interrupted_while_a_thread_beside_it_waits(
+def test_a_task_is_interrupted_while_another_thread_waits(
     threads: None, wait: Any, tmp_path: Path
 ) -> None:
     @ray.remote

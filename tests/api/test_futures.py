@@ -156,7 +156,7 @@ def test_a_thread_that_outlives_its_task(backend: str) -> None:
         ray.sleep(0.02)
 
 
-def test_a_future_that_nobody_waits_for() -> None:
+def test_a_future_without_a_waiter() -> None:
     long = later.remote(0, 1.0)
     assert ray.get([leaves.remote([long]) for _ in range(6)], timeout=LIMIT_S) == ["left"] * 6
     assert ray.get([later.remote(i, 0.0) for i in range(20)], timeout=LIMIT_S) == list(range(20))

@@ -77,7 +77,7 @@ def test_objects_referenced_only_by_a_lost_item_are_reconstructed(session: Any) 
     assert ray.get(made, timeout=LIMIT_S)[0] == 1
 
 
-def test_a_stream_without_retries_says_so(session: Any) -> None:
+def test_a_lost_stream_without_retries_raises(session: Any) -> None:
     refs = list(stream_on(1, 2, max_retries=0))
     lose(session, refs)
     with pytest.raises(ObjectLostError, match="has no retries left"):

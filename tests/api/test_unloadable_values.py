@@ -126,7 +126,7 @@ def test_a_value_that_shares_objects_with_an_unloadable_one_is_loaded() -> None:
     assert ray.get(ray.get(use.remote(shared))[0]) == [7]
 
 
-def test_a_large_value_beside_a_bad_one_is_there() -> None:
+def test_a_large_value_next_to_an_unloadable_one_is_loaded() -> None:
     large, bad = large_and_bad.remote()
     assert outcomes([bad]) == [ValueError]
     assert len(ray.get(large)) == 300_000

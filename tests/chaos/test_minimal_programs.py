@@ -95,7 +95,7 @@ def test_a_fetch_from_a_hanging_node_ends_when_the_node_is_declared_dead(sim: An
 
 
 @pytest.mark.parametrize("backend", ["sim", "local"])
-def test_of_several_inputs_that_failed_the_first_is_the_error(backend: str) -> None:
+def test_the_first_of_several_failed_inputs_is_the_error(backend: str) -> None:
     """Whichever came last was it: the same program gave one error or the other."""
 
     @ray.remote

@@ -160,7 +160,7 @@ def exit_is_a_crash(patch: pytest.MonkeyPatch) -> None:
 
 
 RARE_MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
-    "what calls have yielded is forgotten": (
+    "yielded items of calls are forgotten": (
         "streams actors callers", mutant_without(ReplyCache, "add_item"),
         ("value ", "RaySystemError", "has not ended"),
     ),
@@ -168,10 +168,10 @@ RARE_MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None], tuple[s
         "groups", mutant_without(Bundles, "on_return"), ("bundles:", "has not ended"),
     ),
     "strategies are not kept": ("groups", placed_anywhere, ("value ",)),
-    "what is removed is not known at once": (
+    "a group's removal is not applied at once": (
         "groups", mutant_without(Bundles, "on_remove"), ("and not 1",),
     ),
-    "what waits in a removed group is left there": (
+    "queued tasks of a removed group are left there": (
         "groups",
         mutant_without(Bundles, "_end_waiting"),
         ("bundles:", "resources:", "RaySystemError", "has not ended", "not there"),
@@ -179,9 +179,11 @@ RARE_MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None], tuple[s
     "calls run one at a time": (
         "concurrent", one_at_a_time, ("RaySystemError", "has not ended", "value "),
     ),
-    "more calls run than may": ("concurrent", all_at_once, ("beside", "has not ended")),
+    "more calls run than max_concurrency allows": (
+        "concurrent", all_at_once, ("beside", "has not ended"),
+    ),
     "an actor is killed for good": ("ends", killed_for_good, ("was killed by kill()",)),
-    "an actor that leaves comes back": (
+    "an actor that exits restarts": (
         "ends", exit_is_a_crash, ("value ", "RaySystemError", "has not ended"),
     ),
 }  # fmt: skip
@@ -218,11 +220,11 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
     "retries are forgotten": (retries_lost, ("value ",)),
     "items of streams have no task": (items_without_task, ("value ",)),
     "borrowers are not counted": (mutant_without(ReferenceCounter, "_on_update"), ("value ",)),
-    "an owner's death is nobody's news": (
+    "an owner's death is not announced": (
         mutant_without(ReleaseManager, "owner_died"),
         ("value ", "RaySystemError", "tables:", "stores:"),
     ),
-    "what is inside of values is never let go": (
+    "references inside of values are never released": (
         mutant_without(ContainedReferences, "release"),
         ("references:", "tables:", "stores:"),
     ),
@@ -231,7 +233,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         mutant_without(DirectCalls, "on_closed"),
         ("RaySystemError", "has not ended"),
     ),
-    "actors are not rebuilt": (never_replayed, ("value ",)),
+    "actors are not reconstructed": (never_replayed, ("value ",)),
     "calls take effect twice": (
         lambda patch: patch.setattr(CallQueue, "repeat", lambda self, actor, spec: False),
         ("value ", "AssertionError"),

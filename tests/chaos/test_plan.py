@@ -47,7 +47,7 @@ KILL = {"at_s": 1, "action": "kill", "target": "node:1"}
         ("kill", "a step is an object"),
     ],
 )
-def test_a_bad_step_gets_one_line_that_says_what_is_right(step: Any, says: str) -> None:
+def test_a_bad_step_gets_one_line_with_the_valid_values(step: Any, says: str) -> None:
     with pytest.raises(PlanError) as caught:
         from_data({"steps": [KILL, step]})
     assert says in str(caught.value)

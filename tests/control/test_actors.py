@@ -280,7 +280,7 @@ def test_tasks_that_get_large_results_of_actors_may_run_again(seed: int, nodes_d
 
 @pytest.mark.parametrize("restarts", [0, 1])
 @pytest.mark.parametrize("node_dies", [False, True])
-def test_the_news_of_a_death_overtakes_no_result(restarts: int, node_dies: bool) -> None:
+def test_the_notice_of_a_death_overtakes_no_result(restarts: int, node_dies: bool) -> None:
     """What took effect before it is told, though the link it comes by is slow."""
     world = World([{"CPU": 1.0}, {"CPU": 1.0, "A": 1.0}])
     driver = world.driver(0)

@@ -359,7 +359,7 @@ def test_batched_results_are_looked_up_and_released_call_by_call() -> None:
     assert not objects.owners.owns(OWNER) and objects.of_job(arrays[0][:4]) == []
 
 
-def test_a_result_that_somebody_waits_for_is_not_added_unseen() -> None:
+def test_a_batch_with_an_awaited_result_is_not_added_as_a_whole() -> None:
     objects = made_objects()
     objects.owners.own_all([array(1), array(2)], OWNER)
     objects.pulls.want(array(2) + FIRST, lambda value: None)

@@ -60,7 +60,7 @@ def test_a_lost_replica_is_replaced_by_one_that_joins_behind_the_tail() -> None:
     assert chain.members() == [name_of(2), name_of(3)]
 
 
-def test_a_suspected_replica_is_ended_and_hears_that_it_is_no_member() -> None:
+def test_a_suspected_replica_is_ended_and_notified() -> None:
     chain = Chain()
     chain.ctx.take(ChainConfigured)
     chain.master.handle("node:0", ReplicaSuspected(name_of(2), "reset"))

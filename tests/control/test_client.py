@@ -289,7 +289,7 @@ def test_a_pin_stays_while_the_object_is_waited_for_with_others() -> None:
     assert ctx.take(Unpin) == [Unpin([ref])]
 
 
-def test_a_borrowed_object_is_asked_of_the_node_and_let_go() -> None:
+def test_a_borrowed_object_is_fetched_from_the_node_and_released() -> None:
     ctx, client = made()
     client.references.add_ref(oid(9))
     client.references.add_ref(oid(9))

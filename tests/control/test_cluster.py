@@ -80,7 +80,7 @@ def test_an_infeasible_task_waits_for_a_feasible_node() -> None:
 
 
 @pytest.mark.parametrize(("policy", "there"), [("centralized", 1.0), ("locality-blind", 0.0)])
-def test_locality_counts_where_the_policy_says_so(policy: str, there: float) -> None:
+def test_locality_counts_only_for_policies_that_use_it(policy: str, there: float) -> None:
     world = cluster(4, policy, spill_tasks_per_slot=0, spill_wait_s=0.0)
     driver = world.driver()
     large = 500_000_000

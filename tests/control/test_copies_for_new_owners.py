@@ -83,7 +83,7 @@ def test_a_task_that_runs_on_another_node_claims_its_children(
 
 
 @pytest.mark.parametrize("claimed_first", [False, True])
-def test_the_new_owner_hears_of_a_copy_that_is_here_or_comes(claimed_first: bool) -> None:
+def test_the_new_owner_is_notified_of_present_and_later_copies(claimed_first: bool) -> None:
     node = repeated()
     bring(node)
     copy = result(1, node=1)
@@ -141,7 +141,7 @@ def test_an_input_that_its_first_owner_has_lost_is_not_lost_to_the_new_one(
     [lambda _: result(1, node=1), lambda error: error],
     ids=["another end", "the same error once more"],
 )
-def test_the_owner_s_own_error_outlives_a_payload_that_nobody_awaits_any_more(
+def test_the_owners_own_error_outlives_an_unawaited_payload(
     came: Callable[[RangeResult], RangeResult],
 ) -> None:
     node = repeated()

@@ -136,7 +136,7 @@ def test_a_dead_caller_gets_no_reply() -> None:
     assert told(node, "node:1") == [] and told(node, "node:2") == [array(2)]
 
 
-def test_both_owners_of_a_task_hear_that_it_cannot_be_made() -> None:
+def test_both_owners_of_a_task_are_notified_of_its_loss() -> None:
     table = Table()
     first = spec(1, owner="worker:0.1", retries=0)
     table.gcs.handle("global", TaskUpdates(1, [first], [], [], [], incarnation=1))

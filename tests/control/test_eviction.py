@@ -122,7 +122,7 @@ def test_the_least_recently_used_leaves_first() -> None:
     assert arena.left == [b"c", b"d"] and b"e" in arena.sizes
 
 
-def test_pinned_objects_stay_and_the_error_says_what_is_where() -> None:
+def test_pinned_objects_stay_and_the_error_lists_the_objects() -> None:
     arena = Arena()
     arena.put(b"z", 60)
     arena.put(b"a", 50)
@@ -379,7 +379,7 @@ def test_an_object_that_cannot_be_restored_from_disk_is_reconstructed() -> None:
     assert [(value.offset, value.size) for value in objects.told] == [(9, 500)]
 
 
-def test_the_gcs_says_why_a_disk_lost_what_cannot_be_made_again() -> None:
+def test_the_loss_of_a_spilled_object_names_the_disks_error() -> None:
     row = ArrayRow()
     row.finish(Done(0, 1, 2, (500,)))
     failed = Loss(LossCause.COPY_MISSING, 2, "Input/output error")

@@ -80,7 +80,7 @@ def test_the_tail_of_the_running_range_goes_back_but_not_what_has_started() -> N
     assert sum(r.count for d in ctx.take(TasksDone) for r in d.results) == 5
 
 
-def test_what_was_reported_is_sent_before_the_rest_goes_back() -> None:
+def test_reported_results_are_sent_before_work_is_given_back() -> None:
     ctx, executor = made((1, 0, 5), (2, 0, 1))
     ran(executor, 1, 0)
     ran(executor, 1, 1)
@@ -132,7 +132,7 @@ def test_an_actor_that_leaves_has_one_reason_and_does_not_come_back() -> None:
     assert executor.crashed and not ctx.take(ExitActor, NODE), "it leaves for good"
 
 
-def test_results_do_not_wait_long_for_a_timer_that_nobody_calls_back() -> None:
+def test_results_do_not_wait_long_for_a_late_timer() -> None:
     ctx = Alone()
     executor = Executor(ctx, 0, Config(linger_s=1.0))
     executor.pack = lambda values: repr(values).encode()

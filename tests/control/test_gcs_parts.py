@@ -65,7 +65,7 @@ def test_silence_is_suspected_after_the_timeout_and_not_before() -> None:
         FailureDetector(0)
 
 
-def test_subscribers_are_told_once_in_order_and_no_more_after() -> None:
+def test_subscribers_are_notified_once_and_in_order() -> None:
     ctx = Alone()
     pubsub = PubSub(ctx)
     for address in ("b", "a", "b"):

@@ -72,7 +72,7 @@ def test_a_burst_leaves_no_trace_whenever_it_begins() -> None:
     assert not any(update.done or update.released for update in updates)
 
 
-def test_news_wait_twice_the_linger_at_most() -> None:
+def test_entries_wait_at_most_twice_the_linger() -> None:
     ctx, log = made()
     log.accept(spec(1))
     ctx.pass_time(0.5 * CONFIG.log_linger_s)

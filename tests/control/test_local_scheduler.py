@@ -139,7 +139,7 @@ def test_a_lost_input_of_a_dead_local_owners_task_is_not_reported() -> None:
     assert not node.scheduler.log.knows(array(1))
 
 
-def test_a_new_owner_hears_of_an_error_though_a_copy_of_the_value_is_here() -> None:
+def test_a_new_owner_is_notified_of_an_error_despite_a_local_copy() -> None:
     """Another task here had read the value; the owner's task runs again, and claims it."""
     for status in (OK, USER_ERROR):
         node = Node()
@@ -247,7 +247,7 @@ def test_tasks_without_a_cpu_do_not_start_a_worker_each_for_ever() -> None:
     assert len(node.ctx.take(StartWorker)) <= WORKERS_WITHOUT_CPU_MAX
 
 
-def test_a_task_without_a_cpu_has_a_worker_beside_many_actors_without_one() -> None:
+def test_a_task_without_a_cpu_gets_a_worker_despite_many_such_actors() -> None:
     """These keep their workers for as long as they live, and are no tasks."""
     node = Node()
     actors = [

@@ -241,7 +241,7 @@ def test_an_object_released_while_it_is_needed_is_located() -> None:
     assert objects.told[0].status == SYSTEM_ERROR and objects.is_empty()
 
 
-def test_an_item_that_is_not_yielded_again_says_why() -> None:
+def test_the_loss_of_an_item_not_yielded_again_names_the_cause() -> None:
     objects = Objects()
     objects.owners.own(array(1), "driver:0.0")
     item = object_id(array(1), STREAM_BASE + 1, 0)

@@ -81,7 +81,7 @@ def test_objects_of_a_retried_tasks_worker_wait_to_be_claimed() -> None:
     assert node.scheduler.objects.owners.owners_of(array(11)) == [W2]
 
 
-def test_borrowers_are_told_that_the_owner_has_died_when_the_next_one_releases() -> None:
+def test_borrowers_learn_of_the_owners_death_when_the_next_owner_releases() -> None:
     node = after(retries=3)
     put(node, W2, 11)
     put(node, W2, 13)

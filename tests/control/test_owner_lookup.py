@@ -98,7 +98,7 @@ def answers(table: Table, node: Node) -> None:
         table.gcs.handle(f"node:{number}", OwnersFound(number, [], [array(1)]))
 
 
-def test_a_small_value_beside_a_large_one_that_has_gone_is_where_its_owner_is() -> None:
+def test_a_small_value_of_a_lost_large_one_is_at_its_owner() -> None:
     """Its owner's node has it with the result, and nobody but it knows of the call's end."""
     table, node = half_gone()
     answers(table, node)
@@ -191,7 +191,7 @@ def test_a_result_that_its_actor_made_again_is_not_lost() -> None:
         table.ask(oid(1), node=0)
 
 
-def test_a_node_says_which_results_of_calls_have_gone_with_others() -> None:
+def test_a_node_reports_results_of_calls_that_were_lost_with_others() -> None:
     node = answered()
     gone, elsewhere, awaited, unknown = arrays = [array(number) for number in (1, 2, 3, 4)]
     node.turn("gcs", SeekOwners(arrays))

@@ -25,7 +25,7 @@ class Table:
         return [to for to, message in self.ctx.sent if isinstance(message, SeekOwners)]
 
 
-def test_all_nodes_are_asked_and_nobody_owns_it() -> None:
+def test_an_array_is_lost_if_no_node_knows_its_owner() -> None:
     table = Table()
     table.unheard.watch([array(1)])
     table.unheard.watch([array(1)])

@@ -128,6 +128,6 @@ def test_a_user_s_policy_by_import_path() -> None:
     ["nonsense", "", "no.such.module:Last", "tests.control.test_policies:Missing",
      "tests.control.test_policies:NOT_A_POLICY"],
 )  # fmt: skip
-def test_a_bad_name_says_what_is_wrong(name: str) -> None:
+def test_a_bad_name_is_explained(name: str) -> None:
     with pytest.raises(ValueError, match="policy"):
         make_policy(Config(policy=name))

@@ -113,7 +113,7 @@ def test_tasks_in_an_unknown_group_end_as_in_a_removed_one() -> None:
     assert not scheduler.infeasible
 
 
-def test_another_jobs_task_in_a_forgotten_group_hears_that_it_is_gone() -> None:
+def test_another_jobs_task_in_a_forgotten_group_fails() -> None:
     """It was told that the group, which had been detached, was not."""
     scheduler, ctx = with_nodes({"CPU": 4.0})
     task = in_group(GONE)

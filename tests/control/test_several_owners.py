@@ -63,7 +63,7 @@ def test_a_new_owner_gets_no_stale_places_of_large_values_on_its_own_node(of_own
 
 
 @pytest.mark.parametrize("placed_first", [False, True])
-def test_the_owner_of_what_is_placed_may_be_of_a_node_of_which_there_is_no_news_yet(
+def test_the_owner_of_a_placed_range_may_be_on_a_yet_unknown_node(
     placed_first: bool,
 ) -> None:
     """Its submissions go to the global scheduler, and may be faster than its registration."""

@@ -142,7 +142,7 @@ def test_other_messages_are_not_routed_to_shards() -> None:
     assert ctx.sent == [("gcs", beat), ("node:1", KvPut(b"key", b"", 1))]
 
 
-def test_a_node_registers_when_shards_know_it_and_speaks_when_they_know_it_lives() -> None:
+def test_a_node_registers_once_shards_know_it_and_sends_once_it_lives() -> None:
     ctx = Alone()
     heard: list[Any] = []
 
@@ -257,7 +257,7 @@ def test_an_array_used_by_another_shards_lineage_is_kept() -> None:
     assert not shard.arrays and not shard.lineage.uses and not shard.lineage.users
 
 
-def test_a_hint_that_nobody_confirms_is_given_up() -> None:
+def test_an_unconfirmed_hint_is_dropped() -> None:
     shard = with_input()
     shard.turn("node:0", change(HINT))
     shard.turn("node:0", updates(0, released=[array(INPUT)]))
@@ -267,7 +267,7 @@ def test_a_hint_that_nobody_confirms_is_given_up() -> None:
     assert not shard.arrays and not shard.lineage.uses and not shard.lineage.hints
 
 
-def test_a_hint_that_comes_late_is_given_up() -> None:
+def test_a_late_hint_is_dropped() -> None:
     shard = with_input()
     for kind in (USED, UNUSED, HINT):
         shard.turn("gcs.2", change(kind))
@@ -403,7 +403,7 @@ def test_a_range_released_by_one_owner_runs_for_the_other() -> None:
 # -- actors ----------------------------------------------------------------------
 
 
-def test_a_lost_value_of_an_actor_that_is_rebuilt_is_awaited() -> None:
+def test_a_lost_value_of_an_actor_under_reconstruction_is_awaited() -> None:
     shard = OneShard()
     rows = {
         "calls": [(array(INPUT), "driver:0.0", b"actor")],

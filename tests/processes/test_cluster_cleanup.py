@@ -398,7 +398,7 @@ def test_a_signal_handler_that_shuts_down(drivers: list[Driver]) -> None:
     assert driver.end()[0] == 5
 
 
-def test_what_tasks_print_is_seen() -> None:
+def test_output_of_tasks_is_visible() -> None:
     code, out, err = run("""
         start()
         def speak():

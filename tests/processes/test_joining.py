@@ -126,7 +126,7 @@ def test_modules_and_the_directory_are_the_joining_program_s(
         assert join(session, script, DIRECTORY=str(tmp_path / name)).line() == str({(name, name)})
 
 
-def test_the_cluster_ends_and_a_joined_program_hears_of_it(
+def test_a_joined_program_gets_an_error_when_the_cluster_ends(
     start: Start, join: Callable[..., Joined]
 ) -> None:
     session = start(cpus_per_node=1)

@@ -199,7 +199,7 @@ def test_a_node_that_dies_fails_what_waits_for_it(pair: Callable[..., Pair]) -> 
     assert len(fetched(both, OID, SIZE)) == SIZE
 
 
-def test_an_arena_without_room_says_so_and_goes_on(pair: Callable[..., Pair]) -> None:
+def test_an_arena_without_room_fails_the_fetch_and_goes_on(pair: Callable[..., Pair]) -> None:
     both = pair(capacity=2 * MB)
     both.make(OID, SIZE)
     value = both.make(b"s" * 18, MB)

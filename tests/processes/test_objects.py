@@ -143,7 +143,7 @@ def test_several_return_values_large_and_small() -> None:
 
 
 @pytest.mark.usefixtures("empty")
-def test_results_that_nobody_waits_for_are_freed() -> None:
+def test_results_without_references_are_freed() -> None:
     for _ in range(50):
         make.remote(2 * MB)
     get(total.remote(make.remote(MB)))

@@ -60,7 +60,7 @@ def test_an_unknown_option_is_answered_with_the_nearest() -> None:
         plain.options(num_return=2)
 
 
-def test_what_is_not_a_function_is_refused() -> None:
+def test_other_objects_than_functions_are_refused() -> None:
     for wrong in (1, "f", plain):
         with pytest.raises(TypeError):
             ray.remote(wrong)

@@ -222,7 +222,7 @@ def test_the_head_has_no_object_data(target: Target) -> None:
     assert target.lines() == before + 1
 
 
-def test_half_open_and_idle_connections_hold_up_nobody(target: Target) -> None:
+def test_half_open_and_idle_connections_block_no_others(target: Target) -> None:
     silent = [target.connect(port) for port in target.ports for _ in range(30)]
     partial = [target.connect(port) for port in target.ports for _ in range(10)]
     for sock in partial:

@@ -178,7 +178,7 @@ def test_a_result_keeps_what_is_inside_it(cluster: Any) -> None:
         nothing_left(cluster)
 
 
-def test_a_result_that_nobody_reads_frees_what_is_inside_it(cluster: Any) -> None:
+def test_an_unread_result_frees_its_contained_objects(cluster: Any) -> None:
     def make() -> Any:
         return [ray.put(large(8))]
 

@@ -97,7 +97,7 @@ def test_values_of_a_dead_owner_are_freed_despite_borrowers(start: Start) -> Non
     nothing_left(session)
 
 
-def test_a_value_that_nobody_has_read_has_lost_what_is_inside(start: Start) -> None:
+def test_objects_contained_in_an_unread_value_are_lost_with_its_owner(start: Start) -> None:
     session = start(heartbeat_timeout_s=2.0)
     outer = on(1)(give).remote("large put")
     packed = ray.put([outer])

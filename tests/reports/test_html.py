@@ -163,7 +163,7 @@ def test_long_tables_are_cut_and_say_so() -> None:
     assert f" {ROWS_SHOWN_MAX} The" not in text
 
 
-def test_worlds_are_told_apart() -> None:
+def test_worlds_are_distinguished() -> None:
     def made(backend: str, cores: int) -> Result:
         record = Record("scaling", backend, {}, 0, {}, {"cores": cores}, {}, [])
         return Result(record, [{"series": "a", "nodes": 1, "tasks_per_s": 5.0}])

@@ -160,7 +160,7 @@ def test_figures_that_fail_their_own_check_are_not_kept(
         (["--chek"], "No such option: --chek"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(arguments: list[str], said: str) -> None:
+def test_impossible_arguments_are_refused_in_one_line(arguments: list[str], said: str) -> None:
     done = raytwin(*arguments)
     assert done.exit_code == 2
     assert len(done.stderr.splitlines()) == 1

@@ -138,7 +138,7 @@ def test_the_address_of_a_script_means_what_it_means_without_exec(
         assert found.stderr == ""
 
 
-def test_an_address_that_gives_way_to_the_command_line_is_told(
+def test_an_address_overridden_by_the_command_line_is_reported(
     kept: tuple[subprocess.Popen[str], str], tmp_path: Path
 ) -> None:
     _, address = kept

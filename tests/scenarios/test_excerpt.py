@@ -59,7 +59,7 @@ def test_all_that_failed_is_kept_however_much_it_is() -> None:
     assert not part.missing
 
 
-def test_of_a_run_in_which_nothing_happened_it_is_the_beginning() -> None:
+def test_the_excerpt_of_an_uneventful_run_is_its_beginning() -> None:
     ranges = [ran(at, float(at)) for at in range(100)]
     transfers = [[1, 2, float(at), 0.1, 10, object_id(array(at), 0, 0)] for at in range(20)]
     placements = [[float(at), "f", array(at), 0, 1, 1, 0] for at in range(4)]
@@ -124,7 +124,7 @@ def test_every_run_of_a_scenario_is_in_its_trace(scenario: Any, runs: set[str]) 
     assert not timeline
 
 
-def test_the_command_says_what_was_left_out(tmp_path: Path) -> None:
+def test_the_command_reports_omissions(tmp_path: Path) -> None:
     cut = excerpt(Recording([ran(at, float(at)) for at in range(9)]), 4, 0).events()
     runs = [*run_trace.group(cut, "one:"), *run_trace.group(cut, "two:")]
     record = Record("fig", "sim", {}, 0, {}, {}, {}, [])

@@ -21,7 +21,7 @@ def default_action() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-def test_it_ends_the_command_also_while_a_simulated_task_runs() -> None:
+def test_sigterm_ends_the_command_while_a_simulated_task_runs() -> None:
     @ray.remote(max_retries=0)
     def terminated() -> None:
         # By itself it would end its simulated worker alone.

@@ -330,7 +330,7 @@ def play(seed: int, cores: int) -> list[tuple[object, float]]:
 
 @settings(deadline=None, max_examples=300)
 @given(seed=st.integers(0, 2**32), cores=st.integers(1, 4))
-def test_it_agrees_with_the_naive_simulation(seed: int, cores: int) -> None:
+def test_the_host_agrees_with_the_naive_simulation(seed: int, cores: int) -> None:
     naive = Naive(cores, QUANTUM_S)
     for number, (when, operation, owner, cpu_s) in enumerate(random_history(seed)):
         naive.advance(when)

@@ -55,7 +55,7 @@ def test_written_bytes_can_be_read(arena: Arena) -> None:
     assert bytes(arena.readonly(69, 3)) == b"\0\0\0"
 
 
-def test_it_takes_memory_only_where_it_was_touched() -> None:
+def test_an_arena_takes_memory_only_for_touched_pages() -> None:
     arena = Arena.create(1 << 34)
     try:
         arena.writable(1 << 33, 1)[:] = b"x"
@@ -65,7 +65,7 @@ def test_it_takes_memory_only_where_it_was_touched() -> None:
         arena.close()
 
 
-def test_it_has_no_name_and_is_not_inherited(arena: Arena) -> None:
+def test_an_arena_has_no_name_and_is_not_inherited(arena: Arena) -> None:
     assert os.fstat(arena.fd).st_nlink == 0
     assert not os.get_inheritable(arena.fd)
 

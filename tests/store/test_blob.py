@@ -56,11 +56,11 @@ def test_every_pickle_protocol_carries_it(protocol: int) -> None:
     assert pickle.loads(pickle.dumps(Blob(1000), protocol)) == Blob(1000)
 
 
-def test_it_can_be_copied() -> None:
+def test_a_blob_can_be_copied() -> None:
     assert copy.copy(Blob(10)) == copy.deepcopy(Blob(10)) == Blob(10)
 
 
-def test_it_says_what_it_is() -> None:
+def test_the_repr_of_a_blob_has_its_size() -> None:
     assert repr(Blob(7)) == "Blob(7)"
     assert Blob(7) != 7
 
