@@ -78,12 +78,12 @@ def put(maker: Any) -> bytes:
 
 @ray.remote(max_retries=-1)
 def caller(use: Callable[[Any], bytes], maker: Any, mark: str, kills_itself: bool) -> int:
-    """Let go of what a call made, be killed, run again."""
+    """Release the value of a call, be killed, run again."""
     value = use(maker)
     assert set(value) == {7}
     if not Path(mark).exists():
         del value
-        ray.sleep(0.5)  # what it has let go of is free
+        ray.sleep(0.5)  # until the released objects are freed
         Path(mark).touch()
         if kills_itself:
             os.kill(os.getpid(), signal.SIGKILL)

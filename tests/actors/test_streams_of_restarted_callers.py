@@ -51,7 +51,7 @@ class Source:
 
 @ray.remote(max_retries=-1, resources={"callers": 0.1})
 def reader(source: Any, inside: bool, n: int, nbytes: int, mark: str, after: int) -> list[int]:
-    """Take all items; make a mark after so many. What it let go of would be lost."""
+    """Take all items; make a mark after some. Items that it released would be lost."""
     refs = []
     method = source.refs if inside else source.items
     for ref in method.remote(n, nbytes, 0.2):
@@ -102,7 +102,7 @@ def check(
 @pytest.mark.parametrize(
     ("inside", "after"),
     [(False, 1), (False, 3), (False, 5), (True, 1), (True, 3)],
-    # What is inside items of a call that has ended its actor has let go of.
+    # The actor has released the objects inside items of a call that has ended.
     ids=["values-1", "values-3", "values-5", "references-1", "references-3"],
 )
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["back", "elsewhere"])
@@ -138,7 +138,7 @@ def test_a_restarted_actor_gets_earlier_items_on_another_node(
 def test_items_forgotten_by_the_reply_cache_are_lost_and_not_skipped(
     sim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who lacks what came before hears so, and is not given a shorter stream."""
+    """A caller that lacks earlier items gets an error, not a shorter stream."""
     monkeypatch.setattr(actor_record, "REPLY_BYTES_MAX", 2 * ITEM_BYTES)
     mark = tmp_path / "mark"
 
@@ -148,7 +148,7 @@ def test_items_forgotten_by_the_reply_cache_are_lost_and_not_skipped(
         if not Path(mark).exists():
             ray.get([next(stream), next(stream)])
             del stream
-            ray.put(0)  # it says what it has let go of
+            ray.put(0)  # reports the released references
             Path(mark).touch()
             ray.sleep(WAIT_S)
         ray.sleep(2)  # those that come later are there

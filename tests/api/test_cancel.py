@@ -147,7 +147,7 @@ def test_one_cancel_interrupts_once(tmp_path: Path) -> None:
 
     ref = refuse.remote(tmp_path / "one")
     until(tmp_path / "one" / "works")
-    ray.sleep(0.5)  # the GCS has been told by then who has it
+    ray.sleep(0.5)  # until the GCS knows the node of the task
     ray.cancel(ref)
     assert get(ref) == ["works"]
     ref = refuse.remote(tmp_path / "two")

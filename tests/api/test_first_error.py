@@ -142,7 +142,7 @@ def test_workers_that_meet(backend: str, as_array: bool) -> None:
         refs = [meet.remote(rank, barrier, 3) for rank in range(3)]
     with pytest.raises(ValueError, match="out of memory on rank 1"):
         ray.get(refs, timeout=LIMIT_S)
-    # Who waited for it may go.
+    # The tasks that wait at the barrier may end.
     ray.get([barrier.come.remote() for _ in range(3)])
     assert ray.get([refs[0], refs[2]], timeout=LIMIT_S) == [0, 2]
 

@@ -111,7 +111,7 @@ def leaves(ref: list[Any]) -> str:
 
 
 def test_tasks_may_await_too() -> None:
-    # More than there are CPUs: who awaits keeps his own.
+    # More tasks than CPUs: a task that awaits keeps its CPU.
     assert ray.get([awaits.remote(5) for _ in range(6)], timeout=LIMIT_S) == [list(range(5))] * 6
 
 

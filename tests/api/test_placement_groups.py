@@ -124,7 +124,7 @@ def test_removed_groups_do_not_slow_resource_queries(
     assert ray.util.get_placement_group("mine") == group
     assert states == ["CREATED"] * 2
     assert ray.util.placement_group_table(group)["state"] == "CREATED"
-    # Who asks for what was removed is told of it all the same.
+    # A query for a removed group still returns its row.
     assert ray.util.placement_group_table(gone)["state"] == "REMOVED"
     assert len(ray.util.placement_group_table()) == 2
 

@@ -282,7 +282,7 @@ def test_a_step_without_a_target_fails(start: Any, backend: str) -> None:
 
 
 def test_the_injector_does_not_wait_for_an_actor_of_a_paused_cluster(start: Any) -> None:
-    """Its node would not say who its actors are until it is resumed: maybe by the next step."""
+    """The paused node would not list its actors until it is resumed, maybe by the next step."""
     session = start("local", nodes=2)
     session.cluster.pause_node(1)
     with pytest.raises(ValueError, match="node 1 is paused"):
