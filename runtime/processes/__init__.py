@@ -7,7 +7,7 @@ Every process is single-threaded around one event loop and holds components of
 `runtime.control`, addressed as in the simulator. Packages, the lower first; `node`, `head` and
 `client` do not know one another:
 
-- `net`: the event loop, frames, connections and their handshake, and the checks of what arrives.
+- `net`: the event loop, frames and their checks, connections and their handshake.
 - `node`: the node process: local scheduler, object store, transfers, worker pool.
 - `head`: the head process: GCS and global scheduler, alone, durable, or as chains of replicas.
 - `client`: drivers and workers: the world under a session.

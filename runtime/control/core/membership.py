@@ -6,7 +6,7 @@ from raytwin.runtime.control.messages import NodeInfo
 
 
 class Membership:
-    """The node table, kept up to date by what the GCS publishes."""
+    """A copy of the node table, which the GCS keeps up to date by `NodeChanged`."""
 
     def __init__(self, me: int = -1, incarnation: int = 0) -> None:
         self.me = me

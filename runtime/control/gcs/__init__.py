@@ -9,7 +9,7 @@ in all cases.
 Tables: nodes, jobs, functions, actors, tasks and objects, users' key-value pairs, the history of
 finished tasks, and the event log. `gcs.Gcs` says which message goes to which table.
 
-In: a node registers, sends heartbeats and reports what its tasks and objects did
+In: a node registers, sends heartbeats and reports changes of its tasks and objects
 (`TaskUpdates`); nodes ask where objects are (`LocateObjects`), whether children of a task that runs
 again exist (`ClaimTasks`), and for the rows of a table (`Query`); the actors' nodes log calls
 (`LogCalls`). Out: changes to subscribers (`NodeChanged`, `ActorChanged`, `JobEnded`,

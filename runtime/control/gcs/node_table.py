@@ -11,7 +11,7 @@ silent for ``heartbeat_timeout_s``. With the defaults that is 50 missed heartbea
 machine a heartbeat is late by a few scheduling quanta only.
 
 The GCS declares a suspected incarnation dead, which is final and fences it. If the node was merely
-slow, the answer to its next heartbeat tells it to leave; its other messages are ignored.
+slow, the answer to its next heartbeat makes it leave; the GCS ignores its other messages.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ Promises: resources are never oversubscribed, and free again when nothing runs (
 range ends with a result or an error, or another node takes it over; only failures of the system
 are retried (G4).
 
-| module | what it does |
+| module | its task |
 |---|---|
 | `submission` | accepts tasks that clients submit or spills them; accepts assigned tasks |
 | `spillback` | decides how much of a range stays here (the threshold: `policies.Policy.keep`) |

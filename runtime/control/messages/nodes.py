@@ -96,7 +96,7 @@ class StopWorker(Struct, array_like=True, tag=66):
 
 
 class KillWorker(Struct, array_like=True, tag=120):
-    """End a worker whatever it is doing; `WorkerDied` follows."""
+    """Kill a worker at once, even while it runs a task; `WorkerDied` follows."""
 
     worker: str
 

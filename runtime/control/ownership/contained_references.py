@@ -37,7 +37,7 @@ from raytwin.runtime.control.ownership.reference_counter import (
 
 
 class ContainedReferences:
-    """The references inside of one node's values, and what owners know of them."""
+    """The references inside of one node's values, and the owners that count them."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class ContainedReferences:
         """Pass updates on to an owner, and note those that clients of this node have sent."""
         owner = message.owner
         if node_of(owner) == self._node:
-            for array, _, _, what in message.updates:
-                if what in (REGISTER, REGISTER_AND_CONFIRM):
+            for array, _, _, code in message.updates:
+                if code in (REGISTER, REGISTER_AND_CONFIRM):
                     self._lent(array)
         if not source.startswith("node:"):
             # Updates about other borrowers come from results, whose nodes know these borrowers.
-            for array, borrower, _, what in message.updates:
+            for array, borrower, _, code in message.updates:
                 if borrower in (source, PINNED):
                     self._known_to.setdefault(source, {})[owner] = None
-                elif borrower == self._keeper and what == REGISTER:
+                elif borrower == self._keeper and code == REGISTER:
                     self._promised.setdefault(source, Counter())[array, owner] += 1
         self._send(owner, message.updates)
 

@@ -268,11 +268,11 @@ class ReferenceCounter:
         self._end(array, loan)
         return loan.count
 
-    def _notify_owner(self, array: bytes, loan: Loan, what: int) -> None:
+    def _notify_owner(self, array: bytes, loan: Loan, code: int) -> None:
         """Register this client with the owner."""
         if loan.owner:
             loan.announced = True
-            self._send(loan.owner, [(array, self._address, loan.number, what)])
+            self._send(loan.owner, [(array, self._address, loan.number, code)])
 
     def _send(self, owner: str, updates: list[Update]) -> None:
         self._ctx.send(self._node, RefUpdates(owner, updates))
@@ -356,20 +356,20 @@ class ReferenceCounter:
             self._on_update(update)
 
     def _on_update(self, update: Update) -> None:
-        array, borrower, number, what = update
-        if what == GONE:
+        array, borrower, number, code = update
+        if code == GONE:
             self._gone.add(borrower)
             self._deregister_gone()
             return
-        if what == REGISTERED:
+        if code == REGISTERED:
             loan = self.loans.get(array)
             if loan is not None and loan.number == number:
                 loan.confirmed = True
                 self._unguard(loan)
             return
-        if what == REGISTER_AND_CONFIRM:
+        if code == REGISTER_AND_CONFIRM:
             self._send(borrower, [(array, borrower, number, REGISTERED)])
-            what = REGISTER
+            code = REGISTER
         entry = self._entries.get(array)
         if entry is None:
             return
@@ -381,7 +381,7 @@ class ReferenceCounter:
             self._deregister_later([array], borrower)
         if entry.borrowers is None:
             entry.borrowers = Borrowers()
-        entry.borrowers.update(borrower, number, what)
+        entry.borrowers.update(borrower, number, code)
         if not entry.borrowers:
             self._release_if_free(array)
 

@@ -63,7 +63,7 @@ class Master:
         self.lost = ""
         """Why no replica has the state any more, else empty; the world ends the cluster then."""
         self.changes: list[tuple[float, str, str]] = []
-        """(time, what, replica): ``lost``, ``joining``, ``joined``."""
+        """(time, event, replica); the events are ``lost``, ``joining`` and ``joined``."""
         self.nodes: dict[int, NodeInfo] = {}
         """Nodes as the GCS has announced them to the head's connections."""
         self._starting: dict[str, None] = {}
@@ -187,8 +187,8 @@ class Master:
             self._drop(name, f"no heartbeat for {timeout_s:g} s", sure=False)
         self.ctx.after(self.config.heartbeat_s, self._check)
 
-    def _note(self, what: str, name: str) -> None:
-        self.changes.append((self.ctx.now(), what, name))
+    def _note(self, event: str, name: str) -> None:
+        self.changes.append((self.ctx.now(), event, name))
 
     # -- clients ---------------------------------------------------------------
 

@@ -88,7 +88,7 @@ class Replies:
         self._owed.update(dict.fromkeys(clients))
 
     def owe_nobody(self) -> None:
-        """Forget what is owed: another replica is the tail."""
+        """Forget the owed replies: another replica is the tail."""
         self._owed.clear()
 
     def detach(self) -> None:

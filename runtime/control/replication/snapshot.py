@@ -110,7 +110,7 @@ def load(
 def adopt(name: str) -> str:
     """Return the anchor name under which `dump` writes an object's attributes.
 
-    Such an anchor exists on both sides, but what is in it is state: the
+    Such an anchor exists on both sides, but its attributes are state: the
     components of a machine, which their constructors have wired up.
     """
     return f"+{name}"

@@ -22,7 +22,7 @@ Promises: no range or actor is lost or placed twice; an infeasible range waits f
 run it, unless its strategy excludes every node that may join; a placement group is reserved whole
 or not at all.
 
-| module | what it does |
+| module | its task |
 |---|---|
 | `global_scheduler` | places ranges and actors, and dispatches the messages |
 | `policies` | how much of a range stays on its node, and the nodes of the rest: one class each |

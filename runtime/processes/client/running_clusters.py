@@ -46,7 +46,7 @@ def directory() -> Path:
     found = path.lstat()
     is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     if not is_own or stat.S_IMODE(found.st_mode) & 0o077:
-        raise PermissionError(f"{path} is to be a directory that only its user may enter")
+        raise PermissionError(f"{path} must be a directory that only its user may enter")
     return path
 
 

@@ -1,8 +1,8 @@
 """The parts that all processes share: event loop, frames, connections.
 
-A `component_process` runs components in turns: it reads what has arrived, gives each component
-that was addressed one turn, and then sends what the turns produced, one frame per sender and
-receiver. It is the runtime's `Context`, as `simulated_process` is the simulator's.
+A `component_process` runs components in turns: it reads the frames that have arrived, gives each
+component that was addressed one turn, and then sends the turns' messages, one frame per sender
+and receiver. It implements `Context` for the runtime, as `simulated_process` for the simulator.
 
 State: per process, the routes from addresses to connections and the timers; per connection, the
 bytes not sent yet, the incomplete frame received, and the incarnation of the node at its end.

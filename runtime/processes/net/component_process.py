@@ -194,7 +194,7 @@ class ComponentProcess:
         self.take(self.reactor.poll(timeout_s))
 
     def take(self, events: list[tuple[int, int]]) -> None:
-        """Handle what has arrived, then the timers that are due.
+        """Handle the frames that have arrived, then the timers that are due.
 
         Frames first: else a process that was delayed would declare a peer silent whose
         frames it has not read yet.
