@@ -163,6 +163,14 @@ def test_a_killed_actor_answers_no_call(session: Any) -> None:
         ray.get(ref, timeout=60)
 
 
+def test_no_call_behind_a_kill_runs(session: Any) -> None:
+    for _ in range(10):
+        counter = called_directly(session)
+        ray.kill(counter)
+        with pytest.raises(ray.exceptions.ActorDiedError):
+            ray.get(counter.add.remote(), timeout=60)
+
+
 def test_a_cancelled_call_raises_and_later_ones_run(session: Any) -> None:
     counter = called_directly(session)
     ref = counter.add.remote(0.2)

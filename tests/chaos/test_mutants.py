@@ -12,9 +12,9 @@ from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, draw_case
 from raytwin.chaos.fuzz.run import case_run
 from raytwin.chaos.fuzz.run.campaign import run_seeds
 from raytwin.chaos.fuzz.run.case_run import run_case
+from raytwin.runtime.control.actors.actor_reconstruction import ActorReconstruction
 from raytwin.runtime.control.actors.actor_record import ReplyCache
 from raytwin.runtime.control.actors.call_queue import CallQueue
-from raytwin.runtime.control.actors.replay import ActorReconstruction
 from raytwin.runtime.control.client.direct_calls import DirectCalls
 from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.core.resources import ResourcePool, parse_demand

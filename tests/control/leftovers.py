@@ -38,11 +38,11 @@ def leftovers(world: World) -> dict[str, Any]:
         look(at, scheduler.leases, "assigned")
         look(at, scheduler.results, "_for_others", "_claims", "_gathered")
         look(f"{at}.actors", scheduler.actors, "actors", "queued", "unsent")
-        look(f"{at}.submitter", scheduler.submitter, "_under_way", "unsent", "unwatched")
-        look(f"{at}.submitter", scheduler.submitter, "_draining")
+        look(f"{at}.pending_calls", scheduler.pending_calls, "_under_way", "unsent", "unwatched")
+        look(f"{at}.pending_calls", scheduler.pending_calls, "_draining")
         for actor in scheduler.actors.actors.values():
             look(f"{at}.actor", actor, "asked")
-        submitter = scheduler.submitter
+        submitter = scheduler.pending_calls
         for route in (*submitter._routes.values(), *submitter._dead_routes.values()):
             look(f"{at}.route", route, "waiting", "sent", "out")
         if scheduler.pool.free != scheduler.pool.total:

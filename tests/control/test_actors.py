@@ -308,4 +308,4 @@ def test_the_notice_of_a_death_overtakes_no_result(restarts: int, node_dies: boo
         return outcomes
 
     assert driver.call(program()) == ([UNAVAILABLE] * 2 if restarts else ["", DIED])
-    assert not world.nodes[0].submitter._draining
+    assert not world.nodes[0].pending_calls._draining

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raytwin.runtime.control.actors import call_submitter
+from raytwin.runtime.control.actors import pending_calls
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.gcs import actor_table, job_table
@@ -70,12 +70,12 @@ def test_the_table_of_jobs_forgets_those_that_ended_long_ago(
 
 
 def test_a_node_asks_again_for_an_actor_that_died_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_submitter, "DEAD_ROUTES_MAX", 4)
+    monkeypatch.setattr(pending_calls, "DEAD_ROUTES_MAX", 4)
 
     def ignore(*_: object) -> None:
         pass
 
-    submitter = call_submitter.CallSubmitter(Alone(), 0, ignore, ignore, ignore, ignore)
+    submitter = pending_calls.PendingCalls(Alone(), 0, ignore, ignore, ignore, ignore)
     living = submitter.watch(array(0))
     for number in range(1, 11):
         submitter.watch(array(number))

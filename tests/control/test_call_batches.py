@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from raytwin.runtime.control.actors.call_submitter import CallSubmitter
+from raytwin.runtime.control.actors.pending_calls import PendingCalls
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.core.call_batches import (
     BATCH_MAX,
@@ -183,10 +183,10 @@ def test_each_call_is_released_on_its_own_and_the_actor_after_the_last() -> None
 # -- the submitter -----------------------------------------------------------------
 
 
-def made_submitter() -> tuple[Alone, CallSubmitter, list[RangeResult]]:
+def made_submitter() -> tuple[Alone, PendingCalls, list[RangeResult]]:
     ctx = Alone()
     failed: list[RangeResult] = []
-    submitter = CallSubmitter(
+    submitter = PendingCalls(
         ctx, 0, lambda calls: ctx.send("here", calls),
         lambda error, owner: failed.append(error), lambda actor, reason: None,
         lambda message: ctx.send("here", message),
@@ -196,7 +196,7 @@ def made_submitter() -> tuple[Alone, CallSubmitter, list[RangeResult]]:
     return ctx, submitter, failed
 
 
-def submit(submitter: CallSubmitter, made: TaskSpec) -> None:
+def submit(submitter: PendingCalls, made: TaskSpec) -> None:
     submitter.submit_batch(made, arrays_of(made))
 
 

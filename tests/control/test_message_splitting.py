@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raytwin.runtime.control.actors import call_queue, call_submitter
+from raytwin.runtime.control.actors import call_queue, pending_calls
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.client.owned_arrays import Entry
 from raytwin.runtime.control.core import batching
@@ -36,7 +36,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(items: list, weigh: object) -> list:  # type: ignore[type-arg]
         return batching.cut(items, weigh, SMALL)  # type: ignore[arg-type]
 
-    for module in (call_queue, call_submitter, actor_table):
+    for module in (call_queue, pending_calls, actor_table):
         monkeypatch.setattr(module, "cut", cut)
 
 
@@ -47,7 +47,7 @@ def ignore(*told: object) -> None:
 def test_queued_calls_of_an_actor_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     small_pieces(monkeypatch)
     ctx = Alone()
-    submitter = call_submitter.CallSubmitter(ctx, 0, ignore, ignore, ignore, ignore)
+    submitter = pending_calls.PendingCalls(ctx, 0, ignore, ignore, ignore, ignore)
     calls = [call(number).task for number in range(10, 31)]
     for task in calls:
         submitter.submit(task)

@@ -6,7 +6,7 @@ has both sides: the **callers' side** sends its clients' calls to the actors' no
 side** queues calls, gives them to the worker, logs them and replies::
 
     caller's node                                 actor's node
-    CallSubmitter ──ActorCalls────────────> CallQueue ──RunTasks──> worker
+    PendingCalls ───ActorCalls────────────> CallQueue ──RunTasks──> worker
          ↑   ↑                                  ↑  └──cached?──┐       │ TasksDone
          │   └──TaskResults── CallQueue <───────┼──────────────┘       │
          │                       ↑  └───────────┼──────────────────────┘
@@ -23,7 +23,7 @@ in the actor's lineage. After a failure the GCS places a new *incarnation*, whos
 the last checkpoint and replays the calls since. Calls without a reply are sent again if
 `max_task_retries` allows it, else their callers get ActorUnavailableError. The GCS decides whether
 a failed actor restarts or is dead (`gcs.actor_table`), the callers' nodes whether a call without a
-reply is sent again or fails (`call_submitter`).
+reply is sent again or fails (`pending_calls`).
 
 Promises (G3): the state of an actor is the fold of its logged calls, and each call takes effect
 once, however often its caller runs again; the calls of one caller start in the order in which it
@@ -32,8 +32,8 @@ made them. A client never sees a reply whose call a reconstructed actor does not
 - `node_actors`: the life of a node's actors; the messages of the actor's side
 - `actor_record`: one incarnation of an actor, and the calls that it knows (`ReplyCache`)
 - `call_queue`: calls from their callers to the worker; replies to the log and the callers
-- `replay`: checkpoint and replay
-- `call_submitter`: the callers' side
+- `actor_reconstruction`: checkpoint and replay
+- `pending_calls`: the callers' side: what becomes of calls without a reply
 - `node_services`: the node's other parts that actors use
 """
 

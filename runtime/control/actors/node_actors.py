@@ -31,10 +31,10 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
+from raytwin.runtime.control.actors.actor_reconstruction import ActorReconstruction
 from raytwin.runtime.control.actors.actor_record import ActorRecord, ActorState
 from raytwin.runtime.control.actors.call_queue import CallQueue
 from raytwin.runtime.control.actors.node_services import NodeServices
-from raytwin.runtime.control.actors.replay import ActorReconstruction
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.task_ranges import job_of_task
 from raytwin.runtime.control.core.worker_record import Worker

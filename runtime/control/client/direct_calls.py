@@ -66,6 +66,10 @@ class DirectCalls:
             if entry.worker == worker:
                 self.publish(entry)
 
+    def close(self, actor: bytes) -> None:
+        """Later calls follow something that only the node learns, as a `kill`."""
+        self.workers.pop(actor, None)
+
     def call(
         self, entry: Entry, actor: bytes, extra: TaskExtra, name: str, retries: int, args: bytes
     ) -> bool:

@@ -233,5 +233,6 @@ class Submitter:
 
     def kill_actor(self, actor: bytes, restart: bool) -> None:
         """Kill an actor, after the calls submitted before."""
+        self._direct.close(actor)
         self._buffer.flush()
         self._ctx.send(self._node, KillActor(actor, ActorDeath(DeathCause.KILLED), restart))

@@ -20,7 +20,7 @@ A request may reach a node twice, directly and from the GCS; the worker interrup
 once for each request. If a range with several elements runs, the node asks the worker which one is
 running, and kills the worker if it does not answer within `STUCK_S`.
 
-`CallSubmitter` cancels calls of actors. It ends a call if no worker can have begun it, else it
+`PendingCalls` cancels calls of actors. It ends a call if no worker can have begun it, else it
 sends the request after the call to the actor's node (`CancelCall`), once the actor is alive. Only
 the worker knows whether a call that was sent to it has begun. A call that has not begun ends at
 once, takes no effect, and is neither counted nor logged. `executor` describes the end of a running

@@ -6,8 +6,8 @@ a range                                       the node keeps
 in a placement group that a client here has   nothing: the global scheduler ends the range
 removed
 with a strategy                               all of it or nothing, see `strategies`
-any other                                     as many elements as `Policy.keep` returns for a
-                                              view of this node (`LocalView`)
+any other                                     as many elements as `policies.Policy.keep`
+                                              returns for a view of this node (`LocalView`)
 ============================================= ==================================================
 
 Tasks of one message are mostly alike, and only the queue changes between them, so consecutive

@@ -2,10 +2,10 @@
 
 The way of a range in `SubmitTasks`::
 
-    a batch of calls ──────────────────────────> `CallSubmitter`
+    a batch of calls ──────────────────────────> `PendingCalls`
     submitted before, as its parent runs again ─> the node sends its results so far, or
                                                   sends a call without a result once more
-    a call, an actor ──────────────────────────> `CallSubmitter`, the GCS
+    a call, an actor ──────────────────────────> `PendingCalls`, the GCS
     new ──its parent runs again──> ClaimTasks: a node that has it sends results here, too
       │                                └─ no node has it ──TasksClaimed─┐
       ↓                                                                 ↓
@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from raytwin.runtime.control.actors.call_submitter import CallSubmitter
 from raytwin.runtime.control.actors.node_actors import NodeActors
+from raytwin.runtime.control.actors.pending_calls import PendingCalls
 from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.call_batches import arrays_of, singles
@@ -74,7 +74,7 @@ class Submission:
         inputs: TaskInputs,
         access: JobAccess,
         actors: NodeActors,
-        submitter: CallSubmitter,
+        pending_calls: PendingCalls,
         results: ResultManager,
     ) -> None:
         self._ctx = ctx
@@ -87,13 +87,13 @@ class Submission:
         self._inputs = inputs
         self._access = access
         self._actors = actors
-        self._submitter = submitter
+        self._pending_calls = pending_calls
         self._results = results
         self.assigned = 0
         """Elements that the global scheduler has assigned to this node so far."""
         self._created_again: set[bytes] = set()
         """Actors that may exist already, because the task that creates them has run before."""
-        submitter.on_alive = self._on_actor_alive
+        pending_calls.on_alive = self._on_actor_alive
 
     def handlers(self) -> Handlers:
         return {
@@ -125,7 +125,7 @@ class Submission:
             if new > spec.start:
                 self._send_existing_results(spec, source)
                 if spec.extra is not None and spec.extra.call:
-                    self._submitter.submit_again(spec)
+                    self._pending_calls.submit_again(spec)
                 if array in self._objects.owners.actors:
                     # The GCS ends it for its owner alone.
                     self._ctx.send("gcs", CreateActors([spec]))
@@ -159,7 +159,7 @@ class Submission:
         if not self._objects.owners.own_all(arrays, source):
             self.on_submit(source, SubmitTasks(singles([spec])))
             return
-        self._submitter.submit_batch(spec, arrays)
+        self._pending_calls.submit_batch(spec, arrays)
 
     def on_claimed(self, source: str, message: TasksClaimed) -> None:
         """The GCS has found children of a repeated task that no node has: submit them."""
@@ -207,7 +207,7 @@ class Submission:
             for oid in needs_of(spec) if extra.inside else spec.deps:
                 if oid[: len(spec.array)] in self._objects.owners:
                     self._log.expose(oid[: len(spec.array)])
-            self._submitter.submit(spec)
+            self._pending_calls.submit(spec)
         elif extra.actor is not None:
             if again:
                 self._created_again.add(spec.array)
@@ -220,7 +220,7 @@ class Submission:
     def _own_actor(self, spec: TaskSpec) -> None:
         assert spec.extra is not None and spec.extra.actor is not None
         self._log.spilled(spec, self._objects.owners)
-        self._submitter.created(spec.array)
+        self._pending_calls.created(spec.array)
         if not spec.extra.actor.detached:
             self._objects.owners.actors.add(spec.array)
 

@@ -1,9 +1,10 @@
 """The worker pool of a node: starting, idle and leased workers, and their number.
 
 A node starts with one worker per CPU, and replaces those that die. It starts more when tasks or
-actors wait whose demand fits and no worker is idle. The pool stops idle workers beyond a limit,
-unless they own objects, which would be lost with them. A worker belongs to the job of the first
-task that it runs.
+actors wait whose demand fits and no worker is idle: `WorkerLeases` looks for those at the end of
+each turn, and the pool limits the number. ``pool:<n>``, in the world, forks. The pool stops idle
+workers beyond a limit, unless they own objects, which would be lost with them. A worker belongs to
+the job of the first task that it runs.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ part                  handles
                       ObjectPayload, ObjectLocations, SeekOwners
 `ObjectMemory`        AllocateObject, Allocated, AbandonObject, Spilled
 `PullManager`         Fetched, NoRoom
-`CallSubmitter`       ActorChanged, CallsDrained
+`PendingCalls`        ActorChanged, CallsDrained
 `NodeActors`          ActorCalls, CancelCall, ActorLineage, CallsLogged, StopActor,
                       DrainCalls, SaveActor, ExitActor, CallsRan
 `Queries`             Query, QueryReply

@@ -31,8 +31,8 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from raytwin.runtime.control.actors.call_submitter import CallSubmitter
 from raytwin.runtime.control.actors.node_actors import NodeActors
+from raytwin.runtime.control.actors.pending_calls import PendingCalls
 from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Handlers, handlers_of
@@ -127,14 +127,15 @@ class NodeManager:
         self.contained_references = ContainedReferences(
             ctx, node, incarnation, self.members, self._lend, self._lives
         )
-        self.submitter = CallSubmitter(
+        self.pending_calls = PendingCalls(
             ctx, node, self.actors.on_calls,
             self._finish_call,
             self._on_actor_dead, self.actors.cancel,
         )  # fmt: skip
         self.results = ResultManager(
             ctx, node, self.objects, self.log, self.contained_references,
-            self.submitter.received, self.submitter.all_received, self.submitter.any_under_way,
+            self.pending_calls.received, self.pending_calls.all_received,
+            self.pending_calls.any_under_way,
             self.objects.owners.actors, self.access.is_over,
         )  # fmt: skip
         self.ready = ReadyQueue()
@@ -159,7 +160,7 @@ class NodeManager:
         )  # fmt: skip
         self.canceller = Canceller(
             ctx, node, self.ready, self.workers, self.inputs, self.objects,
-            self.submitter.cancel,
+            self.pending_calls.cancel,
         )  # fmt: skip
         self.dispatcher = Dispatcher(
             ctx, self.pool, self.ready, self.workers, self.leases, self.objects, self.inputs,
@@ -170,10 +171,10 @@ class NodeManager:
         )
         self.submission = Submission(
             ctx, node, incarnation, self.spillback, self.workers.workers, self.objects, self.log,
-            self.inputs, self.access, self.actors, self.submitter, self.results,
+            self.inputs, self.access, self.actors, self.pending_calls, self.results,
         )  # fmt: skip
         self.releases = ReleaseManager(
-            ctx, self.objects, self.results, self.submitter.forget_all, self.log,
+            ctx, self.objects, self.results, self.pending_calls.forget_all, self.log,
             self.contained_references,
         )  # fmt: skip
         self.object_manager = ObjectManager(
@@ -205,7 +206,7 @@ class NodeManager:
             self.object_manager,
             self.objects.pulls,
             self.objects.memory,
-            self.submitter,
+            self.pending_calls,
             self.actors,
             self.queries,
         )
@@ -260,8 +261,8 @@ class NodeManager:
             while self.inputs.failed:
                 self.submission.fail(*self.inputs.failed.popleft())
             self.leases.dispatch()
-        if self.submitter.unsent or self.submitter.unwatched:
-            self.submitter.end_turn()
+        if self.pending_calls.unsent or self.pending_calls.unwatched:
+            self.pending_calls.end_turn()
         if self.actors.unsent:
             self.actors.end_turn()
         if self.objects.pulls.asking:
@@ -356,7 +357,7 @@ class NodeManager:
         self.ctx.send(f"links:{self.node}", message)
         self.queries.on_node_changed(info)
         self.objects.on_node_changed(info.node, info.alive)
-        self.submitter.on_node_changed(info.node, info.alive)
+        self.pending_calls.on_node_changed(info.node, info.alive)
         if not info.alive:
             self._report_missing()
             for client in self.objects.owners.clients():
@@ -478,5 +479,5 @@ class NodeManager:
         self.ctx.send(message.client, message)
 
     def _on_kill_actor(self, source: str, message: KillActor) -> None:
-        self.submitter.killed(message.actor)
+        self.pending_calls.killed(message.actor)
         self.ctx.send("gcs", message)

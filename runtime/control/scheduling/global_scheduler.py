@@ -10,6 +10,8 @@ The life of a range here::
                       ↓ <────────────────────────────────────┘
                    logged in the task table, then AssignTasks to its node
 
+Which node: the policy chooses it for tasks (`policies`), `actor_placement` for actors.
+
 The GCS publishes the nodes and their load to it. Between two heartbeats of a node
 it adds the elements that it has sent to the node since: so a queue's length is the
 last reported one plus all elements sent since.

@@ -55,7 +55,7 @@ class WorkerProcesses:
         elif isinstance(message, KillWorker):
             self._request(["kill", message.worker, 9])
         else:
-            raise TypeError(f"a worker pool was sent {type(message).__name__}")
+            raise TypeError(f"the worker processes were sent {type(message).__name__}")
 
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""

@@ -1,4 +1,7 @@
-"""The callers' side of actors on a node: sends its clients' calls to the actors' nodes.
+"""Pending calls: the callers' side of actors, from a call's submission to its result.
+
+A node sends its clients' calls to the actors' nodes, and sends or fails them when an actor's worker
+or node has died.
 
 All clients of a node share one `CallRoute` to an actor, which keeps their calls in order::
 
@@ -7,7 +10,7 @@ All clients of a node share one `CallRoute` to an actor, which keeps their calls
                   │   the actor restarts:    ├── retries left: sent again, first
                   │                          └── none left: ActorUnavailableError
                   ├─ the actor is being reconstructed: its node is asked for the reply
-                  │  (`replay`), if the call may have taken effect before
+                  │  (`actor_reconstruction`), if the call may have taken effect before
                   └─ the actor is DEAD: ActorDiedError for all, once its node has
                      sent all replies that it has (`DrainCalls`)
 
@@ -110,7 +113,7 @@ class CallRoute:
             self.waiting.append(spec)
 
 
-class CallSubmitter:
+class PendingCalls:
     """Sends calls to actors, and sends them again to new incarnations."""
 
     def __init__(
@@ -322,7 +325,7 @@ class CallSubmitter:
             self._ask(route, [*route.sent.values(), *route.waiting])
 
     def _ask(self, route: CallRoute, calls: Sequence[TaskSpec]) -> None:
-        """Ask an actor that is being reconstructed for replies; see `replay`.
+        """Ask an actor that is being reconstructed for replies; see `actor_reconstruction`.
 
         This sends, without arguments, calls that may have taken effect for an earlier run of
         their caller.
