@@ -43,7 +43,10 @@ class ActorRunner:
         self._executor.actor = True
         self._actor = ActorInstance(calls, spec.extra.actor)
         self._coroutines: CallCoroutines | None = None
-        self._executor.direct.allowed = self._actor.plain and self._actor.info.max_concurrency == 1
+        info = self._actor.info
+        self._executor.direct.allowed = (
+            self._actor.plain and info.max_concurrency == 1 and not info.name
+        )
         if spec.extra.env:
             # Until the actor ends.
             self._world.environment.enter(spec.extra.env)

@@ -63,7 +63,7 @@ class SessionReferences:
         array = ref.binary()[:ARRAY_BYTES]
         sink = self.world.sink.get()
         with self.world:
-            self.client.direct.publish_array(array)
+            self.client.direct.share(array)
             if sink is not None:
                 sink.append(ref)
             else:

@@ -295,7 +295,7 @@ class SimCluster:
         process = self.processes.get(address)
         if worker is not None:
             worker.end()
-            if worker.executor.direct.opened:
+            if worker.executor.direct.connected:
                 # The driver receives the worker's last answers before the connection's end.
                 self.transmit(node_of(address), address, FIRST_DRIVER, [DirectClosed()], 60)
         elif process is not None:

@@ -76,6 +76,7 @@ class SimWorker:
         self.executor = Executor(ctx, node, cluster.config)
         if node == node_of(FIRST_DRIVER):
             self.executor.direct.driver = FIRST_DRIVER
+            self.executor.direct.effects = lambda: self.client.buffer.effects
         self.process.add(address, self)
         self._world: SimWorld | None = None
         self._program: ProgramGreenlet | None = None

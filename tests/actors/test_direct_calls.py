@@ -26,6 +26,9 @@ class Counter:
         self.count += 1
         return self.count
 
+    def count_now(self) -> int:
+        return self.count
+
     def many(self, nbytes: int) -> Any:
         self.count += 1
         return np.zeros(nbytes, np.uint8)
@@ -194,13 +197,103 @@ def test_a_cancelled_call_that_others_need_takes_effect_once(session: Any) -> No
     assert ray.get(counter.add.remote(), timeout=60) == SINGLE + 2
 
 
+@ray.remote
+class Caller:
+    """An actor that has another's handle."""
+
+    def __init__(self, counter: Any = None) -> None:
+        self.counter = counter
+
+    def one(self) -> int:
+        return 1
+
+    def add(self) -> None:
+        self.counter.add.remote()
+
+    def read(self) -> int:
+        return ray.get(self.counter.count_now.remote())
+
+    def add_by_name(self, name: str) -> None:
+        ray.get_actor(name).add.remote()
+
+
+@ray.remote
+def add_to(counter: Any) -> None:
+    counter.add.remote()
+
+
+def awaited(actor: Any) -> None:
+    for _ in range(SINGLE):
+        assert ray.get(actor.one.remote(), timeout=60) == 1
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_driver_sees_what_an_awaited_call_has_submitted(session: Any, restarts: int) -> None:
+    counter = Counter.options(max_restarts=restarts).remote()  # type: ignore[attr-defined]
+    caller = Caller.remote(counter)
+    for number in range(1, 200):
+        if number % 40 == 1:
+            awaited(caller)
+        ray.get(caller.add.remote(), timeout=60)
+        assert ray.get(counter.count_now.remote(), timeout=60) == number
+
+
+def test_a_driver_sees_what_an_awaited_task_has_submitted(session: Any) -> None:
+    counter = called_directly(session)
+    for number in range(1, 200):
+        ray.get(add_to.remote(counter), timeout=60)
+        assert ray.get(counter.count_now.remote(), timeout=60) == SINGLE + number
+
+
+def test_a_driver_sees_the_calls_of_others_by_the_actors_name(session: Any) -> None:
+    name = f"counter {session.now()}"
+    counter = Counter.options(name=name).remote()  # type: ignore[attr-defined]
+    caller = Caller.remote()
+    for number in range(1, 100):
+        ray.get(caller.add_by_name.remote(name), timeout=60)
+        assert ray.get(counter.count_now.remote(), timeout=60) == number
+    assert not takes_direct_calls(session, counter)
+
+
+def test_a_call_sees_what_its_driver_has_submitted_before(session: Any) -> None:
+    counter = Counter.remote()
+    caller = Caller.remote(counter)
+    for number in range(1, 30):
+        awaited(caller)
+        counter.add.remote()
+        assert ray.get(caller.read.remote(), timeout=60) == number
+
+
+def test_errors_end_direct_calls_for_a_while(session: Any) -> None:
+    counter = called_directly(session)
+    with pytest.raises(ValueError, match="as it should"):
+        ray.get(counter.fail.remote(), timeout=60)
+    assert not takes_direct_calls(session, counter)
+    for _ in range(SINGLE):
+        ray.get(counter.add.remote(), timeout=60)
+    assert takes_direct_calls(session, counter)
+
+
+def test_calls_that_return_small_objects_are_direct(session: Any) -> None:
+    counter = Counter.remote()
+    for _ in range(SINGLE):
+        assert ray.get(counter.many.remote(10), timeout=60).nbytes == 10
+    assert takes_direct_calls(session, counter)
+
+
 def test_the_timeline_has_direct_calls(session: Any) -> None:
     before = calls_in_timeline()
     counter = called_directly(session)
-    for _ in range(300):
-        ray.get(counter.add.remote(), timeout=60)
+    for number in range(300):
+        ref = counter.add.remote()
+        if number % 3 == 0:
+            ray.get(plus.remote(ref, 1), timeout=60)
+        else:
+            ray.get(ref, timeout=60)
     ray.sleep(0.5)
     assert calls_in_timeline() == before + SINGLE + 300
+    executed = [row[4] for row in session.query("actors") if row[0] == "Counter"]
+    assert SINGLE + 300 in executed
 
 
 def calls_in_timeline() -> int:

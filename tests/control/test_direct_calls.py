@@ -8,6 +8,7 @@ import pytest
 
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.client.direct_calls import ARGS_BYTES_MAX, WORKERS_MAX
+from raytwin.runtime.control.client.owned_arrays import Entry
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import (
     NOT_BEGUN,
@@ -19,6 +20,7 @@ from raytwin.runtime.control.messages import (
     DirectCall,
     DirectClosed,
     DirectOpen,
+    FindActor,
     PutObjects,
     RangeResult,
     Release,
@@ -30,6 +32,7 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
     Timing,
 )
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 from raytwin.runtime.control.worker.executor import Executor
 from tests.control.alone import Alone, array
 
@@ -136,6 +139,67 @@ def test_a_direct_call_that_also_comes_by_the_node_runs_once(ended: bool) -> Non
     assert [r.array for r in done.results] == [array(1)]
 
 
+def test_an_answer_takes_earlier_results_to_the_node_along() -> None:
+    ctx, executor = worker()
+    executor.handle(NODE, RunTasks([Assignment(call_of(1)), Assignment(call_of(2))]))
+    executor.handle(DRIVER, DirectCall(call_of(3)))
+    for number in (1, 2, 3):
+        assert executor.next() is not None
+        executor.report_plain(call_of(number), 1, 1, 0.0, 0.1)
+    results = [r for done in ctx.take(TasksDone, NODE) for r in done.results]
+    assert sum(max(1, len(r.calls) // 12) for r in results) == 2
+    assert len(ctx.take(TaskResults, DRIVER)) == 1
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_call_that_has_submitted_something_is_answered_through_the_node(sent: bool) -> None:
+    """The driver may not act on the answer before the node has what the call has sent it."""
+    ctx, executor = begun()
+    effects = [0]
+
+    def flush() -> None:
+        effects[0] += 1
+
+    executor.direct.effects = lambda: effects[0]
+    if sent:
+        flush()
+    else:
+        executor.before_results = flush  # still in the worker's buffer
+    executor.report_plain(call_of(1), 1, 1, 0.0, 0.1)
+    assert ctx.take(TaskResults) == [] and ctx.take(DirectClosed, DRIVER) == [DirectClosed()]
+    executor.handle(NODE, RunTasks([Assignment(call_of(1))]))
+    assert len(ctx.take(TasksDone, NODE)) == 1
+
+
+def test_a_worker_offers_again_after_an_error() -> None:
+    ctx, executor = worker()
+    for number in (1, 2):
+        run_by_node(executor, number)
+    assert len(ctx.take(DirectOpen)) == 1
+    executor.handle(DRIVER, DirectCall(call_of(3)))
+    executor.next()
+    executor.report(RangeResult(array(3), 0, 1, USER_ERROR, b"error", 0), TIMING)
+    executor.handle(NODE, RunTasks([Assignment(call_of(3))]))
+    for number in (4, 5):
+        run_by_node(executor, number)
+    assert ctx.take(DirectOpen, DRIVER) == [DirectOpen(ACTOR)]
+
+
+def test_a_call_that_is_published_is_reported_once() -> None:
+    ctx, executor = begun()
+    executor.report_plain(call_of(1), 1, 1, 0.0, 0.1)
+    executor.handle(NODE, RunTasks([Assignment(call_of(1))]))
+    ctx.pass_time(1.0)
+    assert len(ctx.take(TasksDone, NODE)) == 1 and ctx.take(CallsRan) == []
+
+
+def test_a_worker_whose_actor_leaves_takes_no_direct_call() -> None:
+    _, executor = worker()
+    executor.leave(ActorDeath(DeathCause.EXITED))
+    executor.handle(DRIVER, DirectCall(call_of(1)))
+    assert not executor.queue
+
+
 def test_a_direct_call_that_is_cancelled_in_the_queue_does_not_begin() -> None:
     ctx, executor = worker()
     executor.handle(NODE, RunTasks([Assignment(call_of(1))]))
@@ -181,9 +245,48 @@ class Driver:
 
 @pytest.fixture
 def driver() -> Driver:
+    """A driver that may call its actor directly, and has had a call answered through the node."""
     made = Driver()
+    made.call(900)
+    made.client.buffer.flush()
+    made.answer(900, NODE)
+    made.ctx.sent.clear()
     made.client.handle(WORKER, DirectOpen(ACTOR))
     return made
+
+
+def test_a_driver_calls_through_the_node_while_the_node_may_be_behind(driver: Driver) -> None:
+    driver.client.submitter.submit(array(50), [call_of(50)], 1, 1)
+    driver.call(1)
+    driver.client.submitter.kill_actor(array(51), False)
+    driver.answer(50, NODE)
+    driver.answer(1, NODE)
+    driver.call(2)
+    assert driver.ctx.take(DirectCall) == []
+    driver.client.buffer.flush()
+    driver.answer(2, NODE)
+    driver.call(3)
+    assert [m.task.array for m in driver.ctx.take(DirectCall, WORKER)] == [array(3)]
+
+
+def test_a_handle_that_was_serialized_ends_direct_calls(driver: Driver) -> None:
+    driver.client.direct.share(ACTOR)
+    driver.call(1)
+    driver.client.handle(WORKER, DirectOpen(ACTOR))
+    driver.client.buffer.flush()
+    driver.answer(1, NODE)
+    driver.call(2)
+    assert driver.ctx.take(DirectCall) == []
+
+
+def test_an_actor_is_created_behind_the_direct_results_that_it_gets(driver: Driver) -> None:
+    driver.call(1)
+    driver.answer(1)
+    spec = call_of(60)
+    spec.deps = (array(1) + b"\0\0\0\0",)
+    driver.client.requests.find_actor("", "name", spec, holds=())
+    kinds = [type(message) for _, message in driver.ctx.sent]
+    assert kinds.index(PutObjects) < kinds.index(FindActor)
 
 
 def test_a_driver_that_waits_for_no_other_call_calls_directly(driver: Driver) -> None:
@@ -199,6 +302,7 @@ def test_a_driver_that_waits_for_no_other_call_calls_directly(driver: Driver) ->
     driver.answer(3, NODE)
     driver.call(4, b"x" * (ARGS_BYTES_MAX + 1))
     assert driver.ctx.take(DirectCall) == []
+    driver.flushed(SubmitTasks)
     driver.answer(4, NODE)
     driver.call(5)
     assert len(driver.ctx.take(DirectCall, WORKER)) == 1
@@ -257,5 +361,6 @@ def test_a_cancellation_follows_a_direct_call_to_its_worker(driver: Driver) -> N
 
 def test_a_driver_has_a_bounded_number_of_direct_workers(driver: Driver) -> None:
     for number in range(2 * WORKERS_MAX):
+        driver.client.entries[array(2000 + number)] = Entry(array(2000 + number), 1, 1, 0)
         driver.client.handle(f"worker:0.{number + 2}", DirectOpen(array(2000 + number)))
     assert len(driver.client.direct.workers) == WORKERS_MAX

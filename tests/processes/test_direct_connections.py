@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import time
 from typing import Any
@@ -111,7 +112,7 @@ def test_the_end_of_a_worker_comes_behind_its_last_answer(driver: Any) -> None:
     connection = open_connection(process, to_driver, "worker:0.1", DRIVER, drop)
     assert connection is not None
     at_driver.step(0)
-    connection.send(wire.encode("worker:0.1", DRIVER, [DirectCall(call_of(1))]))
+    connection.send(wire.encode("worker:0.2", DRIVER, [DirectCall(call_of(1))]))
     connection.close("it has died")
     for _ in range(3):
         at_driver.step(0)
@@ -119,6 +120,50 @@ def test_the_end_of_a_worker_comes_behind_its_last_answer(driver: Any) -> None:
     assert {source for source, _ in taker.taken} == {"worker:0.1"}
     assert "worker:0.1" not in at_driver.routes
     process.reactor.close()
+
+
+def without_descriptors(process: ComponentProcess, act: Any) -> Any:
+    """Call `act` while the process can open no further file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = os.open("/dev/null", os.O_RDONLY)
+    os.close(spare)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+    try:
+        return act()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_worker_without_free_descriptors_offers_no_direct_calls(driver: Any) -> None:
+    _, _, to_driver = driver
+    process = ComponentProcess(0)
+
+    def act() -> Any:
+        return open_connection(process, to_driver, "worker:0.1", DRIVER, drop)
+
+    assert without_descriptors(process, act) is None
+    process.reactor.close()
+
+
+def test_a_driver_without_free_descriptors_takes_no_connection(driver: Any) -> None:
+    at_driver, taker, to_driver = driver
+    process = ComponentProcess(0)
+    connection = open_connection(process, to_driver, "worker:0.1", DRIVER, drop)
+    assert connection is not None
+    without_descriptors(at_driver, lambda: at_driver.step(0))
+    connection.receive()
+    assert connection.closed and not at_driver.routes and not taker.taken
+    process.reactor.close()
+
+
+def test_a_closed_rendezvous_frees_its_descriptor(driver: Any) -> None:
+    at_driver, *_ = driver
+    ours, theirs = rendezvous()
+    number = ours.fileno()
+    DirectConnections(at_driver, DRIVER, ours, at_driver.receive).close()
+    with pytest.raises(OSError):
+        os.fstat(number)
+    theirs.close()
 
 
 def test_a_driver_refuses_more_connections_than_it_can_have(driver: Any) -> None:

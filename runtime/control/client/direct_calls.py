@@ -6,10 +6,18 @@ call. So after `Config.direct_after` such calls the actor's worker offers a conn
     driver ──DirectCall──> worker ──TaskResults──> driver      a small, plain result
                               └─────DirectClosed──> driver      any other, or the worker died
 
-The driver calls directly only while it waits for no other call of the actor, so the order of its
-calls holds: a later call that goes by the node reaches the worker behind the direct one. The node
-does not know of a direct call, and need not: only actors that never restart take them, so no call
-is logged, replayed or sent again. The driver **publishes** a call, once, when others need it:
+The node does not know of a direct call, and need not: only actors that never restart take them, so
+no call is logged, replayed or sent again. Nobody can tell a direct call from one through the node
+by the order of effects, either:
+
+* The driver has the only handle: a handle that was serialized ends the actor's direct calls, and
+  named actors have none.
+* The driver waits for no other call of the actor. A later call through the node reaches the worker
+  behind the direct one.
+* The node has handled all that the driver sent it (`SendBuffer.last`).
+* The worker answers directly only if the call has sent the node nothing that others may see.
+
+The driver **publishes** a call, once, when others need it:
 
 ================================================== ==============================================
 the reference leaves the driver, in an argument    no result yet: the call is submitted by the
@@ -29,7 +37,6 @@ from __future__ import annotations
 from raytwin.runtime.control.client.owned_arrays import Entry
 from raytwin.runtime.control.client.send_buffer import SendBuffer
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.messages import DirectCall, RangeResult, TaskExtra, TaskSpec
 
 ARGS_BYTES_MAX = 16 << 10
@@ -56,7 +63,8 @@ class DirectCalls:
 
     def on_open(self, actor: bytes, worker: str) -> None:
         """A worker takes direct calls of its actor."""
-        if len(self.workers) < WORKERS_MAX:
+        handle = self._entries.get(actor)
+        if handle is not None and not handle.shared and len(self.workers) < WORKERS_MAX:
             self.workers[actor] = worker
 
     def on_closed(self, worker: str) -> None:
@@ -67,7 +75,7 @@ class DirectCalls:
                 self.publish(entry)
 
     def close(self, actor: bytes) -> None:
-        """Later calls follow something that only the node learns, as a `kill`."""
+        """Call an actor through the node from here on."""
         self.workers.pop(actor, None)
 
     def call(
@@ -78,12 +86,21 @@ class DirectCalls:
         handle = self._entries.get(actor)
         if worker is None or handle is None or handle.holds or len(args) > ARGS_BYTES_MAX:
             return False  # each call without a result holds the actor
+        if not self._node_is_level():
+            return False
         spec = self._pending[entry.array] = TaskSpec(
             entry.array, 0, 1, b"", args, self._address, "", (), 1, retries, -1, name, extra
         )
         entry.worker, entry.private = worker, True
         self._ctx.send(worker, DirectCall(spec))
         return True
+
+    def _node_is_level(self) -> bool:
+        """Whether the node has handled everything that this client has submitted or asked."""
+        if self._buffer.has_tasks or not self._buffer.last:
+            return False
+        last = self._entries.get(self._buffer.last)
+        return last is None or not last.missing
 
     def takes(self, result: RangeResult) -> bool:
         """Whether a worker's answer counts: its call is not published."""
@@ -99,8 +116,10 @@ class DirectCalls:
         else:
             self._buffer.put(entry.result)
 
-    def publish_array(self, oid: bytes) -> None:
-        """`publish` the array of an object, if the client owns it."""
-        entry = self._entries.get(oid[:ARRAY_BYTES])
+    def share(self, array: bytes) -> None:
+        """A reference is serialized: publish the array, or end direct calls of the actor."""
+        entry = self._entries.get(array)
         if entry is not None:
+            entry.shared = True
+            self.close(array)
             self.publish(entry)

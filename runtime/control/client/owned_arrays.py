@@ -53,6 +53,8 @@ class Entry(Struct, eq=False, gc=False):
     """Whether it is the result of a call of an actor."""
     worker: str = ""
     """The worker to which its call was sent directly."""
+    shared: bool = False
+    """Whether another client may have a reference to it: one was serialized."""
     private: bool = False
     """Whether the node does not know of that call."""
     position: int = 0

@@ -72,6 +72,7 @@ class Requests:
     def ask_table(self, make: Callable[[int], Any]) -> tuple[int, Waiter]:
         """Send the message that `make` returns for a request's number."""
         request, waiter = self._begin()
+        self._buffer.note_effect()
         self._ctx.send(self._node, make(request))
         return request, waiter
 
@@ -90,6 +91,7 @@ class Requests:
             self._references.hold_inputs(entry, holds + create.deps)
         self._buffer.flush()
         request, waiter = self._begin()
+        self._buffer.note_effect()
         self._ctx.send(self._node, FindActor(request, self._address, namespace, name, create))
         return request, waiter
 

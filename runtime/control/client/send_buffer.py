@@ -52,6 +52,21 @@ class SendBuffer:
         self._flushed_s = float("-inf")
         self.answered = True
         """Whether a result has arrived since the buffer last sent tasks."""
+        self.effects = 0
+        """How many messages were sent whose effect others may see: all but releases and unpins."""
+        self.last = b""
+        """The array of the last of these, if it was a submission: once its result has arrived, the
+        node has handled all of them."""
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether tasks or calls are not sent yet."""
+        return bool(self._submitted or self._batch_arrays)
+
+    def note_effect(self) -> None:
+        """A message that is no submission goes to the node beside the buffer."""
+        self.effects += 1
+        self.last = b""
 
     def begin_parent(self) -> None:
         """Another task begins: its calls begin a new batch."""
@@ -133,10 +148,13 @@ class SendBuffer:
         if self._puts:
             self._ctx.send(self._node, PutObjects(self._puts))
             self._puts = []
+            self.effects += 1
         if self._batch_arrays:
             self._end_batch()
         if self._submitted:
             self._ctx.send(self._node, SubmitTasks(self._submitted))
+            self.effects += 1
+            self.last = self._submitted[-1].array
             self._submitted = []
             self.answered = False
         if self._released:

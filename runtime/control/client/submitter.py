@@ -228,6 +228,7 @@ class Submitter:
         self._cancels += 1
         request = f"{self._address}/{self._cancels}"
         message = CancelTask(array, start, count, force, recursive, request=request)
+        self._buffer.note_effect()
         # The worker to which a call was sent directly knows alone whether it has begun.
         self._ctx.send(worker or self._node, message)
 
@@ -235,4 +236,5 @@ class Submitter:
         """Kill an actor, after the calls submitted before."""
         self._direct.close(actor)
         self._buffer.flush()
+        self._buffer.note_effect()
         self._ctx.send(self._node, KillActor(actor, ActorDeath(DeathCause.KILLED), restart))

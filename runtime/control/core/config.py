@@ -40,8 +40,8 @@ class Config(Struct, frozen=True, array_like=True):
     submit_batch_max: int = 128
     """Tasks, or puts, in a batch that leaves at once."""
     direct_after: int = 8
-    """After so many calls, each answered before the next, the driver of the actor's node calls the
-    actor directly; 0: never. Saves two hops a call for a connection to the worker."""
+    """After so many calls, each answered before the next, the actor's worker offers the driver of
+    its node direct calls; 0: never. Saves two hops a call for a connection to the worker."""
     log_linger_s: float = 0.1
     """Seconds that a node holds back writes to the GCS's tables.
 

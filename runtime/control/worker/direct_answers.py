@@ -1,16 +1,18 @@
 """The worker's side of direct calls: the offer to a driver, and the answers; see `direct_calls`.
 
-A serial actor that never restarts offers direct calls to the driver of its node after
-`Config.direct_after` results that left its queue empty. Of a call that came directly::
+A serial actor without a name that never restarts offers direct calls to the driver of its node,
+after `Config.direct_after` results of calls through the node that left its queue empty and could
+have been answers. Of a call that came directly::
 
-    runs ──plain, small──> ANSWERED to the driver   the node hears of it in `CallsRan`
-     └─────any other─────> WITHHELD                 DirectClosed: the driver submits the call by the
-                                                    node, which gets the result then
+    ends ──small value, no effect──> ANSWERED to the driver   CallsRan to the node, for the timeline
+      └───────any other────────────> WITHHELD                 DirectClosed: the driver submits the
+                                                              call through the node, which gets the
+                                                              result then; a later offer may follow
 
-If the call also comes by the node, the worker does not run it again: the node gets the result, now
-or when the call ends. The worker remembers the last direct call alone: the driver makes the next
-one only when it has the result of the one before, from the worker or, once published, from the
-node.
+If the call also comes through the node, the worker does not run it again: the node gets the result,
+now or when the call ends. The worker remembers the last direct call alone: the driver makes the
+next one only when it has the result of the one before, from the worker or, once published, from
+the node.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ RAN_S = 0.1
 """or those of so many seconds."""
 
 
+def is_small(result: RangeResult) -> bool:
+    """Whether a call has returned a value that a message has room for, without references."""
+    return result.status == OK and not result.sizes and result.refs is None
+
+
 class DirectAnswers:
     """One worker's direct calls."""
 
@@ -49,58 +56,84 @@ class DirectAnswers:
         """Whether the worker's actor may take direct calls."""
         self.open_channel: Callable[[], bool] = lambda: True
         """Makes the connection to the driver; returns whether there is one."""
+        self.effects: Callable[[], int] = lambda: 0
+        """Counts the messages that the worker has sent its node and whose effect others may see."""
+        self.connected = False
+        """Whether there is a connection to the driver."""
         self.call = b""
         """The last direct call; empty: none yet, or the node has it, too."""
-        self._ended: tuple[RangeResult, Timing] | None = None
-        """The result of that call, once it has ended."""
-        self.opened = False
-        """Whether the worker has offered direct calls."""
+        self._open = False
+        """Whether the driver may call directly now."""
         self._single = 0
-        """Results for the driver that left the queue empty, until the offer."""
+        """Results since the last direct call that could have been answers."""
+        self._effects_before = 0
+        self._ended: tuple[RangeResult, Timing] | None = None
+        """The result of the last direct call, once it has ended."""
         self._calls: list[bytes] = []
         """Answered calls that the node has not heard of."""
         self._timings: list[Timing] = []
+        self._answered_s = 0.0
         self._timer: Timer | None = None
 
-    def offer(self, spec: TaskSpec) -> None:
-        """A call has ended and left the queue empty: offer direct calls after some of these."""
-        if self.opened or not self.allowed or spec.owner != self.driver:
+    def call_begins(self) -> None:
+        """The actor begins a call."""
+        self._effects_before = self.effects()
+
+    def _had_effect(self) -> bool:
+        """Whether the actor's call has sent the node something that others may see."""
+        return self.effects() != self._effects_before
+
+    def offer(self, spec: TaskSpec, small: bool) -> None:
+        """A call has ended, with a small value or not, and left the queue empty: after some that
+        could have been answered directly, offer direct calls."""
+        if self._open or not self.allowed or spec.owner != self.driver or not self._after:
             return
-        self._single += 1
-        if self._single == self._after and spec.extra is not None:
-            self.opened = self.open_channel()
-        if self.opened:
-            assert spec.extra is not None, "it is a call"
-            self._ctx.send(self.driver, DirectOpen(spec.extra.call))
+        self._single = self._single + 1 if small and not self._had_effect() else 0
+        if self._single >= self._after:
+            self._single = 0
+            self.connected = self.allowed = self.connected or self.open_channel()
+            if self.connected:
+                assert spec.extra is not None, "it is a call"
+                self._open = True
+                self._ctx.send(self.driver, DirectOpen(spec.extra.call))
 
     def begin(self, call: bytes) -> None:
         """A call has come directly."""
         self.call, self._ended = call, None
 
     def published(self) -> tuple[RangeResult, Timing] | None:
-        """The last direct call has come by the node, too; return its result if it has ended."""
+        """The last direct call comes through the node, too; return its result if it has ended."""
+        if self._calls and self._calls[-1] == self.call:
+            self._calls.pop()  # the node counts it with the result
+            self._timings.pop()
         ended, self._ended, self.call = self._ended, None, b""
         return ended
 
     def answer(self, result: RangeResult, timing: Timing) -> None:
         """The last direct call has ended: answer the driver, or withhold the result."""
         self._ended = result, timing
-        if result.status != OK or result.sizes or result.refs is not None:
+        if not is_small(result) or self._had_effect():
+            self._open = False
             self._ctx.send(self.driver, DirectClosed())
             return
         self._ctx.send(self.driver, TaskResults(self.driver, [result]))
         self._calls.append(result.array)
         self._timings.append(timing)
-        if len(self._calls) >= RAN_MAX:
-            self.flush()
-        elif self._timer is None:
-            self._timer = self._ctx.after(RAN_S, self.flush)
+        self._answered_s = self._ctx.now()
+        if len(self._calls) > RAN_MAX:
+            self._report(RAN_MAX)
+        if self._timer is None:
+            self._timer = self._ctx.after(RAN_S, self._on_timer)
 
-    def flush(self) -> None:
-        """Report the answered calls to the node."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _on_timer(self) -> None:
+        """Report the answered calls; the last one may still be published."""
+        self._timer = None
+        recent = self._ctx.now() - self._answered_s < RAN_S
+        self._report(len(self._calls) - recent)
         if self._calls:
-            self._ctx.send(self._node, CallsRan(self._calls, self._timings))
-            self._calls, self._timings = [], []
+            self._timer = self._ctx.after(RAN_S, self._on_timer)
+
+    def _report(self, count: int) -> None:
+        if count > 0:
+            self._ctx.send(self._node, CallsRan(self._calls[:count], self._timings[:count]))
+            del self._calls[:count], self._timings[:count]

@@ -58,7 +58,7 @@ from raytwin.runtime.control.messages import (
     WorkerReady,
 )
 from raytwin.runtime.control.messages.errors import ActorDeath
-from raytwin.runtime.control.worker.direct_answers import DirectAnswers
+from raytwin.runtime.control.worker.direct_answers import DirectAnswers, is_small
 
 OVERDUE_LINGERS = 5
 """Results wait so many ``linger_s`` at most, even if the world runs the timer late."""
@@ -194,6 +194,8 @@ class Executor:
         if self.concurrent:
             self._concurrent.add(spec.array)
             return assignment
+        if self.actor:
+            self.direct.call_begins()
         self.running = spec
         self.base = spec.start
         self.limit = spec.start + spec.count
@@ -217,11 +219,16 @@ class Executor:
         self.base = result.start + result.count
         # Elements that ran and are not reported yet still count as started.
         del self.values[: result.count]
+        spec = self.running
         if self.base >= self.limit:
             self.running = None
-        if self.actor:
-            self._end_call(result)
+        if not self.actor:
+            self._add_result(result, timing)
+            return
+        self._end_call(result)
         self._end(result, timing)
+        if spec is not None and not self.queue:
+            self.direct.offer(spec, is_small(result))
 
     def report_call(self, result: RangeResult, timing: Timing) -> None:
         """A call of a concurrent actor is done."""
@@ -272,14 +279,14 @@ class Executor:
         if not self.queue:
             self.flush()
             if self.actor:
-                self.direct.offer(spec)
+                self.direct.offer(spec, small=True)
             return
         if self._timer is None or self._is_overdue(now_s):
             self._flush_soon()
 
     def _end(self, result: RangeResult, timing: Timing) -> None:
-        """An element has ended: report it to the node, or answer a direct call."""
-        if result.array != self.direct.call or not self.actor:
+        """An actor's call has ended: report it to the node, or answer the driver."""
+        if result.array != self.direct.call:
             self._add_result(result, timing)
             return
         self.before_results()
@@ -408,8 +415,6 @@ class Executor:
             self.before_results()
             self.ctx.send(self.node, TasksDone(self._results, self._timings))
             self._results, self._timings = [], []
-        if self.direct.opened:
-            self.direct.flush()
         self._flushed_s = self.ctx.now()
 
     def save(self, upto: int, state: bytes) -> None:

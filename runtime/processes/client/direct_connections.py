@@ -43,7 +43,11 @@ def open_connection(
     on_frame: OnFrame,
 ) -> Connection | None:
     """Open the connection of the worker at `address` to a driver; return None if that fails."""
-    ours, theirs = socket.socketpair()
+    try:
+        ours, theirs = socket.socketpair()
+    except OSError as error:
+        log.warning("%s takes no direct calls: %s", address, error)
+        return None
     with theirs:
         try:
             socket.send_fds(to_driver, [address.encode()], [theirs.fileno()])
@@ -82,6 +86,9 @@ class DirectConnections:
             return
         if not data:
             self.close()  # all writing ends are closed: the node has ended
+            return
+        if not fds:
+            log.warning("no direct calls of %s: this process has no free descriptor", data.decode())
             return
         if self._count >= WORKERS_MAX:
             os.close(fds[0])

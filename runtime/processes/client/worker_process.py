@@ -92,6 +92,7 @@ class Worker:
         self._to_driver = to_driver
         if to_driver is not None:
             executor.direct.driver = settings.driver
+            executor.direct.effects = lambda: self.client.buffer.effects
             executor.direct.open_channel = self._open_channel
         self.session = session = Session(world)
         references = session.references

@@ -265,21 +265,19 @@ class Zygote:
 
     def _reap(self, ended: list[Child]) -> None:
         """Reap processes that have ended, kill their orphans, and report to their requesters."""
-        reasons = []
+        codes = []
         for child in ended:
             self._epoll.unregister(child.pidfd)
             _, status = os.waitpid(child.pid, 0)
             os.close(child.pidfd)
-            code = os.waitstatus_to_exitcode(status)
-            reasons.append(
-                f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            )
+            codes.append(os.waitstatus_to_exitcode(status))
         # Once for all that have ended: this reads the list of all child processes.
         _kill_all_but({child.pid for child in self._children.values()})
-        for child, reason in zip(ended, reasons, strict=True):
+        for child, code in zip(ended, codes, strict=True):
+            reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             if child.restart is None:
                 self._notify(child, ["exited", child.key, reason])
-            elif reason == "exit code 0" or not self._restart(child):
+            elif code == 0 or not self._restart(child):
                 self._notify(child, ["exited", child.key, reason])
                 # Nodes would wait for a restart of the head.
                 for other in self._children.values():
