@@ -115,3 +115,17 @@ def test_no_input_of_an_exact_actor_can_be_lost() -> None:
                     assert op.call.retries < 0
                     assert op.call.nbytes < LARGE_BYTES or not op.ins
     assert inputs > 50, "others are drawn"
+
+
+def test_no_large_value_is_made_of_a_call_that_is_not_replayed() -> None:
+    """The program may drop the call's value before the large one is lost with its node."""
+    needed = 0
+    for seed in range(200):
+        scope = Scope()
+        Draw(random.Random(seed), (), large_stores=True).singly(scope)
+        made = {op.out for op in scope.ops if op.do == "tell"}
+        for op in scope.ops:
+            if op.do == "call" and not made.isdisjoint(op.ins):
+                needed += 1
+                assert op.call is not None and op.call.nbytes < LARGE_BYTES
+    assert needed > 50

@@ -521,6 +521,7 @@ class Draw:
         at = self.start(scope, spec)
         for _ in range(rng.choice([3, 12])):
             out = self.short_tell(scope, at, spec)
+            scope.of_actors.add(out)
             later = Op("get", (out,))
             if rng.random() < 0.2:
                 early = rng.random() < 0.5
