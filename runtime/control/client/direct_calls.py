@@ -1,4 +1,4 @@
-"""Direct calls: the driver calls an actor of its node past the node, as the paper's workers do.
+"""Direct calls: a driver calls an actor of its node past the node, as Ray's callers do today.
 
 A program that calls an actor, waits for the result and calls again would wake its node twice a
 call. So after `Config.direct_after` such calls the actor's worker offers a connection::
@@ -20,16 +20,15 @@ by the order of effects, either:
 The driver **publishes** a call, once, when others need it:
 
 ================================================== ==============================================
-the reference leaves the driver, in an argument    no result yet: the call is submitted by the
-or in a value                                      node; else its value is put, as any small
-                                                   value of the driver
-the connection closes before the result            the call is submitted by the node
+the reference leaves the driver, in an argument    no result yet: the driver submits the call
+or in a value                                      through the node; else it puts the value
+the connection closes before the result            the driver submits the call through the node
 ================================================== ==============================================
 
-A call that the worker took directly and that then comes by the node does not run again: the worker
-answers the node (`worker.direct_answers`), and only that answer counts for the driver. If the
-actor is dead, its node fails the call as any other. A call that is not published when its last
-reference is dropped leaves no trace in the node.
+The worker does not run a direct call again that then comes through the node: the worker answers the
+node (`worker.direct_answers`), and only that answer counts for the driver. If the actor is dead,
+its node fails the call as any other. A call that is not published when its last reference is
+dropped leaves no trace in the node but a row of the timeline.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import DirectCall, RangeResult, TaskExtra, TaskSpec
 
 ARGS_BYTES_MAX = 16 << 10
-"""Longer arguments go by the node: a direct call must fit into the socket at once."""
+"""Longer arguments go through the node: a direct call must fit into the socket at once."""
 WORKERS_MAX = 64
 """A driver has so many connections to workers, at most."""
 
@@ -81,7 +80,7 @@ class DirectCalls:
     def call(
         self, entry: Entry, actor: bytes, extra: TaskExtra, name: str, retries: int, args: bytes
     ) -> bool:
-        """Call an actor directly; return False if the call has to go by the node."""
+        """Call an actor directly; return False if the call has to go through the node."""
         worker = self.workers.get(actor)
         handle = self._entries.get(actor)
         if worker is None or handle is None or handle.holds or len(args) > ARGS_BYTES_MAX:

@@ -111,7 +111,7 @@ class Worker:
 
     def _on_node_frame(self, connection: Connection, frame: Frame) -> None:
         if self._direct is not None and not self._direct.closed:
-            # The driver has sent a direct call before any call that came by the node behind it.
+            # The driver has sent a direct call before any later call that came through the node.
             self._direct.receive()
         self.world.on_frame(connection, frame)
 
