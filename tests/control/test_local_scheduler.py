@@ -295,19 +295,6 @@ def test_short_tasks_behind_a_long_one_are_taken_back() -> None:
     assert times[-2] < times[-1] - 1.0, "a short task waited for the long one"
 
 
-def test_ranges_are_taken_back_only_from_workers_that_were_silent_at_both_looks() -> None:
-    node = Node(2)
-    node.turn(DRIVER, SubmitTasks([spec(1, 0, 20)]))
-    [(_, start, count, _)] = node.given(W1)
-    node.ctx.pass_time(0.03)  # the first look
-    node.done(W1, (1, start, count))
-    node.turn(DRIVER, SubmitTasks([spec(2, 0, 20)]))
-    node.ctx.time_s += 0.03  # the node is delayed, and so is the second look
-    node.ctx.pass_time(0.0)
-    assert not node.ctx.take(TakeBack, W1), "the worker was given this range after the first look"
-    assert node.ctx.take(TakeBack, W2)
-
-
 def test_work_given_back_twice_is_removed_once() -> None:
     node = Node()
     node.turn(DRIVER, SubmitTasks([spec(1), spec(2, 0, 4)]))

@@ -14,7 +14,6 @@ node does so.
 from __future__ import annotations
 
 from collections import Counter, deque
-from functools import partial
 from math import inf
 
 from raytwin.runtime.control.actors.actor_record import ActorRecord
@@ -64,7 +63,6 @@ class WorkerLeases:
         """Mean seconds of a task, by its function."""
         self.mean_task_s = 0.0
         self._watch: Timer | None = None
-        self._quiet_s = STUCK_AHEADS * config.ahead_s
         self._last_heartbeat_s = -inf
         """The time of the last timely heartbeat."""
         self._listened_s = -inf
@@ -283,38 +281,33 @@ class WorkerLeases:
     def _watch_stuck(self) -> None:
         """Start the watch if a worker has a range behind another."""
         if self._watch is None and self.assigned > self._leased():
-            self._watch = self._ctx.after(self._quiet_s, self._look)
+            self._start_watch(1)
 
-    def _look(self) -> None:
-        """Look again later at the workers that have reported nothing for `_quiet_s`.
-
-        This scheduler itself may have been delayed: the ranges that it sent may only just have
-        left, and reports may be waiting.
-        """
-        self._watch = None
-        since_s = self._quiet_since_s()
-        if self._silent_since(since_s):
-            self._watch = self._ctx.after(self._quiet_s, partial(self._look_again, since_s))
-
-    def _look_again(self, since_s: float) -> None:
-        """Take the ranges behind a task back from the workers that are silent still."""
-        self._watch = None
-        for worker in self._silent_since(since_s):
-            self._pool.take_back(worker)
-
-    def _silent_since(self, since_s: float) -> list[Worker]:
-        """Return the workers that have reported nothing since then and could give ranges back."""
-        return [
-            worker
-            for worker in self.workers.values()
-            if worker.last_report_s <= since_s
-            and worker.answered == worker.asked
-            and sum(spec.count for spec in worker.assigned) > 1
-        ]
+    def _start_watch(self, look: int) -> None:
+        quiet_s = STUCK_AHEADS * self._config.ahead_s
+        self._watch = self._ctx.after(quiet_s, lambda: self._on_watch(look))
 
     def _quiet_since_s(self) -> float:
         """Return the time since which a worker that is not stuck has reported something."""
-        return self._ctx.now() - self._quiet_s
+        return self._ctx.now() - STUCK_AHEADS * self._config.ahead_s
 
     def _leased(self) -> int:
         return len(self.workers) - len(self._pool.idle) - len(self._actors.actors)
+
+    def _on_watch(self, look: int) -> None:
+        self._watch = None
+        quiet_since_s = self._quiet_since_s()
+        stuck = [
+            worker
+            for worker in self.workers.values()
+            if worker.last_report_s <= quiet_since_s
+            and worker.answered == worker.asked
+            and sum(spec.count for spec in worker.assigned) > 1
+        ]
+        if stuck and look == 1:
+            # This scheduler itself may have been delayed, and the ranges that it sent may only
+            # just have left: check again.
+            self._start_watch(2)
+            return
+        for worker in stuck:
+            self._pool.take_back(worker)
