@@ -355,6 +355,8 @@ class TaskObjectTable:
             if row is None:
                 self._note_gone(oid[:ARRAY_BYTES], why)
             elif message.node in self.store.alive:
+                if message.inputs_again:
+                    row.unreconstructable = None
                 # An owner's node has the object until the owner releases it; the report of that
                 # is on its way.
                 freed = message.node in row.owners and not message.reason

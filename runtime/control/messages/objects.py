@@ -103,6 +103,8 @@ class ObjectsMissing(Struct, array_like=True, tag=44):
     objects: list[bytes]
     reason: str = ""
     """Why it does not have them, if known."""
+    inputs_again: bool = False
+    """They were errors, since inputs were lost that their owner's task makes again."""
 
 
 class SeekOwners(Struct, array_like=True, tag=147):

@@ -312,13 +312,16 @@ class ResultManager:
 
     def _drop_failed(self, failed: list[RangeResult]) -> None:
         """Forget errors of lost inputs, here and in the GCS."""
+        if failed:
+            self._log.flush()  # the GCS must not hear of the errors after this
         for result in failed:
             self._objects.results.drop_failed(result)
             oids = [
                 object_id(result.array, index, 0)
                 for index in range(result.start, result.start + result.count)
             ]
-            self._ctx.send("gcs", ObjectsMissing(self._node, oids, "an input of its task was lost"))
+            missing = ObjectsMissing(self._node, oids, "an input of its task was lost", True)
+            self._ctx.send("gcs", missing)
 
     def finish_call(
         self, result: RangeResult, owner: str, actor: bytes = b"", fresh: bool = True
