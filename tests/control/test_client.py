@@ -105,6 +105,23 @@ def test_synchronous_submissions_are_sent_at_once() -> None:
     assert [s.array for s in message.tasks] == [array(number) for number in (6, 7, 8, 9)]
 
 
+def test_releases_that_wait_do_not_keep_the_first_task_of_a_batch_back() -> None:
+    ctx, client = made()
+    refs = [submit(client, number) for number in (1, 2)]
+    client.buffer.flush()
+    for number in (1, 2):
+        tell(client, result(number))
+    for ref in refs:
+        client.references.drop_ref(ref)
+    assert ctx.take(Release) == [], "they wait for company"
+    ctx.take(SubmitTasks)
+    submit(client, 3)
+    [message] = ctx.take(SubmitTasks)
+    assert [s.array for s in message.tasks] == [array(3)]
+    [release] = ctx.take(Release)
+    assert release.arrays == [array(1), array(2)]
+
+
 def test_slow_submissions_need_no_timer() -> None:
     ctx, client = made()
     submit(client, 1)

@@ -1,8 +1,11 @@
 """Messages that a client has not sent to its node yet: tasks, calls, puts, releases, unpins.
 
 Batching saves a frame per item. A batch leaves at once if nothing was sent for ``linger_s``
-seconds, else with the next flush; at ``submit_batch_max`` tasks or puts it leaves too.
-Consecutive calls of one method of an actor become one batch (`call_batches`).
+seconds, else with the next flush; at ``submit_batch_max`` tasks or puts it leaves too. The first
+task of a batch leaves at once, with the releases that are held back, if a result has come since
+the last batch: the node may have nothing else to run, and a program that submits one task at a
+time and waits for it has nothing else for the batch. Consecutive calls of one method of an actor
+become one batch (`call_batches`).
 """
 
 from __future__ import annotations
@@ -76,9 +79,10 @@ class SendBuffer:
         """Add ranges of tasks, after the calls submitted before them."""
         if self._batch_arrays:
             self._end_batch()
+        first = not self._submitted
         self._submitted += specs
         waiting = len(self._submitted)
-        if waiting >= self._batch_max:
+        if waiting >= self._batch_max or (first and self.answered):
             self.flush()
         elif self._timer is None or not waiting & _CLOCK_MASK:
             self._submit_soon()
@@ -92,9 +96,10 @@ class SendBuffer:
     def call(self, array: bytes, args: bytes) -> None:
         """Add a call to the open batch."""
         arrays = self._batch_arrays
+        first = not (arrays or self._submitted)
         arrays.append(array)
         self._batch_args.append(args)
-        if len(arrays) >= BATCH_MAX:
+        if len(arrays) >= BATCH_MAX or (first and self.answered):
             self.flush()
         elif self._timer is None or not len(arrays) & _CLOCK_MASK:
             self._submit_soon()
@@ -178,12 +183,7 @@ class SendBuffer:
         self.flush()
 
     def _submit_soon(self) -> None:
-        """Flush at once if every result has arrived: a program that submits one task at a time
-        and waits for it has nothing else for the batch."""
         if self._timer is None:
-            if self.answered:
-                self.flush()
-            else:
-                self._flush_soon()
+            self._flush_soon()
         elif self._ctx.now() - self._flushed_s >= self._linger_s:
             self.flush()  # The program may keep the timer's thread from running.
