@@ -7,8 +7,8 @@ next lease goes to the job with the fewest leases on the node. The node starts f
 a demand fits and no worker is idle (`WorkerPool`).
 
 If a task runs far longer than the mean of its function, the node takes back the ranges behind it,
-for another worker or node, and assigns the worker no more. A timer must find this twice before the
-node does so.
+for another worker or node, and assigns the worker no more: a timer looks for workers that have been
+silent since its last look.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import Assignment, FunctionBlob, RunTasks
 
 STUCK_AHEADS = 4
-"""The timer's interval, in ``ahead_s``: a worker without a report for so long is stuck."""
+"""The interval between looks, in ``ahead_s``; a worker that is silent for longer is stuck."""
 
 
 _WEIGHTS = tuple(1 - 0.9**count for count in range(11))
@@ -63,6 +63,8 @@ class WorkerLeases:
         """Mean seconds of a task, by its function."""
         self.mean_task_s = 0.0
         self._watch: Timer | None = None
+        self._looked_s = -inf
+        """The time of the watch's last look."""
         self._last_heartbeat_s = -inf
         """The time of the last timely heartbeat."""
         self._listened_s = -inf
@@ -281,11 +283,8 @@ class WorkerLeases:
     def _watch_stuck(self) -> None:
         """Start the watch if a worker has a range behind another."""
         if self._watch is None and self.assigned > self._leased():
-            self._start_watch(1)
-
-    def _start_watch(self, look: int) -> None:
-        quiet_s = STUCK_AHEADS * self._config.ahead_s
-        self._watch = self._ctx.after(quiet_s, lambda: self._on_watch(look))
+            quiet_s = STUCK_AHEADS * self._config.ahead_s
+            self._watch = self._ctx.after(quiet_s, self._look_for_stuck)
 
     def _quiet_since_s(self) -> float:
         """Return the time since which a worker that is not stuck has reported something."""
@@ -294,20 +293,19 @@ class WorkerLeases:
     def _leased(self) -> int:
         return len(self.workers) - len(self._pool.idle) - len(self._actors.actors)
 
-    def _on_watch(self, look: int) -> None:
+    def _look_for_stuck(self) -> None:
+        """Take ranges back from the workers that have been silent since the look before.
+
+        They had their ranges then, and all that they had reported by now has been read, even if
+        this scheduler was too busy to look in time.
+        """
         self._watch = None
-        quiet_since_s = self._quiet_since_s()
-        stuck = [
-            worker
-            for worker in self.workers.values()
-            if worker.last_report_s <= quiet_since_s
-            and worker.answered == worker.asked
-            and sum(spec.count for spec in worker.assigned) > 1
-        ]
-        if stuck and look == 1:
-            # This scheduler itself may have been delayed, and the ranges that it sent may only
-            # just have left: check again.
-            self._start_watch(2)
-            return
-        for worker in stuck:
-            self._pool.take_back(worker)
+        for worker in self.workers.values():
+            if (
+                worker.last_report_s < self._looked_s
+                and worker.answered == worker.asked
+                and sum(spec.count for spec in worker.assigned) > 1
+            ):
+                self._pool.take_back(worker)
+        self._looked_s = self._ctx.now()
+        self._watch_stuck()
