@@ -181,7 +181,7 @@ def test_a_cancelled_call_raises_and_later_ones_run(session: Any) -> None:
     ray.cancel(ref)
     with pytest.raises(ray.exceptions.TaskCancelledError):
         ray.get(ref, timeout=60)
-    # It had begun, and so it took effect.
+    # The call had begun, and so it took effect.
     assert ray.get(counter.add.remote(), timeout=60) == SINGLE + 2
 
 

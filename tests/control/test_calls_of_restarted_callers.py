@@ -84,7 +84,7 @@ def test_a_later_incarnation_replies_to_a_cancelled_call_or_cancels_it() -> None
 
 
 def test_a_call_without_a_result_is_resent_for_its_present_caller() -> None:
-    """Its answer may have gone to a life of the caller on another node."""
+    """The answer may have gone to an earlier incarnation of the caller, on another node."""
     node = calling(call(2, W1), call(3, W1))
     node.turn("node:2", TaskResults(W1, [result(3, node=2)]))
     node.turn(W2, SubmitTasks([call(2, W2), call(3, W2), call(4, W2)]))

@@ -20,6 +20,7 @@ from raytwin.runtime.control.messages import (
     DirectCall,
     DirectClosed,
     DirectOpen,
+    Exit,
     FindActor,
     PutObjects,
     RangeResult,
@@ -191,6 +192,14 @@ def test_a_call_that_is_published_is_reported_once() -> None:
     executor.handle(NODE, RunTasks([Assignment(call_of(1))]))
     ctx.pass_time(1.0)
     assert len(ctx.take(TasksDone, NODE)) == 1 and ctx.take(CallsRan) == []
+
+
+def test_a_worker_reports_all_answered_calls_before_it_ends() -> None:
+    ctx, executor = begun()
+    executor.report_plain(call_of(1), 1, 1, 0.0, 0.1)
+    assert ctx.take(CallsRan) == []
+    executor.handle(NODE, Exit())
+    assert [message.calls for message in ctx.take(CallsRan)] == [[array(1)]]
 
 
 def test_a_worker_whose_actor_leaves_takes_no_direct_call() -> None:

@@ -102,7 +102,7 @@ class Replies:
             session = machine.sessions.get(client)
             born, sent = self._attached.get(client, (0.0, 0))
             if session is None or client not in self._attached or session.born != born:
-                continue  # It will attach, or its first request is on its way.
+                continue  # The client will attach, or its first request is on its way.
             applied = session.applied if session.applied_index <= limit else 0
             sent_any = False
             skip = len(session.outbox) - (session.sent - sent)

@@ -33,7 +33,7 @@ from raytwin.runtime.control.messages import (
 )
 
 RAN_MAX = 128
-"""So many answered calls are reported to the node in one message,"""
+"""The worker reports so many answered calls to the node in one message,"""
 RAN_S = 0.1
 """or those of so many seconds."""
 
@@ -124,6 +124,10 @@ class DirectAnswers:
             self._report(RAN_MAX)
         if self._timer is None:
             self._timer = self._ctx.after(RAN_S, self._on_timer)
+
+    def end(self) -> None:
+        """Report all answered calls: the process ends."""
+        self._report(len(self._calls))
 
     def _on_timer(self) -> None:
         """Report the answered calls; the last one may still be published."""

@@ -175,6 +175,7 @@ class Executor:
             self._cancel(message)
         elif isinstance(message, Exit):
             self.exiting = True
+            self.direct.end()
         else:
             raise TypeError(f"an executor was sent {type(message).__name__}")
 

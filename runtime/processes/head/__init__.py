@@ -3,8 +3,8 @@
 `head_process.main` picks one of three by the configuration:
 
 - `Head`: GCS and global scheduler are components of this process; its death ends the cluster.
-- `DurableHead`: one replica in this process, whose commands a sqlite3 file holds.
-- `ReplicatedHead`: this process has the masters of the chains (van Renesse & Schneider 2004);
+- `durable_head`: one replica in this process, whose commands a sqlite3 file holds.
+- `replicated_head`: this process has the masters of the chains (van Renesse & Schneider 2004);
   each replica is a process of its own, which the zygote forks on request.
 
 State: connections of nodes and replicas; of a durable GCS, the file: commands, one snapshot,

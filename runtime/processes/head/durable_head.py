@@ -13,45 +13,46 @@ from typing import Any
 
 from raytwin.runtime.control.assembly import make_machine
 from raytwin.runtime.control.core.addresses import STORAGE
-from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import ReplicaInfo, StartReplica
-from raytwin.runtime.control.replication.master import LAUNCHER, Master
+from raytwin.runtime.control.replication.master import LAUNCHER
 from raytwin.runtime.control.replication.replica import Replica
 from raytwin.runtime.processes.head.gcs_storage import GcsStorage
 from raytwin.runtime.processes.head.replicated_head import ReplicatedHead
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.process_settings import HeadSettings
 
 
-class DurableHead(ReplicatedHead):
-    """A `ReplicatedHead` whose only replica is a component of its own process."""
+def durable_head(
+    settings: HeadSettings, listener: socket.socket, spawner: socket.socket
+) -> ReplicatedHead:
+    """Return a head whose only replica is a component of its own process."""
+    spawner.close()
 
-    storage: GcsStorage
+    def add_launcher(process: ComponentProcess) -> None:
+        storage = GcsStorage(process.context(STORAGE), settings.storage)
+        process.add(STORAGE, storage, journaled=False)
+        launcher = _InProcessLauncher(process, settings, storage)
+        process.add(LAUNCHER, launcher, journaled=False)
 
-    def make_master(self, settings: HeadSettings, ctx: Context, chain: int) -> Master:
-        self.storage = GcsStorage(self.process.context(STORAGE), settings.storage)
-        self.process.add(STORAGE, self.storage, journaled=False)
-        return Master(ctx, settings.config)
-
-    def add_launcher(
-        self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
-    ) -> None:
-        spawner.close()
-        self.process.add(LAUNCHER, _InProcessLauncher(self, settings), journaled=False)
+    return ReplicatedHead(settings, listener, add_launcher)
 
 
 class _InProcessLauncher:
     """``launcher``: starts the replica in this process."""
 
-    def __init__(self, head: DurableHead, settings: HeadSettings) -> None:
-        self._head = head
+    def __init__(
+        self, process: ComponentProcess, settings: HeadSettings, storage: GcsStorage
+    ) -> None:
+        self._process = process
         self._settings = settings
+        self._storage = storage
 
     def handle(self, source: str, message: Any) -> None:
         if not isinstance(message, StartReplica):
             raise TypeError(f"the launcher was sent {type(message).__name__}")
         config = self._settings.config
-        process, name = self._head.process, message.name
-        machine = self._head.storage.recover(make_machine(config))
+        process, name = self._process, message.name
+        machine = self._storage.recover(make_machine(config))
         replica = Replica(
             process.context(name), ReplicaInfo(name, "", 0), config, lambda: machine, STORAGE
         )

@@ -80,12 +80,12 @@ def main(payload: bytes, fds: list[int]) -> None:
     spawner, listener = (socket.socket(fileno=fd) for fd in fds)
     # Imported only if needed: sqlite3 alone would cost every cluster 1 MB.
     if settings.config.gcs_durable:
-        from raytwin.runtime.processes.head.durable_head import DurableHead
+        from raytwin.runtime.processes.head.durable_head import durable_head
 
-        DurableHead(settings, listener, spawner).run()
+        durable_head(settings, listener, spawner).run()
     elif settings.config.chained:
-        from raytwin.runtime.processes.head.replicated_head import ReplicatedHead
+        from raytwin.runtime.processes.head.replicated_head import replicated_head
 
-        ReplicatedHead(settings, listener, spawner).run()
+        replicated_head(settings, listener, spawner).run()
     else:
         Head(settings, listener).process.run()

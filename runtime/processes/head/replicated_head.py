@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,7 +22,6 @@ from raytwin.runtime.control.core.addresses import (
     master_of,
     node_of,
 )
-from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.gcs.sharding.relay import Relay
 from raytwin.runtime.control.messages import (
     Frame,
@@ -54,14 +54,18 @@ class ReplicatedHead:
     """The head of a replicated GCS: joins the masters to the connections of replicas and nodes."""
 
     def __init__(
-        self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
+        self,
+        settings: HeadSettings,
+        listener: socket.socket,
+        add_launcher: Callable[[ComponentProcess], None],
     ) -> None:
+        """`add_launcher` adds the component that starts replicas to the head's process."""
         self.process = ComponentProcess(settings.config.seed, journal_path(settings.journal))
         self._token = settings.token
         self.masters: list[Master] = []
         """By number of the chain; see `gcs.sharding`."""
         clients = [self._add_master(settings, chain) for chain in range(settings.config.chains)]
-        self.add_launcher(settings, listener, spawner)
+        add_launcher(self.process)
         self._links = Links(self.masters[0].nodes.get, _notify_fenced)
         self.process.add("links", self._links, journaled=False)
         Listener(self.process.reactor, listener, self._accept)
@@ -78,25 +82,13 @@ class ReplicatedHead:
         client = ChainClient(
             self.process.context(address),
             address,
-            lambda ctx: self.make_master(settings, ctx, chain),
+            lambda ctx: Master(ctx, settings.config, chain),
             chain,
         )
         assert isinstance(client.inner, Master)
         self.masters.append(client.inner)
         self.process.add(address, client)
         return client
-
-    def make_master(self, settings: HeadSettings, ctx: Context, chain: int) -> Master:
-        """Return the master of a chain."""
-        return Master(ctx, settings.config, chain)
-
-    def add_launcher(
-        self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
-    ) -> None:
-        """Add the component that starts replicas."""
-        address = listener.getsockname()[:2]
-        launcher = Launcher(self.process, settings, address, spawner)
-        self.process.add(LAUNCHER, launcher, journaled=False)
 
     def run(self) -> None:
         """Run until the head is killed, or no replica has the GCS's state any more."""
@@ -152,6 +144,18 @@ class ReplicatedHead:
 def _notify_fenced(connection: Connection, node: str, info: NodeInfo) -> None:
     """Notify a node that it was declared dead; else it would wait for a restart of the head."""
     connection.send(wire.encode("gcs", node, [NodeChanged(info)]))
+
+
+def replicated_head(
+    settings: HeadSettings, listener: socket.socket, spawner: socket.socket
+) -> ReplicatedHead:
+    """Return a head whose replicas are processes, which the zygote forks."""
+
+    def add_launcher(process: ComponentProcess) -> None:
+        launcher = Launcher(process, settings, listener.getsockname()[:2], spawner)
+        process.add(LAUNCHER, launcher, journaled=False)
+
+    return ReplicatedHead(settings, listener, add_launcher)
 
 
 class Launcher:
