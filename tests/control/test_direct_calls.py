@@ -32,10 +32,12 @@ from raytwin.runtime.control.messages import (
     TasksDone,
     TaskSpec,
     Timing,
+    WorkerDied,
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 from raytwin.runtime.control.worker.executor import Executor
 from tests.control.alone import Alone, array
+from tests.control.one_node import W1, Node
 
 NODE, DRIVER, WORKER = "node:0", "driver:0.0", "worker:0.1"
 ACTOR = array(1000)
@@ -194,11 +196,17 @@ def test_a_call_that_is_published_is_reported_once() -> None:
     assert len(ctx.take(TasksDone, NODE)) == 1 and ctx.take(CallsRan) == []
 
 
-def test_a_worker_reports_all_answered_calls_before_it_ends() -> None:
+@pytest.mark.parametrize("how", ["released", "left", "crashed"])
+def test_a_worker_reports_all_answered_calls_before_it_ends(how: str) -> None:
     ctx, executor = begun()
     executor.report_plain(call_of(1), 1, 1, 0.0, 0.1)
     assert ctx.take(CallsRan) == []
-    executor.handle(NODE, Exit())
+    if how == "released":
+        executor.handle(NODE, Exit())
+    elif how == "left":
+        executor.leave(ActorDeath(DeathCause.EXITED))
+    else:
+        executor.crash(ActorDeath(DeathCause.EXITED))
     assert [message.calls for message in ctx.take(CallsRan)] == [[array(1)]]
 
 
@@ -373,3 +381,87 @@ def test_a_driver_has_a_bounded_number_of_direct_workers(driver: Driver) -> None
         driver.client.entries[array(2000 + number)] = Entry(array(2000 + number), 1, 1, 0)
         driver.client.handle(f"worker:0.{number + 2}", DirectOpen(array(2000 + number)))
     assert len(driver.client.direct.workers) == WORKERS_MAX
+
+
+# -- results of tasks -------------------------------------------------------------
+
+
+def task_of(number: int, owner: str = DRIVER) -> TaskSpec:
+    return TaskSpec(array(number), 0, 1, b"f", b"", owner, "", name="f")
+
+
+def task_worker(after: int = 2) -> tuple[Alone, Executor]:
+    ctx, executor = worker(after=after)
+    executor.actor = False
+    return ctx, executor
+
+
+def run_task(executor: Executor, number: int, owner: str = DRIVER, behind: int = 0) -> None:
+    """Run a task; another is in the queue if its number is `behind`."""
+    tasks = [Assignment(task_of(each, owner)) for each in (number, behind) if each]
+    executor.handle(NODE, RunTasks(tasks))
+    assert executor.next() is not None
+    executor.report_plain(task_of(number, owner), 1, 1, 0.0, 0.1)
+
+
+def to_driver(ctx: Alone) -> list[bytes]:
+    return [r.array for m in ctx.take(TaskResults, DRIVER) for r in m.results]
+
+
+def answered(ctx: Alone) -> list[bool]:
+    return [message.answered for message in ctx.take(TasksDone, NODE)]
+
+
+def test_a_worker_sends_results_of_single_tasks_to_the_node_and_then_to_the_driver() -> None:
+    ctx, executor = task_worker(after=2)
+    for number in range(1, 4):
+        run_task(executor, number)
+    kinds = [type(message) for _, message in ctx.sent]
+    assert kinds == [TasksDone, TasksDone, TasksDone, TaskResults]
+    assert answered(ctx) == [False, False, True] and to_driver(ctx) == [array(3)]
+
+
+@pytest.mark.parametrize("why", ["another owner", "an effect", "more tasks", "unread", "off"])
+def test_a_worker_sends_other_results_through_the_node(why: str) -> None:
+    ctx, executor = task_worker(after=0 if why == "off" else 1)
+    run_task(executor, 1)
+    effects = iter(range(100))
+    if why == "an effect":
+        executor.direct.effects = lambda: next(effects)
+    if why == "unread":
+        executor.direct.is_ready = lambda: False
+    owner = "driver:1.0" if why == "another owner" else DRIVER
+    run_task(executor, 2, owner, behind=3 if why == "more tasks" else 0)
+    executor.flush()
+    assert to_driver(ctx) == [] and not any(answered(ctx))
+
+
+def test_a_driver_takes_a_tasks_result_once(driver: Driver) -> None:
+    driver.client.submitter.submit(array(1), [task_of(1)], 1, 1)
+    entry = driver.client.entries[array(1)]
+    entry.refs = 1
+    driver.answer(1, WORKER)
+    first = entry.result
+    assert first is not None
+    driver.answer(1, NODE)
+    driver.answer(1, WORKER)
+    assert entry.result is first and driver.client.buffer.answered
+
+
+def test_a_node_delivers_an_answer_again_only_when_its_worker_dies() -> None:
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([task_of(1)]))
+    node.turn(W1, TasksDone([plain_result(1)], [TIMING], answered=True))
+    assert to_driver(node.ctx) == []
+    assert node.scheduler.objects.has_array(array(1))
+    node.turn("pool:0", WorkerDied(W1, "killed"))
+    assert to_driver(node.ctx) == [array(1)]
+
+
+def test_a_node_delivers_no_answer_again_that_was_released() -> None:
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([task_of(1)]))
+    node.turn(W1, TasksDone([plain_result(1)], [TIMING], answered=True))
+    node.turn(DRIVER, Release([array(1)]))
+    node.turn("pool:0", WorkerDied(W1, "killed"))
+    assert to_driver(node.ctx) == []

@@ -20,6 +20,7 @@ from raytwin.runtime.control.messages import (
     Free,
     LocateObjects,
     Location,
+    Missing,
     NoRoom,
     ObjectsMissing,
     ObjectValue,
@@ -369,7 +370,9 @@ def test_an_object_that_cannot_be_restored_from_disk_is_reconstructed() -> None:
     objects.memory.on_spilled(Spilled(OID, 7, 500, 3))
     objects.pulls.want(OID, objects.told.append)
     objects.pulls.on_fetched(Fetched(OID, -1, 500, 0.1, "Input/output error", 0))
-    assert ctx.take(ObjectsMissing, "gcs") == [ObjectsMissing(0, [OID], "Input/output error")]
+    assert ctx.take(ObjectsMissing, "gcs") == [
+        ObjectsMissing(0, [OID], Missing.UNREADABLE, "Input/output error")
+    ]
     assert ctx.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
     ctx.pass_time(1.0)
     objects.pulls.end_turn()

@@ -31,6 +31,7 @@ from raytwin.runtime.control.messages import (
     Event,
     FreeObjects,
     LocateObjects,
+    Missing,
     NodeInfo,
     NodeUnreachable,
     ObjectLocations,
@@ -374,7 +375,7 @@ def test_a_request_for_an_unknown_object_is_a_loss(how: str) -> None:
     if how == "released first":
         gcs.handle("global", TaskUpdates(0, [], [], [], [array(1)]))
     else:
-        gcs.handle("node:0", ObjectsMissing(1, [oid], "it died"))
+        gcs.handle("node:0", ObjectsMissing(1, [oid], Missing.NODE_DIED))
     # An actor that replays the call for ever, since it waits for what was released, must not be
     # waited for.
     until_s = {"made again": 5.0, "released first": float("inf")}.get(how, 0.0)

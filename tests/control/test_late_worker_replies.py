@@ -77,6 +77,17 @@ def test_an_actor_keeps_its_worker_when_an_answer_comes_late(by: str) -> None:
     assert given(node) == []
 
 
+def test_a_node_takes_back_from_workers_that_were_silent_between_two_looks() -> None:
+    node, look_s = Node(), STUCK_AHEADS * Config().ahead_s
+    node.turn(DRIVER, SubmitTasks([spec(1), spec(2), spec(3)]))
+    node.ctx.pass_time(1.1 * look_s)
+    node.done(W1, (1, 0, 1))
+    node.ctx.pass_time(look_s)
+    assert asked(node) == []
+    node.ctx.pass_time(look_s)
+    assert asked(node) == [1]
+
+
 def test_a_late_reply_does_not_concern_later_assignments() -> None:
     """Asked twice for one, the second answer comes when the worker was asked for another."""
     node = Node()

@@ -17,9 +17,12 @@ from raytwin.runtime.control.gcs.array_store import LOST_S
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.gcs.lineage import refusal, resubmission
 from raytwin.runtime.control.messages import (
+    ClaimTasks,
+    ForwardResults,
     FreeObjects,
     LocateObjects,
     Location,
+    Missing,
     NodeInfo,
     NodeUnreachable,
     ObjectLocations,
@@ -27,6 +30,7 @@ from raytwin.runtime.control.messages import (
     OwnersFound,
     PlaceTasks,
     RegisterNode,
+    ResultsMissing,
     SeekOwners,
     TaskExtra,
     TaskSpec,
@@ -371,3 +375,17 @@ def test_a_released_object_stays_while_a_value_that_contains_it_is_needed() -> N
     assert [location.nodes for location in table.told() if location.object == oid(1)] == [(2,)]
     table.news(3, done=[(array(3), 0, 1, (500,))])
     assert sorted(table.freed()) == [array(1), array(2)]
+
+
+def test_a_task_whose_new_owner_makes_its_input_again_runs_again() -> None:
+    """The report that its first run failed comes after the new owner's claim."""
+    table = Table()
+    table.news(2, added=[spec(1, owner="worker:1.1")])
+    table.kill(1)
+    table.gcs.handle("node:0", ClaimTasks([spec(1, owner="worker:0.1")]))
+    assert len(table.ctx.take(ForwardResults, "node:2")) == 1
+    table.news(2, done=[(array(1), 0, 1, ())], unreconstructable=[(array(1), LOST)])
+    missing = ObjectsMissing(2, [oid(1)], Missing.INPUTS_MADE_AGAIN)
+    table.gcs.handle("node:2", missing)
+    table.gcs.handle("node:2", ResultsMissing(0, [(array(1), 0, 1)]))
+    assert [(task.array, task.owner) for task in table.placed()] == [(array(1), "worker:0.1")]

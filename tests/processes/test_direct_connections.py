@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import socket
 import time
 from typing import Any
@@ -212,5 +213,44 @@ def test_many_actors_are_called_directly_or_by_the_node() -> None:
         one = Counter.remote()
         for number in range(calls):
             assert ray.get(one.add.remote(), timeout=60) == number + 1
+    finally:
+        ray.shutdown()
+
+
+def test_no_result_is_lost_with_a_worker_that_answers_its_driver() -> None:
+    """The workers die at any moment between the tasks that they answer."""
+
+    @ray.remote(max_retries=-1)
+    def pid_of(number: int) -> tuple[int, int]:
+        return number, os.getpid()
+
+    ray.init(num_cpus=1)
+    try:
+        pids = set()
+        for number in range(600):
+            found, pid = ray.get(pid_of.remote(number), timeout=60)
+            assert found == number
+            pids.add(pid)
+            if number % 20 == 19:
+                os.kill(pid, signal.SIGKILL)
+        assert len(pids) > 10
+    finally:
+        ray.shutdown()
+
+
+def test_tasks_of_more_workers_than_a_driver_has_connections_are_answered() -> None:
+    """Workers whose connection the driver refuses answer through the node."""
+
+    @ray.remote(num_cpus=0.01)
+    def together(number: int) -> int:
+        time.sleep(0.05)
+        return number
+
+    ray.init(num_cpus=1)
+    try:
+        for start in range(0, 10 * (WORKERS_MAX + 10), WORKERS_MAX + 10):
+            numbers = range(start, start + WORKERS_MAX + 10)
+            refs = [together.remote(number) for number in numbers]
+            assert ray.get(refs, timeout=120) == list(numbers)
     finally:
         ray.shutdown()

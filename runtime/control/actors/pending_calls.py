@@ -275,7 +275,7 @@ class PendingCalls:
             route.waiting = [spec for spec in route.waiting if spec.array != call]
 
     def forget_all(self, arrays: Sequence[bytes]) -> None:
-        """`forget` those of these that are calls under way."""
+        """`forget` each of these that is a call under way."""
         if not self._under_way.keys().isdisjoint(arrays):
             for array in arrays:
                 self.forget(array)

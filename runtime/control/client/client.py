@@ -79,10 +79,8 @@ class Client:
     def handle(self, source: str, message: Any) -> None:
         """Handle one message; raises TypeError for a message that is not for clients."""
         if isinstance(message, TaskResults):
-            if source == self.node:
+            if source == self.node or self.direct.takes(message.results[0]):
                 self.buffer.answered = True
-                self.waits.on_results(message)
-            elif self.direct.takes(message.results[0]):
                 self.waits.on_results(message)
         elif isinstance(message, ObjectsReady):
             self.waits.on_ready(message)

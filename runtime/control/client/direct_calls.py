@@ -102,7 +102,11 @@ class DirectCalls:
         return last is None or not last.missing
 
     def takes(self, result: RangeResult) -> bool:
-        """Whether a worker's answer counts: its call is not published."""
+        """Whether a worker's answer counts: a task's first result, or a call's that is not
+        published."""
+        entry = self._entries.get(result.array)
+        if entry is not None and not entry.worker:
+            return entry.result is None
         return self._pending.pop(result.array, None) is not None
 
     def publish(self, entry: Entry) -> None:

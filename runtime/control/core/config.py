@@ -41,7 +41,8 @@ class Config(Struct, frozen=True, array_like=True):
     """Tasks, or puts, in a batch that leaves at once."""
     direct_after: int = 8
     """After so many calls, each answered before the next, the actor's worker offers the driver of
-    its node direct calls; 0: never. Saves two hops a call for a connection to the worker."""
+    its node direct calls, and after so many tasks a worker answers the driver itself; 0: never.
+    Saves two hops a call, or one a task, for a connection to the worker."""
     log_linger_s: float = 0.1
     """Seconds that a node holds back writes to the GCS's tables.
 

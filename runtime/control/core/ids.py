@@ -136,11 +136,6 @@ def task_id(array: bytes, index: int) -> bytes:
     return array + index.to_bytes(4, "big")
 
 
-def element_of(task: bytes) -> int:
-    """Return the index of a task in its array."""
-    return int.from_bytes(task[ARRAY_BYTES:], "big")
-
-
 def anew(task: bytes, tries: int) -> bytes:
     """Return the parent ID of a task's children in its n-th try, n > 0, after it has raised."""
     digest = blake2b(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
-from raytwin.runtime.control.messages import CancelTask, ObjectValue, TaskSpec
+from raytwin.runtime.control.messages import CancelTask, ObjectValue, RangeResult, TaskSpec
 
 
 class State(Enum):
@@ -32,6 +32,7 @@ class Worker:
         "actor",
         "address",
         "ahead_s",
+        "answer",
         "answered",
         "asked",
         "assigned",
@@ -67,6 +68,8 @@ class Worker:
         """The estimated time of these ranges."""
         self.last_report_s = 0.0
         """The time of its last report of results or items, or of the begin of its lease."""
+        self.answer: RangeResult | None = None
+        """Its last result, if it has sent it to the driver itself."""
         self.functions: set[bytes] = set()
         """Functions that the node has sent to it."""
         self.is_killed = False

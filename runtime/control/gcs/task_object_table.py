@@ -40,6 +40,7 @@ from raytwin.runtime.control.messages import (
     ForwardResults,
     LocateObjects,
     Location,
+    Missing,
     ObjectLocations,
     ObjectsMissing,
     OwnersFound,
@@ -349,17 +350,19 @@ class TaskObjectTable:
 
     def on_objects_missing(self, source: str, message: ObjectsMissing) -> None:
         """A node lacks objects that the table has as its own."""
-        why = Loss(LossCause.COPY_MISSING, message.node, message.reason)
+        died = message.why is Missing.NODE_DIED
+        cause = LossCause.NODE_DIED if died else LossCause.COPY_MISSING
+        why = Loss(cause, message.node, message.detail)
         for oid in message.objects:
             row = self.store.rows.get(oid[:ARRAY_BYTES])
             if row is None:
                 self._note_gone(oid[:ARRAY_BYTES], why)
             elif message.node in self.store.alive:
-                if message.inputs_again:
+                if message.why is Missing.INPUTS_MADE_AGAIN:
                     row.unreconstructable = None
                 # An owner's node has the object until the owner releases it; the report of that
                 # is on its way.
-                freed = message.node in row.owners and not message.reason
+                freed = message.node in row.owners and message.why is Missing.ABSENT
                 row.lose_object(oid, message.node, Loss(LossCause.FREED) if freed else why)
 
     def on_claim(self, source: str, message: ClaimTasks) -> None:

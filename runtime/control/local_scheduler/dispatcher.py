@@ -115,6 +115,7 @@ class Dispatcher:
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
         self.leases.on_report(worker)
+        worker.answer = message.results[0] if message.answered else None
         self._results.gather()
         for result in message.results:
             if result.refs is not None:
@@ -137,7 +138,7 @@ class Dispatcher:
                 if result.status == RETRY:
                     self._run_again(worker, spec, result)
                 else:
-                    self._results.finish(result, owner)
+                    self._results.finish(result, owner, message.answered)
             if worker.cancels:
                 self._canceller.on_back(worker)
         self._results.flush()
@@ -265,6 +266,8 @@ class Dispatcher:
                 self._resources.retake(cpu_part(worker.demand))
             self._resources.give(worker.demand)
         self._ctx.send("gcs", Event("worker_died", worker.address, reason))
+        if worker.answer is not None:
+            self._results.deliver_again(worker.answer)
         if worker.actor:
             self._actors.on_worker_died(worker, reason)
             return

@@ -296,8 +296,8 @@ class WorkerLeases:
     def _look_for_stuck(self) -> None:
         """Take ranges back from the workers that have been silent since the look before.
 
-        They had their ranges then, and all that they had reported by now has been read, even if
-        this scheduler was too busy to look in time.
+        All that they had reported by now has been read, even if this scheduler was too busy to look
+        in time.
         """
         self._watch = None
         for worker in self.workers.values():

@@ -5,6 +5,7 @@ The messages that allocate room in the arena and move large objects are in `stor
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Union
 
 from msgspec import Struct
@@ -96,15 +97,24 @@ class FreeObjects(Struct, array_like=True, tag=38):
     arrays: list[bytes]
 
 
+class Missing(IntEnum):
+    """Why a node does not have an object that it should have."""
+
+    ABSENT = 0
+    NODE_DIED = 1
+    UNREADABLE = 2
+    """Its file in the spill directory cannot be read."""
+    INPUTS_MADE_AGAIN = 3
+    """It was the error of a lost input, which its owner's task makes again."""
+
+
 class ObjectsMissing(Struct, array_like=True, tag=44):
     """The object table is wrong: ``node`` does not have these objects."""
 
     node: int
     objects: list[bytes]
-    reason: str = ""
-    """Why it does not have them, if known."""
-    inputs_again: bool = False
-    """They were errors, since inputs were lost that their owner's task makes again."""
+    why: Missing = Missing.ABSENT
+    detail: str = ""
 
 
 class SeekOwners(Struct, array_like=True, tag=147):

@@ -55,10 +55,14 @@ class Resume(Struct, array_like=True, tag=24):
 
 
 class TasksDone(Struct, array_like=True, tag=15):
-    """The results of a worker since its last report, in order."""
+    """The results of a worker since its last report, in order.
+
+    ``answered``: it is one result, which the worker sends to the driver that owns it, too.
+    """
 
     results: list[RangeResult]
     timings: list[Timing]
+    answered: bool = False
 
 
 class TakenBack(Struct, array_like=True, tag=16):

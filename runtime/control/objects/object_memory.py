@@ -181,10 +181,6 @@ class ObjectMemory:
             if (oid in self.on_disk or oid in self._lost) and self.lookup(oid) is None
         ]
 
-    def bytes_here(self, oid: bytes) -> int:
-        """Return the size of an object in this node's arena, 0 if it is not there."""
-        return self._stored.get(oid, (0, 0))[1]
-
     def memory_usage(self) -> tuple[int, int, int]:
         """Return (large objects in memory, their bytes, unsealed objects)."""
         return len(self._stored), self.stored_bytes, len(self._unsealed)

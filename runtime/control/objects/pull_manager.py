@@ -35,6 +35,7 @@ from raytwin.runtime.control.messages import (
     Free,
     LocateObjects,
     Location,
+    Missing,
     NoRoom,
     ObjectPayload,
     ObjectsMissing,
@@ -204,8 +205,10 @@ class PullManager:
                 del self._fetching[oid]
                 self.asking.append(oid)
 
-    def _missing(self, oid: bytes, node: int, reason: str = "") -> None:
-        self._ctx.send("gcs", ObjectsMissing(node, [oid], reason))
+    def _missing(
+        self, oid: bytes, node: int, why: Missing = Missing.ABSENT, detail: str = ""
+    ) -> None:
+        self._ctx.send("gcs", ObjectsMissing(node, [oid], why, detail))
 
     def _retry(self, oid: bytes) -> None:
         def again() -> None:
@@ -239,7 +242,7 @@ class PullManager:
             return  # released, and wanted again before the fetch has ended
         if node in self._dead or (node == self._node and oid not in self._memory.on_disk):
             if node in self._dead:
-                self._missing(oid, node, "it died")
+                self._missing(oid, node, Missing.NODE_DIED)
             self.asking.append(oid)
             return
         fetch = Fetch(oid, size, node)
@@ -313,7 +316,7 @@ class PullManager:
         elif oid in self._wanted:
             if not far and oid in self._memory.on_disk:
                 self._memory.disk_failed(oid)
-                self._missing(oid, self._node, message.reason)
+                self._missing(oid, self._node, Missing.UNREADABLE, message.reason)
             elif far and message.gone and message.node not in self._dead:
                 self._missing(oid, message.node)
             self._retry(oid)

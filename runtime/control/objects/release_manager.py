@@ -61,7 +61,7 @@ class ReleaseManager:
         log: GcsWriteLog,
         contained_references: ContainedReferences,
     ) -> None:
-        """`forget_calls` forgets those of some arrays that are actor calls under way."""
+        """`forget_calls` forgets each of some arrays that is an actor's call under way."""
         self._ctx = ctx
         self._objects = objects
         self._results = results

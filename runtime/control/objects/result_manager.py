@@ -42,6 +42,7 @@ from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,
     ForwardResults,
+    Missing,
     ObjectsMissing,
     RangeResult,
     ResultsMissing,
@@ -122,6 +123,10 @@ class ResultManager:
         for owner, results in of_owner.items():
             self._ctx.send(owner, TaskResults(owner, results))
 
+    def deliver_again(self, result: RangeResult) -> None:
+        """Deliver a result that its worker, which has died, may not have sent to the driver."""
+        self._deliver([result])
+
     def _send(self, owner: str, results: list[RangeResult]) -> None:
         """Send results to an owner, or to the owner's node."""
         to = owner if node_of(owner) == self._node else f"node:{node_of(owner)}"
@@ -149,8 +154,11 @@ class ResultManager:
             del self._claims[array]
         self._for_others = {array for array in self._for_others if job_of(array) != job}
 
-    def finish(self, result: RangeResult, owner: str) -> None:
-        """A range ended on this node: keep its values, and deliver the result."""
+    def finish(self, result: RangeResult, owner: str, answered: bool = False) -> None:
+        """A range ended on this node: keep its values, and deliver the result.
+
+        `answered`: the worker sends the result to the owner, a driver of this node, itself.
+        """
         if result.offsets:
             self._objects.memory.seal(result)
         if result.refs is not None:
@@ -162,7 +170,8 @@ class ResultManager:
         elif result.array in self._objects.owners:
             new = self._add(result)
             self._log.finish(result)
-            self._ended(new)
+            if not answered:
+                self._ended(new)
         elif result.array in self._for_others:
             self._objects.add(result)
             self._log.finish(result)
@@ -320,8 +329,7 @@ class ResultManager:
                 object_id(result.array, index, 0)
                 for index in range(result.start, result.start + result.count)
             ]
-            missing = ObjectsMissing(self._node, oids, "an input of its task was lost", True)
-            self._ctx.send("gcs", missing)
+            self._ctx.send("gcs", ObjectsMissing(self._node, oids, Missing.INPUTS_MADE_AGAIN))
 
     def finish_call(
         self, result: RangeResult, owner: str, actor: bytes = b"", fresh: bool = True

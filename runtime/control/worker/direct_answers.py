@@ -1,8 +1,15 @@
-"""The worker's side of direct calls: the offer to a driver, and the answers; see `direct_calls`.
+"""What a worker sends the driver of its node itself: results of tasks, and all of direct calls.
 
-A serial actor without a name that never restarts offers direct calls to the driver of its node,
-after `Config.direct_after` results of calls through the node that left its queue empty and could
-have been answers. Of a call that came directly::
+**Tasks.** If a task leaves the queue empty, its driver may wait for it alone: after
+`Config.direct_after` such tasks the worker opens a connection, and from then on it sends their
+results to the node and then to the driver. The node only keeps them. A result goes through the node
+if it is not small and plain, or if the task has sent the node something that others may see: the
+driver could know of the end before the node knows of that. If the worker dies between the two
+messages, its node delivers its last answer.
+
+**Direct calls**; see `direct_calls`. A serial actor without a name that never restarts offers
+direct calls to the driver of its node, after `Config.direct_after` results of calls through the
+node that left its queue empty and could have been answers. Of a call that came directly::
 
     ends ──small value, no effect──> ANSWERED to the driver   CallsRan to the node, for the timeline
       └───────any other────────────> WITHHELD                 DirectClosed: the driver submits the
@@ -56,6 +63,8 @@ class DirectAnswers:
         """Whether the worker's actor may take direct calls."""
         self.open_channel: Callable[[], bool] = lambda: True
         """Makes the connection to the driver; returns whether there is one."""
+        self.is_ready: Callable[[], bool] = lambda: True
+        """Whether the driver has taken the connection, and has read all that was sent."""
         self.effects: Callable[[], int] = lambda: 0
         """Counts the messages that the worker has sent its node and whose effect others may see."""
         self.connected = False
@@ -96,6 +105,20 @@ class DirectAnswers:
                 assert spec.extra is not None, "it is a call"
                 self._open = True
                 self._ctx.send(self.driver, DirectOpen(spec.extra.call))
+
+    def answers_task(self, spec: TaskSpec) -> bool:
+        """A task has ended with a small value and left the queue empty: return whether its result
+        goes to the driver, too."""
+        if spec.owner != self.driver or not self._after or self._had_effect():
+            self._single = 0
+            return False
+        if self.connected:
+            return self.is_ready()
+        self._single += 1
+        if self._single >= self._after:
+            self._single = 0
+            self.connected = self.open_channel()
+        return False
 
     def begin(self, call: bytes) -> None:
         """A call has come directly."""

@@ -51,6 +51,7 @@ from raytwin.runtime.control.messages import (
     StreamItems,
     TakeBack,
     TakenBack,
+    TaskResults,
     TasksDone,
     TaskSpec,
     Timing,
@@ -195,8 +196,7 @@ class Executor:
         if self.concurrent:
             self._concurrent.add(spec.array)
             return assignment
-        if self.actor:
-            self.direct.call_begins()
+        self.direct.call_begins()
         self.running = spec
         self.base = spec.start
         self.limit = spec.start + spec.count
@@ -278,7 +278,8 @@ class Executor:
         if not self.actor:
             self._batch_timings.append(Timing(spec.name, started_s, now_s - started_s, 1))
         if not self.queue:
-            self.flush()
+            alone = len(arrays) == 1 and not self._results
+            self.flush(alone and not self.actor and self.direct.answers_task(spec))
             if self.actor:
                 self.direct.offer(spec, small=True)
             return
@@ -406,15 +407,17 @@ class Executor:
 
     # -- reporting -------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Send all buffered results."""
+    def flush(self, to_driver: bool = False) -> None:
+        """Send all buffered results to the node, and maybe to the driver that owns them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._end_batch()
         if self._results:
             self.before_results()
-            self.ctx.send(self.node, TasksDone(self._results, self._timings))
+            self.ctx.send(self.node, TasksDone(self._results, self._timings, to_driver))
+            if to_driver:
+                self.ctx.send(self.direct.driver, TaskResults(self.direct.driver, self._results))
             self._results, self._timings = [], []
         self._flushed_s = self.ctx.now()
 
@@ -430,6 +433,7 @@ class Executor:
             self.leaving = why
             self.queue.clear()
             self.flush()
+            self.direct.end()
             self.ctx.send(self.node, ExitActor(why))
 
     def crash(self, why: ActorDeath) -> None:
@@ -437,6 +441,7 @@ class Executor:
         self.exiting = self.crashed = True
         if not self.leaving:
             self.flush()
+            self.direct.end()
             self.ctx.send(self.node, ExitActor(why, crashed=True))
 
     def _on_timer(self) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from raytwin.runtime.control.client.direct_calls import WORKERS_MAX
 from raytwin.runtime.control.messages import DirectClosed, Frame
+from raytwin.runtime.processes.net import wire
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.processes.net.reactor import READ
@@ -95,10 +96,11 @@ class DirectConnections:
             return
         worker = data.decode()
         self._count += 1
-        self._process.routes[worker] = Connection(
+        connection = self._process.routes[worker] = Connection(
             self._process.reactor, socket.socket(fileno=fds[0]), self._on_worker_frame,
             self._on_close, peer=worker,
         )  # fmt: skip
+        connection.send(wire.encode(self._address, worker, []))  # it is taken
 
     def _on_worker_frame(self, connection: Connection, frame: Frame) -> None:
         # The connection identifies the worker, whatever source the frame claims.

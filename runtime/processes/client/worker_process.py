@@ -94,6 +94,7 @@ class Worker:
             executor.direct.driver = settings.driver
             executor.direct.effects = lambda: self.client.buffer.effects
             executor.direct.open_channel = self._open_channel
+            executor.direct.is_ready = self._is_ready
         self.session = session = Session(world)
         references = session.references
         references.on_drop = world.on_drop
@@ -105,12 +106,20 @@ class Worker:
         assert self._to_driver is not None
         self._direct = open_connection(
             self.world.process, self._to_driver, self.client.address, self.executor.direct.driver,
-            self.world.on_frame,
+            self._on_driver_frame,
         )  # fmt: skip
         return self._direct is not None
 
+    def _on_driver_frame(self, connection: Connection, frame: Frame) -> None:
+        connection.bound = True
+        self.world.on_frame(connection, frame)
+
+    def _is_ready(self) -> bool:
+        direct = self._direct
+        return direct is not None and direct.bound and not (direct.closed or direct.has_unsent)
+
     def _on_node_frame(self, connection: Connection, frame: Frame) -> None:
-        if self._direct is not None and not self._direct.closed:
+        if self.executor.actor and self._direct is not None and not self._direct.closed:
             # The driver has sent a direct call before any later call that came through the node.
             self._direct.receive()
         self.world.on_frame(connection, frame)
