@@ -24,11 +24,12 @@ INSTALLED_DOCS := $(VENV)/.raytwin-installed-docs
 # What `check` leaves to `test`.
 SLOW := browser or ray or docker or toxiproxy or slow
 
-# An environment with the lower bound of every dependency and without the extras, and the tests
-# that use each of them. They run where only the installed package can be imported.
+# An environment with the lower bound of every dependency and without the extras; the tests of the
+# control plane, and some that use each of these. They run where only the installed package can be
+# imported.
 OLDEST := .venv-oldest
-ON_OLDEST := $(addprefix tests/,simulator/test_virtual_time.py processes/test_nodes.py \
-  store/test_serialization.py api/test_error_classes.py chaos/test_plan.py chaos/test_injectors.py \
+ON_OLDEST := $(addprefix tests/,control store simulator/test_virtual_time.py \
+  processes/test_nodes.py api/test_error_classes.py chaos/test_plan.py chaos/test_injectors.py \
   scenarios/test_cli.py scenarios/test_results.py reports/test_plots.py reports/test_html.py)
 
 MAKEFLAGS += --no-print-directory
@@ -63,7 +64,7 @@ oldest: ## test the built package on the oldest libraries that pyproject.toml al
 	@sed -n '/^dependencies/,/^]/s/^ *"\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml > $(OLDEST)/bounds.txt
 	@echo "installing the package on" && cat $(OLDEST)/bounds.txt
 	@$(OLDEST)/bin/python -m pip --disable-pip-version-check --no-input --quiet \
-	  install . -r $(OLDEST)/bounds.txt 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.112'
+	  install . -r $(OLDEST)/bounds.txt 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.112' pytest-benchmark
 	@mkdir $(OLDEST)/work && ln -s ../../tests ../../pyproject.toml $(OLDEST)/work
 	@cd $(OLDEST)/work && ../bin/python -m pytest $(ON_OLDEST) $(ARGS)
 
