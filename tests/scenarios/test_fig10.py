@@ -121,3 +121,10 @@ def test_flushed_rows_are_found_on_real_processes() -> None:
     assert found[0].ok, found
     assert outcome.metrics["disk_mb_with_flushing"] > 0
     assert {row["series"] for row in outcome.rows} == {"with flushing", "without flushing"}
+
+
+@pytest.mark.parametrize(("long", "ok"), [(1, True), (2, False)])
+def test_a_snapshot_in_memory_at_one_look_is_no_growth(long: int, ok: bool) -> None:
+    sizes = [50.0] * 6 + [70.0] * long + [50.0] * 3
+    samples = [(100 * (index + 1), nbytes) for index, nbytes in enumerate(sizes)]
+    assert fig10b._flat(samples, 400).ok is ok
