@@ -168,11 +168,25 @@ def groups(ray: Any) -> Any:
     def inside() -> bool:
         return ray.util.get_current_placement_group() is not None
 
+    @ray.remote(num_cpus=0)
+    def parent() -> list[bool]:
+        away = inside.options(num_cpus=0, scheduling_strategy="DEFAULT")
+        return ray.get([inside.options(num_cpus=0).remote(), away.remote()])
+
+    @ray.remote
+    def assigned() -> Any:
+        return ray.get_runtime_context().get_assigned_resources()
+
     group = ray.util.placement_group([{"CPU": 1}], strategy="STRICT_PACK", name="g")
     found: list[Any] = [group.wait(30), group.bundle_specs, group.bundle_count]
     into = strategies.PlacementGroupSchedulingStrategy(group, 0)
     found.append(ray.get(inside.options(scheduling_strategy=into).remote()))
     found.append(ray.get(inside.remote()))
+    capturing = strategies.PlacementGroupSchedulingStrategy(
+        group, 0, placement_group_capture_child_tasks=True
+    )
+    found.append(ray.get(parent.options(scheduling_strategy=capturing).remote()))
+    found.append(ray.get(assigned.options(scheduling_strategy=into).remote()))
     found.append(table(group)["state"])
     found.append(ray.util.get_placement_group("g").id.hex() == group.id.hex())
     never = ray.util.placement_group([{"CPU": 64}])

@@ -397,10 +397,29 @@ def names(ray: Any) -> Any:
         def items(self) -> list[int]:
             return [1]
 
+    @ray.remote(num_cpus=0)
+    class Shadowing:
+        def __init__(self) -> None:
+            for name in ("value", "double", "values"):
+                setattr(self, name, 5)
+
+        def value(self) -> int:
+            return 3
+
+        @staticmethod
+        def double(x: int) -> int:
+            return 2 * x
+
+        def values(self) -> Any:
+            yield 7
+
     found: list[Any] = [Actor.CONSTANT, Actor.double(2), Actor.constant()]
     found.append(hasattr(Actor, "nothing"))
     raylet = importlib.import_module(f"{ray.__name__}._raylet")
     found.append(raylet.ObjectRefGenerator is ray.ObjectRefGenerator)
+    shadowing = Shadowing.remote()
+    found += ray.get([shadowing.value.remote(), shadowing.double.remote(2)])
+    found += [ray.get(item) for item in shadowing.values.remote()]
     actor = Actor.remote()
     for method in (plain, actor.items):
         for returns in ("streaming", "dynamic"):

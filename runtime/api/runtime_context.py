@@ -10,7 +10,8 @@ from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.api.ids import ActorID, JobID, NodeID, TaskID
 from raytwin.runtime.api.modules import explains_missing_attributes, missing_names
 from raytwin.runtime.api.options.actor_options import ActorOptions
-from raytwin.runtime.control.core.resources import UNIT, parse_demand
+from raytwin.runtime.control.core.group_resources import plain_amounts
+from raytwin.runtime.control.core.resources import parse_demand
 from raytwin.runtime.control.messages import TaskSpec
 
 
@@ -125,7 +126,7 @@ class RuntimeContext:
         options = current().options_in_force()
         if options is None:
             raise RuntimeError("resources are assigned to tasks, and this is a driver")
-        return {name: units / UNIT for name, units in parse_demand(options[0])}
+        return plain_amounts(options[0])
 
     def get_placement_group_id(self) -> str | None:
         """Return the ID of the running task's or actor's placement group, None without one."""

@@ -21,6 +21,7 @@ from raytwin.runtime.execution.actor_instance import (
     ActorInstance,
     EventLoop,
     has_async_methods,
+    method_of,
 )
 from raytwin.runtime.execution.call_execution import CallRunner, close, returned
 from raytwin.runtime.execution.user_errors import ConstructorFailed, is_error, traceback_text
@@ -123,7 +124,7 @@ class ActorRunner:
         special = extra.stream or extra.retry_on or extra.method in BUILT_IN
         if assignment.values or special or spec.returns != 1:
             return None
-        method: Callable[[], Any] = getattr(self._actor.instance, extra.method)
+        method = method_of(self._actor.instance, extra.method)
         return self._calls.prepare(assignment, method) if spec.args else method
 
     def _run(self, assignment: Assignment) -> None:

@@ -88,6 +88,17 @@ def has_async_methods(cls: type) -> bool:
     )
 
 
+def method_of(instance: Any, name: str) -> Callable[..., Any]:
+    """Return a method of an actor, also if its instance has an attribute of the same name."""
+    method: Callable[..., Any]
+    if name in getattr(instance, "__dict__", ()) and hasattr(type(instance), name):
+        cls = type(instance)
+        method = inspect.getattr_static(cls, name).__get__(instance, cls)
+    else:
+        method = getattr(instance, name)
+    return method
+
+
 class ActorInstance:
     """The one actor of a worker, which threads or coroutines share that run its calls."""
 
@@ -172,7 +183,7 @@ class ActorInstance:
             return self._terminate
         if name == CALL:
             return lambda function, *args, **kwargs: function(self.instance, *args, **kwargs)
-        method: Callable[..., Any] = getattr(self.instance, name)
+        method = method_of(self.instance, name)
         return self._with_retries(spec, method) if spec.extra.retry_on else method
 
     def _with_retries(self, spec: TaskSpec, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -313,7 +313,7 @@ def specify(
             )
     elif strategy == SPREAD:
         extra.strategy = SPREAD
-    elif inherited is not None and inherited.group.endswith(CAPTURE):
+    elif strategy is None and inherited is not None and inherited.group.endswith(CAPTURE):
         extra.group = inherited.group
         demand = demand_in(demand, extra.group.removesuffix(CAPTURE), -1)
     return demand, extra

@@ -76,9 +76,10 @@ class TaskOptions:
     stream: int = -1
     """`STREAM`, `DYNAMIC` or 0 for neither; -1: `STREAM` for a generator function, else 0."""
     retry_exceptions: bool | tuple[type[BaseException], ...] = False
-    scheduling_strategy: str | NodeAffinitySchedulingStrategy | PlacementGroupSchedulingStrategy = (
-        "DEFAULT"
-    )
+    scheduling_strategy: (
+        str | NodeAffinitySchedulingStrategy | PlacementGroupSchedulingStrategy | None
+    ) = None
+    """None: the task goes where a capturing placement group of its parent is, if there is one."""
     env_vars: tuple[tuple[str, str], ...] = ()
     accelerator_type: str = ""
     plain: bool = True
@@ -115,7 +116,7 @@ class TaskOptions:
             demand[f"accelerator_type:{options.accelerator_type}"] = ACCELERATOR_AMOUNT
         plain = (
             not options.retry_exceptions
-            and options.scheduling_strategy == "DEFAULT"
+            and options.scheduling_strategy in (None, "DEFAULT")
             and not options.env_vars
         )
         return replace(options, demand=format_demand(demand), plain=plain)

@@ -36,6 +36,16 @@ def demand_in(demand: str, group: str, index: int) -> str:
     return format_demand(amounts)
 
 
+def plain_amounts(demand: str) -> dict[str, float]:
+    """Return the amounts of a demand by plain names, also if it is in terms of a group's."""
+    amounts = {}
+    for name, units in parse_demand(demand):
+        plain = name.partition("_group_")[0] if is_of_group(name) else name
+        if plain != "bundle" or plain == name:
+            amounts[plain] = units / UNIT
+    return amounts
+
+
 def group_resources(bundle: Mapping[str, float], group: str, index: int) -> dict[str, float]:
     """Return the resources that a committed bundle adds to its node."""
     named: dict[str, float] = {}
