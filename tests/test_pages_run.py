@@ -85,7 +85,7 @@ SHORT = {
 """What is added to a long command. The last of two options of one name counts."""
 
 FEW_ON_OLDEST = "ON_OLDEST=tests/control/test_ids.py"
-"""What `make oldest` is to test."""
+"""The setting with which a test of `make oldest` runs one file alone."""
 
 BEFORE = {
     "raytwin report results": "raytwin run fig8b --backend sim --nodes 1,2 --set tasks=1000",

@@ -90,13 +90,11 @@ def has_async_methods(cls: type) -> bool:
 
 def method_of(instance: Any, name: str) -> Callable[..., Any]:
     """Return a method of an actor, also if its instance has an attribute of the same name."""
-    method: Callable[..., Any]
-    if name in getattr(instance, "__dict__", ()) and hasattr(type(instance), name):
-        cls = type(instance)
-        method = inspect.getattr_static(cls, name).__get__(instance, cls)
-    else:
-        method = getattr(instance, name)
-    return method
+    cls = type(instance)
+    if name in getattr(instance, "__dict__", ()) and hasattr(cls, name):
+        method: Callable[..., Any] = inspect.getattr_static(cls, name).__get__(instance, cls)
+        return method
+    return getattr(instance, name)
 
 
 class ActorInstance:

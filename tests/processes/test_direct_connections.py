@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
+from raytwin.runtime.api.backend import current
 from raytwin.runtime.control.client.direct_calls import WORKERS_MAX
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import (
@@ -75,36 +76,58 @@ def drop(connection: Connection, frame: Frame) -> None:
     """Ignore a frame."""
 
 
-def test_a_call_by_the_node_comes_behind_the_direct_call_before_it(driver: Any) -> None:
-    """The worker reads the direct call first, also where the node's socket is ready first."""
-    at_driver, _, to_driver = driver
+@pytest.fixture
+def worker(driver: Any) -> Any:
+    """A worker that has opened a connection to the driver; yields it and the node's end."""
+    _, _, to_driver = driver
     node, theirs = socket.socketpair()
     arena = Arena.create(4096)
     settings = WorkerSettings("worker:0.1", 0, Config(), DRIVER)
-    worker = Worker(
+    made = Worker(
         settings, theirs, os.dup(arena.fd), socket.socket(fileno=os.dup(to_driver.fileno()))
     )
-    executor = worker.executor
+    with made.world:
+        assert made.executor.direct.open_channel()
+    yield made, node
+    made.world.close()
+    arena.close()
+    node.close()
+
+
+def test_a_call_by_the_node_comes_behind_the_direct_call_before_it(
+    driver: Any, worker: Any
+) -> None:
+    """The worker reads the direct call first, also where the node's socket is ready first."""
+    at_driver, *_ = driver
+    made, node = worker
+    executor = made.executor
     executor.actor = True
-    try:
-        with worker.world:
-            assert executor.direct.open_channel()
+    at_driver.step(0)
+    for number in range(1, 40, 2):
+        at_driver.context(DRIVER).send("worker:0.1", DirectCall(call_of(number)))
+        at_driver.run_turns()
+        node.sendall(wire.encode(NODE, "worker:0.1", [RunTasks([Assignment(call_of(number + 1))])]))
+        with made.world:
+            made.world.process.routes[NODE].receive()
+            made.world.process.run_turns()
+        came = [int.from_bytes(assignment.spec.array, "big") for assignment in executor.queue]
+        assert came == list(range(1, number + 2))
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_worker_answers_a_driver_that_has_taken_its_connection(
+    driver: Any, worker: Any, taken: bool
+) -> None:
+    at_driver, *_ = driver
+    made, _ = worker
+    assert not made.executor.direct.is_ready(), "the driver may refuse the connection"
+    if taken:
         at_driver.step(0)
-        for number in range(1, 40, 2):
-            at_driver.context(DRIVER).send("worker:0.1", DirectCall(call_of(number)))
-            at_driver.run_turns()
-            node.sendall(
-                wire.encode(NODE, "worker:0.1", [RunTasks([Assignment(call_of(number + 1))])])
-            )
-            with worker.world:
-                worker.world.process.routes[NODE].receive()
-                worker.world.process.run_turns()
-            came = [int.from_bytes(assignment.spec.array, "big") for assignment in executor.queue]
-            assert came == list(range(1, number + 2))
-    finally:
-        worker.world.close()
-        arena.close()
-        node.close()
+    else:
+        without_descriptors(at_driver, lambda: at_driver.step(0))
+    with made.world:
+        made.world.process.routes[DRIVER].receive()
+    assert made.executor.direct.is_ready() is taken
 
 
 def test_the_end_of_a_worker_comes_behind_its_last_answer(driver: Any) -> None:
@@ -217,40 +240,26 @@ def test_many_actors_are_called_directly_or_by_the_node() -> None:
         ray.shutdown()
 
 
-def test_no_result_is_lost_with_a_worker_that_answers_its_driver() -> None:
-    """The workers die at any moment between the tasks that they answer."""
+def test_the_node_delivers_a_result_whose_worker_dies_before_it_answers_the_driver() -> None:
 
-    @ray.remote(max_retries=-1)
-    def pid_of(number: int) -> tuple[int, int]:
-        return number, os.getpid()
+    @ray.remote
+    def pid() -> int:
+        return os.getpid()
+
+    @ray.remote(max_retries=0)
+    def die_before_the_answer() -> int:
+        answers = current().world.process.routes[DRIVER]  # type: ignore[attr-defined]
+        answers.send = lambda data: os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid()
 
     ray.init(num_cpus=1)
     try:
         pids = set()
-        for number in range(600):
-            found, pid = ray.get(pid_of.remote(number), timeout=60)
-            assert found == number
-            pids.add(pid)
-            if number % 20 == 19:
-                os.kill(pid, signal.SIGKILL)
-        assert len(pids) > 10
-    finally:
-        ray.shutdown()
-
-
-def test_tasks_of_more_workers_than_a_driver_has_connections_are_answered() -> None:
-    """Workers whose connection the driver refuses answer through the node."""
-
-    @ray.remote(num_cpus=0.01)
-    def together(number: int) -> int:
-        time.sleep(0.05)
-        return number
-
-    ray.init(num_cpus=1)
-    try:
-        for start in range(0, 10 * (WORKERS_MAX + 10), WORKERS_MAX + 10):
-            numbers = range(start, start + WORKERS_MAX + 10)
-            refs = [together.remote(number) for number in numbers]
-            assert ray.get(refs, timeout=120) == list(numbers)
+        for _ in range(5):
+            for _ in range(Config().direct_after + 2):
+                worker = ray.get(pid.remote(), timeout=60)
+            assert ray.get(die_before_the_answer.remote(), timeout=60) == worker
+            pids.add(worker)
+        assert len(pids) == 5
     finally:
         ray.shutdown()

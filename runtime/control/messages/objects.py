@@ -105,7 +105,7 @@ class Missing(IntEnum):
     UNREADABLE = 2
     """Its file in the spill directory cannot be read."""
     INPUTS_MADE_AGAIN = 3
-    """It was the error of a lost input, which its owner's task makes again."""
+    """The node had the error of a task whose input was lost; the owner makes that input again."""
 
 
 class ObjectsMissing(Struct, array_like=True, tag=44):

@@ -1,11 +1,11 @@
-"""What a worker sends the driver of its node itself: results of tasks, and all of direct calls.
+"""A worker answers the driver of its node itself: single tasks, and direct calls.
 
-**Tasks.** If a task leaves the queue empty, its driver may wait for it alone: after
-`Config.direct_after` such tasks the worker opens a connection, and from then on it sends their
-results to the node and then to the driver. The node only keeps them. A result goes through the node
-if it is not small and plain, or if the task has sent the node something that others may see: the
-driver could know of the end before the node knows of that. If the worker dies between the two
-messages, its node delivers its last answer.
+**Tasks.** If a task leaves the worker's queue empty, the driver may wait for that task alone. After
+`Config.direct_after` such tasks the worker opens a connection to the driver, and from then on it
+sends their results to the node, which only keeps them, and then to the driver. The node delivers a
+result that is not small and plain, and that of a task that has sent the node something that others
+may see: else the driver could ask the node for that effect before the node has read of it. If the
+worker dies between the two messages, the node delivers the worker's last answer.
 
 **Direct calls**; see `direct_calls`. A serial actor without a name that never restarts offers
 direct calls to the driver of its node, after `Config.direct_after` results of calls through the
@@ -51,7 +51,7 @@ def is_small(result: RangeResult) -> bool:
 
 
 class DirectAnswers:
-    """One worker's direct calls."""
+    """The answers of one worker to its node's driver."""
 
     def __init__(self, ctx: Context, node: str, config: Config) -> None:
         self._ctx = ctx
@@ -64,7 +64,7 @@ class DirectAnswers:
         self.open_channel: Callable[[], bool] = lambda: True
         """Makes the connection to the driver; returns whether there is one."""
         self.is_ready: Callable[[], bool] = lambda: True
-        """Whether the driver has taken the connection, and has read all that was sent."""
+        """Whether the driver has taken the connection, and nothing waits for room in it."""
         self.effects: Callable[[], int] = lambda: 0
         """Counts the messages that the worker has sent its node and whose effect others may see."""
         self.connected = False
@@ -85,11 +85,11 @@ class DirectAnswers:
         self._timer: Timer | None = None
 
     def call_begins(self) -> None:
-        """The actor begins a call."""
+        """The worker begins a task or a call."""
         self._effects_before = self.effects()
 
     def _had_effect(self) -> bool:
-        """Whether the actor's call has sent the node something that others may see."""
+        """Whether the task or call has sent the node something that others may see."""
         return self.effects() != self._effects_before
 
     def offer(self, spec: TaskSpec, small: bool) -> None:

@@ -100,7 +100,8 @@ class DirectConnections:
             self._process.reactor, socket.socket(fileno=fds[0]), self._on_worker_frame,
             self._on_close, peer=worker,
         )  # fmt: skip
-        connection.send(wire.encode(self._address, worker, []))  # it is taken
+        # An empty frame: the worker may rely on the connection from here on.
+        connection.send(wire.encode(self._address, worker, []))
 
     def _on_worker_frame(self, connection: Connection, frame: Frame) -> None:
         # The connection identifies the worker, whatever source the frame claims.
