@@ -22,7 +22,7 @@ INSTALLED_RAY := $(VENV)/.raytwin-installed-ray
 INSTALLED_DOCS := $(VENV)/.raytwin-installed-docs
 
 # What `check` leaves to `test`.
-SLOW := browser or ray or docker or toxiproxy or slow
+SLOW := browser or ray or docker or toxiproxy or slow or real
 
 # An environment with the lower bound of every dependency and without the extras; the tests of the
 # control plane, and some that use each of these. They run where only the installed package can be

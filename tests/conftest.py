@@ -3,6 +3,7 @@
 - A test that takes `seed` gets a number of its own, the same in every run;
   ``RAYTWIN_TEST_SEED=N`` replaces it. A failing one says which seed it had.
 - Hypothesis draws the same examples in every run under CI and fresh ones elsewhere.
+- A test that starts processes of raytwin's has the marker `real`, without being told so one by one.
 - When the session ends, every process that a test started must be gone, whoever
   its parent is by then; the error names the test.
 """
@@ -14,12 +15,14 @@ import signal
 import time
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import psutil
 import pytest
 from hypothesis import settings
 
+TESTS = Path(__file__).parent
 SESSION_VARIABLE = "RAYTWIN_TEST_SESSION"
 GRACE_S = 10.0
 """How long processes that were told to leave may take."""
@@ -33,6 +36,23 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 # inherit that: tests send it to them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+REAL_FOLDERS = ("benchmarks", "examples", "processes", "scenarios")
+"""Folders of tests most of which start processes."""
+REAL_FIXTURES = {"local", "join"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts processes as `real`: the tests of some folders, and those for `local`."""
+    for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {}).values()
+        if (
+            item.path.relative_to(TESTS).parts[0] in REAL_FOLDERS
+            or any(isinstance(value, str) and value == "local" for value in params)
+            or not REAL_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+        ):
+            item.add_marker(pytest.mark.real)
 
 
 @pytest.fixture

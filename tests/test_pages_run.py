@@ -73,7 +73,7 @@ SHORT = {
     "raytwin baseline --update --scale all": BASELINE,
     "python -m tests.in_lanes": "-k links_lead",
     "python -m pytest tests/api": "--collect-only -q",
-    'python -m pytest -m "not (browser or ray or docker or toxiproxy or slow)"': (
+    'python -m pytest -m "not (browser or ray or docker or toxiproxy or slow or real)"': (
         "tests/control/test_ids.py"
     ),
     (

@@ -16,6 +16,8 @@ from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 
+pytestmark = pytest.mark.slow
+
 
 def run(seeds: range, faults: bool = False) -> list[str]:
     """Run rounds of actors that hold CPUs, alone; return what is wrong."""

@@ -11,6 +11,8 @@ import pytest
 from raytwin.chaos.fuzz.generate.cases import draw_case
 from raytwin.chaos.fuzz.run.case_run import run_case
 
+pytestmark = pytest.mark.slow
+
 KILLS = 3
 ALONE: dict[str, Any] = {
     "gcs_replicas": 1, "gcs_shards": 1, "gcs_storage": None, "gcs_memory_max": 0,

@@ -19,6 +19,8 @@ from raytwin.scenarios.core.scenario import Request
 from raytwin.scenarios.figures import fig11a
 from tests.processes.helpers import LIMIT_S, eventually
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

