@@ -40,7 +40,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 REAL_FOLDERS = ("benchmarks", "examples", "processes", "scenarios")
 """Folders of tests most of which start processes."""
-REAL_FIXTURES = {"local", "join"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if (
             item.path.relative_to(TESTS).parts[0] in REAL_FOLDERS
             or any(isinstance(value, str) and value == "local" for value in params)
-            or not REAL_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+            or "local" in getattr(item, "fixturenames", ())
         ):
             item.add_marker(pytest.mark.real)
 

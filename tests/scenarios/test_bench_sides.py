@@ -173,7 +173,7 @@ def test_a_side_that_hangs_is_given_up(no_side_left: None) -> None:
     ):
         conversation.ask("start")
         conversation.ask("prepare", case="tasks_sync")
-        conversation.ask("round", round_s=60)
+        conversation.ask("round", round_s=600)
 
 
 def test_output_of_an_engine_does_not_disturb_the_protocol(no_side_left: None) -> None:
