@@ -24,13 +24,11 @@ INSTALLED_DOCS := $(VENV)/.raytwin-installed-docs
 # What `check` leaves to `test`.
 SLOW := browser or ray or docker or toxiproxy or slow or real
 
-# An environment with the lower bound of every dependency and without the extras; the tests of the
-# control plane, and some that use each of these. They run where only the installed package can be
-# imported.
+# An environment with the lower bound of every dependency and without the extras, for the fast layer.
+# Tests run there where only the installed package can be imported; those of the repository itself
+# need its tools and stay out.
 OLDEST := .venv-oldest
-ON_OLDEST := $(addprefix tests/,control store simulator/test_virtual_time.py \
-  processes/test_nodes.py api/test_error_classes.py chaos/test_plan.py chaos/test_injectors.py \
-  scenarios/test_cli.py scenarios/test_results.py reports/test_plots.py reports/test_html.py)
+OF_REPOSITORY := test_repository.py test_docs.py test_in_lanes.py test_pages_run.py
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
@@ -59,14 +57,14 @@ lint: $(INSTALLED_DEV) ## style, types and the arrows between packages
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-oldest: ## test the built package on the oldest libraries that pyproject.toml allows
+oldest: ## the fast layer for the built package on the oldest libraries that pyproject.toml allows
 	@"$(PYTHON)" -m venv --clear $(OLDEST)
 	@sed -n '/^dependencies/,/^]/s/^ *"\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml > $(OLDEST)/bounds.txt
 	@echo "installing the package on" && cat $(OLDEST)/bounds.txt
 	@$(OLDEST)/bin/python -m pip --disable-pip-version-check --no-input --quiet \
-	  install . -r $(OLDEST)/bounds.txt 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.112' pytest-benchmark
+	  install . -r $(OLDEST)/bounds.txt 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.112' pytest-benchmark 'jsonschema>=4.18'
 	@mkdir $(OLDEST)/work && ln -s ../../tests ../../pyproject.toml $(OLDEST)/work
-	@cd $(OLDEST)/work && ../bin/python -m pytest $(ON_OLDEST) $(ARGS)
+	@cd $(OLDEST)/work && ../bin/python -m pytest -m "not ($(SLOW))" $(OF_REPOSITORY:%=--ignore tests/%) $(ARGS)
 
 baselines: $(INSTALLED) ## say which simulated figures have moved, and by how much
 	@$(BIN)/raytwin baseline --check --scale all $(ARGS)

@@ -53,4 +53,5 @@ def _lazily(module: str) -> Any:
 
 
 register_backend("local", _lazily("raytwin.runtime.processes.spawn.local_backend"))
+register_backend("docker", _lazily("raytwin.runtime.containers.docker_backend"))
 register_backend("sim", _lazily("raytwin.simulator.cluster.sim_backend"))

@@ -67,7 +67,7 @@ class Chapter:
     def missing(self) -> list[str]:
         """Backends that it supports and has no result from."""
         have = {result.record.backend for result in self.results}
-        return [backend for backend in self.scenario.backends if backend not in have]
+        return [backend for backend in self.scenario.default_backends if backend not in have]
 
     @property
     def failed(self) -> int:

@@ -3,7 +3,8 @@
 - A test that takes `seed` gets a number of its own, the same in every run;
   ``RAYTWIN_TEST_SEED=N`` replaces it. A failing one says which seed it had.
 - Hypothesis draws the same examples in every run under CI and fresh ones elsewhere.
-- A test that starts processes of raytwin's has the marker `real`, without being told so one by one.
+- A test that starts processes of raytwin's has the marker `real`, without being told so one by one;
+  of a test of many seeds all after the first few have the marker `slow`.
 - When the session ends, every process that a test started must be gone, whoever
   its parent is by then; the error names the test.
 """
@@ -38,20 +39,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-REAL_FOLDERS = ("benchmarks", "examples", "processes", "scenarios")
+REAL_FOLDERS = ("benchmarks", "containers", "examples", "processes", "scenarios")
 """Folders of tests most of which start processes."""
+FAST_SEEDS = 10
+"""How many seeds of a test belong to the fast layer."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts processes as `real`: the tests of some folders, and those for `local`."""
     for item in items:
-        params = getattr(getattr(item, "callspec", None), "params", {}).values()
+        params = getattr(getattr(item, "callspec", None), "params", {})
         if (
             item.path.relative_to(TESTS).parts[0] in REAL_FOLDERS
-            or any(isinstance(value, str) and value == "local" for value in params)
+            or any(isinstance(value, str) and value == "local" for value in params.values())
             or "local" in getattr(item, "fixturenames", ())
         ):
             item.add_marker(pytest.mark.real)
+        if params.get("seed", 0) >= FAST_SEEDS:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ NOT_SIMULATED = (
     "tests/chaos/test_command_line.py",
     "tests/chaos/test_minimal_programs.py",
     "tests/chaos/test_injectors.py",
+    "tests/chaos/test_link_faults.py",
+    "tests/chaos/test_toxiproxy_server.py",
 )
 """Files in those folders that start real processes."""
 BESIDE_RAY = (

@@ -48,7 +48,7 @@ def names(process: psutil.Process, folder: str) -> bool:
 
 
 @contextmanager
-def own_ray(cpus: int, folder: Path) -> Iterator[Any]:
+def own_ray(cpus: int, folder: Path, **options: Any) -> Iterator[Any]:
     """Start a Ray on one node with so many CPUs in this process; yield the module `ray`."""
     os.environ.pop("RAY_ADDRESS", None)
     import ray
@@ -61,6 +61,7 @@ def own_ray(cpus: int, folder: Path) -> Iterator[Any]:
         logging_level="ERROR",
         _node_ip_address="127.0.0.1",
         _temp_dir=str(folder),
+        **options,
     )
     try:
         yield ray

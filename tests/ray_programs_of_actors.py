@@ -6,6 +6,7 @@ Each is a function of the module that stands for `ray`; `test_behaves_like_ray` 
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import os
 import tempfile
@@ -225,6 +226,8 @@ def cancelled_calls(ray: Any) -> Any:
             ref = getattr(actor, method).remote()
             if method in ("items", "coming"):
                 ray.get(next(ref))
+                if method == "coming":
+                    sleep(0.4)  # it has delivered its item, and sleeps
                 ray.cancel(ref)
                 ref = next(ref)
             else:
@@ -427,4 +430,104 @@ def names(ray: Any) -> Any:
                 method.options(num_returns=returns).remote()
             except ValueError:
                 found.append("refused")
+    return found
+
+
+def found_by_name(ray: Any) -> Any:
+    """A handle that was found by name does not keep its actor."""
+    sleep = getattr(ray, "sleep", time.sleep)
+
+    @ray.remote
+    class Named:
+        def ping(self) -> int:
+            return 1
+
+    @ray.remote(num_cpus=0)
+    def ping(handle: Any) -> int:
+        return ray.get(handle.ping.remote())
+
+    found: list[Any] = []
+    for options in ({}, {"get_if_exists": True}):
+        made = Named.options(name="n", **options).remote()
+        weak = Named.options(name="n", **options).remote() if options else ray.get_actor("n")
+        found.append((ray.get(weak.ping.remote()), ray.get(ping.remote(weak))))
+        del made
+        try:
+            for _ in range(600):
+                ray.get(weak.ping.remote())
+                sleep(0.05)
+        except ray.exceptions.RayActorError as error:
+            found.append(type(error).__name__)
+    kept = Named.options(name="d", lifetime="detached").remote()
+    ray.get(kept.ping.remote())
+    del kept
+    sleep(0.5)
+    weak = ray.get_actor("d")
+    found.append(ray.get(weak.ping.remote()))
+    ray.kill(weak)
+    return found
+
+
+def handles_in_cycles(ray: Any) -> Any:
+    """An actor that only a reference cycle keeps makes room for the next one."""
+
+    @ray.remote(num_cpus=2)
+    class Large:
+        def ping(self) -> int:
+            return 1
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.actor = Large.remote()
+            self.me = self
+
+    found = []
+    gc.disable()  # it must be asked for
+    try:
+        for _ in range(3):
+            cycle = Cycle()
+            found.append(ray.get(cycle.actor.ping.remote(), timeout=100))
+            del cycle
+    finally:
+        gc.enable()
+    return found
+
+
+def calls_without_order(ray: Any) -> Any:
+    """A call of a concurrent actor does not wait for the arguments of earlier ones."""
+    sleep = getattr(ray, "sleep", time.sleep)
+
+    @ray.remote(num_cpus=0)
+    class Gate:
+        def __init__(self) -> None:
+            self.is_open = False
+
+        def open(self) -> None:
+            self.is_open = True
+
+        def state(self) -> bool:
+            return self.is_open
+
+    @ray.remote(num_cpus=0)
+    def slow(gate: Any) -> str:
+        while not ray.get(gate.state.remote()):
+            sleep(0.05)
+        return "slow"
+
+    class Plain:
+        def echo(self, value: Any) -> Any:
+            return value
+
+    class Async:
+        async def echo(self, value: Any) -> Any:
+            return value
+
+    found: list[Any] = []
+    for cls, options in ((Plain, {"max_concurrency": 2}), (Async, {})):
+        gate = Gate.remote()
+        actor = ray.remote(num_cpus=0)(cls).options(**options).remote()
+        late = [actor.echo.remote(slow.remote(gate)) for _ in range(2)]
+        found.append(ray.get([actor.echo.remote(n) for n in range(3)], timeout=60))
+        ray.get(gate.open.remote())
+        found.append(ray.get(late, timeout=60))
     return found

@@ -135,6 +135,14 @@ def pip(python: str, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_wheel_has_the_fault_plans_and_their_schema(wheel: Path) -> None:
+    within = set(zipfile.ZipFile(wheel).namelist())
+    faults = ROOT / "chaos" / "faults"
+    files = [*faults.glob("plans/*.yaml"), faults / "plan.schema.json"]
+    assert len(files) > 1
+    assert {f"raytwin/{file.relative_to(ROOT)}" for file in files} <= within
+
+
 def test_the_wheel_has_every_module_and_no_other_package(wheel: Path) -> None:
     within = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
     folders = [(ROOT / folder).rglob("*.py") for folder in FOLDERS]

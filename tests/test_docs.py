@@ -12,13 +12,14 @@ import pytest
 import typer
 
 import raytwin
+import raytwin.runtime.containers.docker_backend
 import raytwin.runtime.processes.spawn.local_backend
 import raytwin.simulator.cluster.sim_backend
 from raytwin.runtime.api.options.init_options import names_of
 from raytwin.runtime.session.cluster_config import cluster_config
 from raytwin.scenarios.bench.run import KNOWN, NAMES
 from raytwin.scenarios.cli.main import app
-from tests.chaos.test_mutants import MUTANTS, RARE_MUTANTS
+from tests.chaos.test_mutants import MUTANTS, MUTANTS_OF_PARTS, RARE_MUTANTS, WITHIN
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -142,24 +143,27 @@ def test_every_mutant_holds_a_promise() -> None:
     rows = re.findall(r"(?m)^\| defects \| (.*) \|$", text)
     assert len(rows) == text.count("\n## G")
     named = {name for row in rows for name in re.findall(r'"([^"]+)"', row)}
-    assert named == MUTANTS.keys() | RARE_MUTANTS.keys()
+    assert named == MUTANTS.keys() | MUTANTS_OF_PARTS.keys() | RARE_MUTANTS.keys() == WITHIN.keys()
 
 
 def test_the_options_of_init_are_its_options() -> None:
     text = (ROOT / "docs" / "api.md").read_text()
     rows = list(table(text, "## Options of `init`"))
     local = names_of(raytwin.runtime.processes.spawn.local_backend.start, cluster_config)
+    docker = names_of(raytwin.runtime.containers.docker_backend.start, cluster_config)
     sim = names_of(raytwin.simulator.cluster.sim_backend.start, cluster_config)
     shared = set(inspect.signature(raytwin.init).parameters) | {"more_resources"}
     named = {name for cells in rows for name in code(cells[0])}
-    assert named <= shared | set(local) | set(sim)
-    assert (set(local) | set(sim)) - {"more_resources"} <= named
+    takers = {
+        "local": shared | set(local), "sim": shared | set(sim), "docker": shared | set(docker)
+    }  # fmt: skip
+    assert named <= set().union(*takers.values())
+    assert set().union(local, sim, docker) - {"more_resources"} <= named
     for cells in rows:
-        only = re.search(r"only on `(local|sim)`", cells[1])
+        only = re.search(r"only on `(docker|local|sim)`", cells[1])
         for name in code(cells[0]):
-            takers = {"local": shared | set(local), "sim": shared | set(sim)}
             there = {backend for backend, names in takers.items() if name in names}
-            assert there == ({only[1]} if only else {"local", "sim"}), name
+            assert there == ({only[1]} if only else takers.keys()), name
 
 
 def test_the_benchmark_has_the_cases() -> None:

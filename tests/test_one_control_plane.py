@@ -21,7 +21,9 @@ import simpy
 
 import raytwin as ray
 from raytwin.runtime import journal
+from raytwin.runtime.control.core.addresses import HEALTH
 from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.gcs.failure_detector import FailureDetector
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import AssignTasks, PlaceTasks, RunTasks
 from raytwin.runtime.control.node.node_manager import NodeManager
@@ -68,8 +70,12 @@ def _workload() -> None:
 class _Replay:
     """One component under the simulator's context, driven by a journal."""
 
-    def __init__(self, address: str, config: Config, turns: list[Turn]) -> None:
+    def __init__(
+        self, address: str, config: Config, turns: list[Turn], nodes: list[dict[str, Any]]
+    ) -> None:
+        """`nodes` are the rows of `ray.nodes`, whose resources a node starts with."""
         self.turns = turns
+        self.resources = {row["NodeID"]: row["Resources"] for row in nodes}
         self.env = simpy.Environment(initial_time=turns[0].now_s)
         cluster: Any = SimpleNamespace(
             env=self.env,
@@ -91,14 +97,15 @@ class _Replay:
 
     def _make(self, address: str, config: Config) -> Any:
         if address == "gcs":
-            gcs = Gcs(self.ctx, config)
-            gcs.start()
-            return gcs
+            return Gcs(self.ctx, config)
+        if address == HEALTH:
+            detector = FailureDetector(self.ctx, config)
+            detector.start()
+            return detector
         if address == "global":
             return GlobalScheduler(self.ctx, config)
-        number = int(address.partition(":")[2])
-        resources = {"CPU": float(CPUS), f"node:{number}": 1.0}
-        scheduler = NodeManager(self.ctx, number, resources, config)
+        number = address.partition(":")[2]
+        scheduler = NodeManager(self.ctx, int(number), self.resources[number], config)
         scheduler.start("127.0.0.1", 0)
         return scheduler
 
@@ -133,16 +140,17 @@ def test_the_simulators_context_leads_to_every_real_decision(policy: str, tmp_pa
     ray.init(nodes=NODES, cpus_per_node=CPUS, policy=policy, seed=seed, journal=tmp_path)
     try:
         _workload()
+        nodes = ray.nodes()
     finally:
         ray.shutdown()
     config = Config(policy=policy, seed=seed)
     decisions: Counter[str] = Counter()
     files = sorted(tmp_path.glob("*.journal"))
-    assert len(files) == NODES + 2
+    assert len(files) == NODES + 3
     for path in files:
         turns = list(journal.read(path))
         assert turns, f"{path.name} is empty"
-        replay = _Replay(turns[0].component, config, turns)
+        replay = _Replay(turns[0].component, config, turns, nodes)
         for number, (turn, sent) in enumerate(replay.run()):
             assert sent == turn.outputs, f"{turn.component}, turn {number} of {len(turns)}"
             for _, messages in sent:
@@ -158,8 +166,9 @@ def test_a_different_decision_is_noticed(tmp_path: Path) -> None:
     ray.init(nodes=NODES, cpus_per_node=CPUS, policy="random", seed=1, journal=tmp_path)
     try:
         _workload()
+        nodes = ray.nodes()
     finally:
         ray.shutdown()
     turns = list(journal.read(tmp_path / "global.journal"))
-    replay = _Replay("global", Config(policy="random", seed=2), turns)
+    replay = _Replay("global", Config(policy="random", seed=2), turns, nodes)
     assert any(sent != turn.outputs for turn, sent in replay.run())

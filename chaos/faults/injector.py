@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from raytwin.chaos.faults.plan import Plan, PlanError, Step
+from raytwin.chaos.faults.plan import Plan, Step
+from raytwin.chaos.faults.proxied_links import proxied
+from raytwin.chaos.faults.targets import Link
 from raytwin.runtime.api.backend import on_connect
 from raytwin.runtime.api.exceptions import RaySystemError
 
@@ -24,7 +26,10 @@ LOOK_S = 0.02
 
 @dataclass(frozen=True)
 class Injection:
-    """A step that the injector has carried out, or that failed with an error."""
+    """A step that the injector has carried out, or that failed with an error.
+
+    Of a step on several targets each part is an injection of its own.
+    """
 
     at_s: float
     """Seconds since the plan was applied."""
@@ -32,6 +37,19 @@ class Injection:
     """The same moment on the cluster's clock."""
     step: Step
     error: str = ""
+    planned: Step | None = None
+    """The step of the plan, if `step` is one of its parts."""
+
+
+@dataclass(frozen=True)
+class _Due:
+    """A planned step that is to begin, or a part of one."""
+
+    step: Step
+    planned: Step | None = None
+    """Of a part: the step of the plan."""
+    last: bool = False
+    """Whether the planned step ends with this part."""
 
 
 class Injector:
@@ -40,49 +58,86 @@ class Injector:
     A world calls `run_due` when a step may be due, and `on_node` when a node has joined or died.
     """
 
-    def __init__(self, cluster: Any, plan: Plan, started_s: float) -> None:
+    def __init__(self, cluster: Any, plan: Plan, clock: Callable[[], float]) -> None:
         self.cluster = cluster
-        self.started_s = started_s
+        self.clock = clock
+        """The cluster's clock: an operation may take its time on it."""
+        self.started_s = clock()
         self.injections: list[Injection] = []
-        self._due: list[tuple[float, int, Step]] = []
+        self._due: list[tuple[float, int, _Due]] = []
         self._waiting = [step for step in plan.steps if step.at_s is None]
+        self._broken: dict[Link, None] = {}
+        """The links that steps have changed, for a step that heals them all."""
         self._count = 0
         for step in plan.steps:
             if step.at_s is not None:
-                self._push(started_s + step.at_s, step)
+                self._push(self.started_s + step.at_s, _Due(step))
 
     def next_due_s(self) -> float | None:
         """Return the time of the next step, None if no step has a time yet."""
         return self._due[0][0] if self._due else None
 
-    def on_node(self, node: int, alive: bool, now_s: float) -> None:
+    def on_node(self, node: int, alive: bool) -> None:
         """Schedule the steps that wait for a node which has joined or was declared dead."""
-        event = f"{'node_added' if alive else 'node_died'}:{node}"
+        self._on_event(f"{'node_added' if alive else 'node_died'}:{node}")
+
+    def run_due(self) -> None:
+        """Carry out every step that is due."""
+        while self._due and self._due[0][0] <= self.clock():
+            due_s, _, due = heapq.heappop(self._due)
+            if due.planned is None:
+                self._begin(due.step, due_s)
+            else:
+                self._carry_out(due, due.planned)
+
+    def _begin(self, step: Step, due_s: float) -> None:
+        """Schedule the parts of a planned step; most have one, due at once."""
+        parts = step.target.expand(step.action, step.parameters, tuple(self._broken))
+        if not parts:  # no link is broken that it could heal
+            now_s = self.clock()
+            self.injections.append(Injection(now_s - self.started_s, now_s, step))
+            self._on_event(step.name)
+        last = max(range(len(parts)), key=lambda n: (parts[n][0], n), default=0)
+        for number, (delay_s, action, target, parameters) in enumerate(parts):
+            part = step
+            if (action, target) != (step.action, step.target):
+                part = replace(step, action=action, target=target, parameters=parameters)
+            self._push(due_s + delay_s, _Due(part, step, number == last))
+
+    def _carry_out(self, due: _Due, planned: Step) -> None:
+        step = due.step
+        error = ""
+        now_s = self.clock()
+        try:
+            step.target.apply(self.cluster, step.action, step.parameters)
+        except (ValueError, RuntimeError, RaySystemError) as failed:
+            error = str(failed)
+        whole = planned if planned is not step else None
+        self.injections.append(Injection(now_s - self.started_s, now_s, step, error, whole))
+        if isinstance(step.target, Link) and not error:
+            if step.action == "heal":
+                self._broken.pop(step.target, None)
+            else:
+                self._broken[step.target] = None
+        if due.last:
+            self._on_event(planned.name)
+
+    def _on_event(self, event: str) -> None:
+        now_s = self.clock()
         for step in [step for step in self._waiting if step.after == event]:
             self._waiting.remove(step)
-            self._push(now_s + step.delay_s, step)
+            self._push(now_s + step.delay_s, _Due(step))
 
-    def run_due(self, now_s: float) -> None:
-        """Carry out every step that is due."""
-        while self._due and self._due[0][0] <= now_s:
-            _, _, step = heapq.heappop(self._due)
-            error = ""
-            try:
-                getattr(step.target, step.action)(self.cluster, **step.parameters)
-            except (ValueError, RuntimeError, RaySystemError) as failed:
-                error = str(failed)
-            self.injections.append(Injection(now_s - self.started_s, now_s, step, error))
-
-    def _push(self, due_s: float, step: Step) -> None:
+    def _push(self, due_s: float, due: _Due) -> None:
         self._count += 1
-        heapq.heappush(self._due, (due_s, self._count, step))
+        heapq.heappush(self._due, (due_s, self._count, due))
 
 
 class SimInjector(Injector):
     """Carries a plan out on a simulated cluster, where steps are events of the simulation."""
 
     def __init__(self, cluster: Any, plan: Plan) -> None:
-        super().__init__(cluster, plan, cluster.env.now)
+        super().__init__(cluster, plan, lambda: float(cluster.env.now))
         self._stopped = False
         self._scheduled = 0
         cluster.on_membership.append(self._on_node)
@@ -96,7 +151,7 @@ class SimInjector(Injector):
             self.cluster.on_membership.remove(self._on_node)
 
     def _on_node(self, node: int, alive: bool) -> None:
-        self.on_node(node, alive, self.cluster.env.now)
+        self.on_node(node, alive)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -114,7 +169,7 @@ class SimInjector(Injector):
             return
         self._scheduled -= 1
         self.cluster.working -= 1
-        self.run_due(self.cluster.env.now)
+        self.run_due()
         self._schedule()
 
 
@@ -125,7 +180,7 @@ class LocalInjector(Injector):
     """
 
     def __init__(self, cluster: Any, plan: Plan, nodes: Callable[[], list[dict[str, Any]]]) -> None:
-        super().__init__(cluster, plan, time.monotonic())
+        super().__init__(cluster, plan, time.monotonic)
         self._nodes = nodes
         self._alive = {row["node"]: row["alive"] for row in nodes()}
         self._stopped = threading.Event()
@@ -142,7 +197,7 @@ class LocalInjector(Injector):
         while not self._stopped.is_set():
             if self._waiting and not self._poll_nodes():
                 return
-            self.run_due(time.monotonic())
+            self.run_due()
             due_s = self.next_due_s()
             if due_s is None and not self._waiting:
                 return
@@ -151,7 +206,6 @@ class LocalInjector(Injector):
 
     def _poll_nodes(self) -> bool:
         """Report nodes that joined or died since the last poll; False if the cluster has ended."""
-        now_s = time.monotonic()
         try:
             rows = self._nodes()
         except RaySystemError:
@@ -160,7 +214,7 @@ class LocalInjector(Injector):
             node, alive = row["node"], row["alive"]
             if alive != self._alive.get(node, False):
                 self._alive[node] = alive
-                self.on_node(node, alive, now_s)
+                self.on_node(node, alive)
         return True
 
 
@@ -169,8 +223,6 @@ def attach(session: Any, plan: Plan) -> SimInjector | LocalInjector:
 
     Raises PlanError for a plan that the session's backend cannot carry out.
     """
-    if session.name not in ("sim", "local"):
-        raise PlanError(f"no faults on backend {session.name!r}: possible: sim, local")
     plan.check_backend(session.name)
     if session.name == "sim":
         return SimInjector(session.cluster, plan)
@@ -192,7 +244,8 @@ def every_cluster(plan: Plan) -> Iterator[list[list[Injection]]]:
 
     on_connect.append(begin)
     try:
-        yield found
+        with proxied(plan.breaks_links):
+            yield found
     finally:
         on_connect.remove(begin)
 

@@ -1,19 +1,27 @@
 """The targets of fault plans, and the actions that apply to each.
 
-A target is a frozen dataclass of numbers. A method with the name of an action carries the action
-out on a cluster; an action without such a method does not apply to the target. The operations of a
-cluster have the same names on `sim` and `local` (`simulator/cluster/simulated_cluster.py`,
-`runtime/processes/spawn/local_cluster.py`). They do not wait until the cluster has noticed the
-fault. They raise ValueError for a target that does not exist or was removed, and for one whose end
-would end the driver's node.
+A target is a frozen dataclass. Its `operations` name, by action, the operation of the cluster that
+carries the action out (`cluster_operations`); an action that is not among them does not apply
+to the target. A method with the name of an action calls that operation; where there is none, the
+operation takes the target's numbers.
+
+Some targets stand for several: `expand` returns the steps on single ones, each with its delay.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+import random
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
+from itertools import permutations
 from typing import Any, ClassVar, Self
+
+from raytwin.chaos.faults.parameters import ENDPOINT
+
+Operations = Mapping[str, tuple[str, ...]]
+Part = tuple[float, str, "Target", Mapping[str, Any]]
+"""A delay in seconds, an action, a target and parameters: a part of a step."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +31,44 @@ class Target:
     kind: ClassVar[str]
     form: ClassVar[str]
     """The form of a target in a plan, for error messages."""
+    pattern: ClassVar[str]
+    """A regular expression of all texts, for editors."""
     separator: ClassVar[str] = "."
-    backends: ClassVar[tuple[str, ...]] = ("sim", "local")
+    operations: ClassVar[Operations]
+    """By action: the operations of the cluster that it uses."""
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Return the target with the numbers in `text`, None if they do not make one."""
         parts = text.split(cls.separator) if text else []
-        if len(parts) != len(fields(cls)) or not all(p.isascii() and p.isdigit() for p in parts):
+        if len(parts) != len(fields(cls)) or not all(map(_is_index, parts)):
             return None
         return cls(*map(int, parts))
+
+    @property
+    def words(self) -> str:
+        """The target in a sentence."""
+        return " ".join([self.kind, *map(str, astuple(self))])
+
+    @property
+    def nodes(self) -> set[int]:
+        """The numbers of the nodes that the target names."""
+        return set()
+
+    def apply(self, cluster: Any, action: str, parameters: Mapping[str, Any]) -> None:
+        """Carry an action out on a cluster."""
+        call = getattr(self, action, None)
+        if call is not None:
+            call(cluster, **parameters)
+        else:
+            (operation,) = self.operations[action]
+            getattr(cluster, operation)(*astuple(self))
+
+    def expand(
+        self, action: str, parameters: Mapping[str, Any], broken: Iterable[Link]
+    ) -> list[Part]:
+        """Return the parts of a step; `broken` are the links that steps have changed so far."""
+        return [(0.0, action, self, parameters)]
 
     def __str__(self) -> str:
         numbers = self.separator.join(map(str, astuple(self)))
@@ -45,27 +81,93 @@ class Node(Target):
 
     kind = "node"
     form = "node:3"
+    pattern = r"node:[0-9]+"
+    operations: ClassVar[Operations] = {
+        "kill": ("kill_node",),
+        "restart": ("restart_node",),
+        "pause": ("pause_node",),
+        "resume": ("resume_node",),
+        "remove_node": ("remove_node",),
+        "disk_full": ("fill_disk",),
+        "disk_slow": ("slow_disk",),
+        "memory_pressure": ("press_memory",),
+        "slow_cores": ("slow_cores",),
+        "clock_skew": ("skew_clock",),
+        "heal": ("heal_node",),
+    }
     number: int
 
-    def kill(self, cluster: Any) -> None:
-        """End the node and its workers at once, as SIGKILL does."""
-        cluster.kill_node(self.number)
+    @property
+    def nodes(self) -> set[int]:
+        return {self.number}
 
-    def restart(self, cluster: Any) -> None:
-        """Start the node again, empty, with the next incarnation; kill it first if it lives."""
-        cluster.restart_node(self.number)
+    def disk_slow(self, cluster: Any, bytes_per_s: float) -> None:
+        """Have the node's disk move at most so many bytes a second."""
+        cluster.slow_disk(self.number, bytes_per_s)
 
-    def pause(self, cluster: Any) -> None:
-        """Suspend the node and its workers, as SIGSTOP does."""
-        cluster.pause_node(self.number)
+    def memory_pressure(self, cluster: Any, nbytes: int) -> None:
+        """Occupy memory of the node."""
+        cluster.press_memory(self.number, nbytes)
 
-    def resume(self, cluster: Any) -> None:
-        """Resume the node and its workers."""
-        cluster.resume_node(self.number)
+    def slow_cores(self, cluster: Any, factor: float) -> None:
+        """Have what the node computes take `factor` times as long."""
+        cluster.slow_cores(self.number, factor)
 
-    def remove_node(self, cluster: Any) -> None:
-        """End the node for good, without draining it; its number is not used again."""
-        cluster.remove_node(self.number)
+    def clock_skew(self, cluster: Any, skew_ms: float) -> None:
+        """Set the node's clock ahead, or back."""
+        cluster.skew_clock(self.number, skew_ms / 1000)
+
+
+@dataclass(frozen=True)
+class Nodes(Target):
+    """Several nodes: a step on them is a step on each of them, in this order."""
+
+    kind = "nodes"
+    form = "nodes:1,2,3"
+    pattern = r"nodes:[0-9]+(,[0-9]+)*"
+    operations: ClassVar[Operations] = {**Node.operations, "swizzle": ("cut", "heal")}
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        parts = text.split(",")
+        if not all(map(_is_index, parts)) or len(set(map(int, parts))) < len(parts):
+            return None
+        return cls(tuple(map(int, parts)))
+
+    @property
+    def words(self) -> str:
+        numbers = list(map(str, self.numbers))
+        if len(numbers) == 1:
+            return f"node {numbers[0]}"
+        return f"nodes {', '.join(numbers[:-1])} and {numbers[-1]}"
+
+    @property
+    def nodes(self) -> set[int]:
+        return set(self.numbers)
+
+    def expand(
+        self, action: str, parameters: Mapping[str, Any], broken: Iterable[Link]
+    ) -> list[Part]:
+        if action == "swizzle":
+            return self._swizzle(**parameters)
+        return [(0.0, action, Node(number), parameters) for number in self.numbers]
+
+    def _swizzle(self, over_s: float, seed: int = 0) -> list[Part]:
+        """Return the cuts of all links among the nodes in one order, and the heals in another."""
+        rng = random.Random(f"swizzle/{seed}")
+        links = [Link(f"node:{a}", f"node:{b}") for a, b in permutations(self.numbers, 2)]
+        parts: list[Part] = []
+        for begin_s, action in ((0.0, "cut"), (over_s, "heal")):
+            rng.shuffle(links)
+            times = sorted(begin_s + rng.random() * over_s for _ in links)
+            parts += [
+                (delay_s, action, link, {}) for delay_s, link in zip(times, links, strict=True)
+            ]
+        return parts
+
+    def __str__(self) -> str:
+        return f"nodes:{','.join(map(str, self.numbers))}"
 
 
 @dataclass(frozen=True)
@@ -74,16 +176,22 @@ class Worker(Target):
 
     kind = "worker"
     form = "worker:3.1"
+    pattern = r"worker:[0-9]+\.[0-9]+"
+    operations: ClassVar[Operations] = {
+        "kill": ("kill_worker",),
+        "pause": ("pause_worker",),
+        "resume": ("resume_workers",),
+    }
     node: int
     which: int
 
-    def kill(self, cluster: Any) -> None:
-        """End the worker's process; its node starts another."""
-        cluster.kill_worker(self.node, self.which)
+    @property
+    def words(self) -> str:
+        return f"worker {self.which} of node {self.node}"
 
-    def pause(self, cluster: Any) -> None:
-        """Suspend the worker."""
-        cluster.pause_worker(self.node, self.which)
+    @property
+    def nodes(self) -> set[int]:
+        return {self.node}
 
     def resume(self, cluster: Any) -> None:
         """Resume all paused workers of the node."""
@@ -96,33 +204,65 @@ class Actor(Target):
 
     kind = "actor"
     form = "actor:1"
+    pattern = r"actor:[0-9]+"
+    operations: ClassVar[Operations] = {"kill": ("kill_actor",)}
     which: int
-
-    def kill(self, cluster: Any) -> None:
-        """End the actor's process; the actor restarts if it has restarts left."""
-        cluster.kill_actor(self.which)
 
 
 @dataclass(frozen=True)
 class Link(Target):
-    """One direction between two nodes."""
+    """One direction between two endpoints; the number of a node stands for that node."""
 
     kind = "link"
-    form = "link:1>2"
-    separator = ">"
-    backends = ("sim",)
-    source: int
-    destination: int
+    form = "link:1>2, link:head>2 or link:1>replica:0.1"
+    pattern = "link:{0}>{0}".format(r"(head|(node:)?[0-9]+|replica:[0-9]+\.[0-9]+)")
+    operations: ClassVar[Operations] = {
+        "latency": ("set_latency",),
+        "bandwidth": ("set_bandwidth",),
+        "reset": ("reset_links",),
+        "stall": ("stall_link",),
+        "cut": ("cut",),
+        "heal": ("heal",),
+    }
+    source: str
+    destination: str
+
+    def __init__(self, source: str | int, destination: str | int) -> None:
+        object.__setattr__(self, "source", _endpoint(source))
+        object.__setattr__(self, "destination", _endpoint(destination))
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the link between the two different numbers in `text`."""
-        link = super().parse(text)
-        return link if link is not None and link.source != link.destination else None
+        """Return the link between the two different endpoints in `text`."""
+        ends = [f"node:{end}" if _is_index(end) else end for end in text.split(">")]
+        if len(ends) != 2 or not all(re.fullmatch(ENDPOINT, end) for end in ends):
+            return None
+        link = cls(*(re.sub(r"[0-9]+", lambda found: str(int(found[0])), end) for end in ends))
+        return link if link.source != link.destination else None
 
-    def latency(self, cluster: Any, latency_ms: float) -> None:
+    @property
+    def words(self) -> str:
+        source, destination = (end.replace("node:", "node ") for end in astuple(self))
+        return f"what {source} sends to {destination}"
+
+    @property
+    def nodes(self) -> set[int]:
+        return {int(end[5:]) for end in astuple(self) if end.startswith("node:")}
+
+    def latency(self, cluster: Any, latency_ms: float, jitter_ms: float = 0.0) -> None:
         """Set the latency of each frame; 0 restores the link's own latency."""
-        cluster.set_latency(self.source, self.destination, latency_ms / 1000 or None)
+        cluster.set_latency(self.source, self.destination, latency_ms / 1000, jitter_ms / 1000)
+
+    def bandwidth(self, cluster: Any, bytes_per_s: float) -> None:
+        """Limit the bandwidth."""
+        cluster.set_bandwidth(self.source, self.destination, bytes_per_s)
+
+    def reset(self, cluster: Any, kind: str = "rst") -> None:
+        """Close the connections."""
+        cluster.reset_links(self.source, self.destination, kind == "rst")
+
+    def __str__(self) -> str:
+        return f"link:{self.source.removeprefix('node:')}>{self.destination.removeprefix('node:')}"
 
 
 @dataclass(frozen=True)
@@ -131,10 +271,44 @@ class WholeCluster(Target):
 
     kind = "cluster"
     form = "cluster"
+    pattern = "cluster"
+    operations: ClassVar[Operations] = {
+        "add_node": ("add_node",),
+        "partition": ("cut",),
+        "heal": ("heal",),
+        "lose": ("lose_frames",),
+        "double": ("double_frames",),
+        "delay": ("delay_frames",),
+    }
+
+    @property
+    def words(self) -> str:
+        return "the cluster"
+
+    def expand(
+        self, action: str, parameters: Mapping[str, Any], broken: Iterable[Link]
+    ) -> list[Part]:
+        if action == "heal":
+            return [(0.0, "heal", link, {}) for link in broken]
+        if action == "partition":
+            return [(0.0, "cut", link, {}) for link in links_between(**parameters)]
+        return super().expand(action, parameters, broken)
 
     def add_node(self, cluster: Any, resources: Mapping[str, float] | None = None) -> None:
         """Start one more node, with the resources of node 0 if none are given."""
         cluster.add_node(resources or cluster.resources[0])
+
+    def lose(self, cluster: Any, kind: str, probability: float) -> None:
+        """Lose frames."""
+        cluster.lose_frames(kind, probability)
+
+    def double(self, cluster: Any, kind: str, probability: float) -> None:
+        """Deliver frames twice."""
+        cluster.double_frames(kind, probability)
+
+    def delay(self, cluster: Any, kind: str, probability: float, delay_ms: float) -> None:
+        """Deliver frames later."""
+        cluster.delay_frames(kind, probability, delay_ms / 1000)
 
 
 @dataclass(frozen=True)
@@ -147,12 +321,14 @@ class Replica(Target):
 
     kind = "replica"
     form = "replica:0.1"
+    pattern = r"replica:[0-9]+\.[0-9]+"
+    operations: ClassVar[Operations] = {"kill": ("kill_member",)}
     chain: int
     which: int
 
-    def kill(self, cluster: Any) -> None:
-        """End the replica's process; a new replica takes its place."""
-        cluster.kill_member(self.chain, self.which)
+    @property
+    def words(self) -> str:
+        return f"replica {self.which} of chain {self.chain} of the GCS"
 
 
 @dataclass(frozen=True)
@@ -164,61 +340,67 @@ class Head(Target):
 
     kind = "head"
     form = "head"
+    pattern = "head"
+    operations: ClassVar[Operations] = {
+        "kill": ("kill_head",),
+        "pause": ("pause_head",),
+        "resume": ("resume_head",),
+    }
+
+    @property
+    def words(self) -> str:
+        return "the head"
+
+
+@dataclass(frozen=True)
+class Scheduler(Target):
+    """The global scheduler: the head, or the first member of chain 0 if the GCS has replicas."""
+
+    kind = "scheduler"
+    form = "scheduler"
+    pattern = "scheduler"
+    operations: ClassVar[Operations] = {"kill": ("kill_head", "kill_member")}
+
+    @property
+    def words(self) -> str:
+        return "the process of the global scheduler"
 
     def kill(self, cluster: Any) -> None:
-        """End the head's process; a new one starts."""
-        cluster.kill_head()
+        """End the process that has the global scheduler."""
+        if cluster.config.gcs_replicas > 1:
+            cluster.kill_member(0, 0)
+        else:
+            cluster.kill_head()
 
 
 TARGETS: dict[str, type[Target]] = {
-    target.kind: target for target in (Node, Worker, Actor, Link, WholeCluster, Replica, Head)
-}
+    target.kind: target
+    for target in (
+        Node, Nodes, Worker, Actor, Link, WholeCluster, Replica, Head, Scheduler
+    )
+}  # fmt: skip
 
 
-# -- the parameters of actions -------------------------------------------------------
+def links_between(sets: Iterable[Iterable[str]], one_way: bool = False) -> list[Link]:
+    """Return the links between endpoints of different sets; `one_way` those from the first set.
+
+    A partition takes both directions; one way, only what the first set sends to the others.
+    """
+    parts = [tuple(part) for part in sets]
+    pairs = [(a, b) for a in range(len(parts)) for b in range(len(parts)) if a != b]
+    return [
+        Link(source, destination)
+        for a, b in pairs
+        if not one_way or a == 0
+        for source in parts[a]
+        for destination in parts[b]
+    ]
 
 
-def is_amount(value: Any) -> bool:
-    """Whether a value is a finite number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and value >= 0
+def _is_index(text: str) -> bool:
+    """Whether a text is a number from 0 on, as people write it."""
+    return text.isascii() and text.isdigit() and len(text) <= 9
 
 
-def _none(given: Mapping[str, Any]) -> dict[str, Any]:
-    _only(given)
-    return {}
-
-
-def _resources(given: Mapping[str, Any]) -> dict[str, Any]:
-    _only(given, "resources")
-    resources = given.get("resources", {})
-    if not isinstance(resources, dict) or not all(map(is_amount, resources.values())):
-        raise ValueError('give resources as amounts by name, such as {"CPU": 2}')
-    return {"resources": {str(k): float(v) for k, v in resources.items()}} if resources else {}
-
-
-def _latency(given: Mapping[str, Any]) -> dict[str, Any]:
-    _only(given, "latency_ms")
-    if not is_amount(given.get("latency_ms")):
-        raise ValueError("give latency_ms, a number of at least 0")
-    return {"latency_ms": float(given["latency_ms"])}
-
-
-def _only(given: Mapping[str, Any], *known: str) -> None:
-    for name in given:
-        if name not in known:
-            right = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise ValueError(f"no parameter {name!r}: {right}")
-
-
-ACTIONS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "kill": _none,
-    "restart": _none,
-    "pause": _none,
-    "resume": _none,
-    "remove_node": _none,
-    "add_node": _resources,
-    "latency": _latency,
-}
-"""{action: a function that checks a step's parameters, and raises ValueError for wrong ones}."""
+def _endpoint(end: str | int) -> str:
+    return f"node:{end}" if isinstance(end, int) else end

@@ -41,7 +41,7 @@ from raytwin.runtime.api.modules import (
 )
 from raytwin.runtime.api.options import checks
 from raytwin.runtime.api.options.actor_options import ActorOptions
-from raytwin.runtime.api.options.checks import name_of, text
+from raytwin.runtime.api.options.checks import name_of, short_name, text
 from raytwin.runtime.api.options.method_options import (
     NO_GENERATOR,
     STREAMING,
@@ -258,7 +258,7 @@ class ActorHandle:
     ) -> None:
         self._actor = actor
         self._ref = ref
-        """Keeps the actor alive."""
+        """Keeps the actor alive, except if the handle was found by the actor's name."""
         self._description = description
         self._cls = cls
 
@@ -279,7 +279,7 @@ class ActorHandle:
             kind = None if found is None else found.class_name
             raise AttributeError(f"{kind!r} has no method {name!r}")
         options = {
-            "name": f"{found.class_name}.{name}",
+            "name": f"{short_name(found.class_name)}.{name}",
             "max_task_retries": found.max_task_retries,
             **found.methods.get(name, {}),
         }
@@ -313,7 +313,7 @@ class ActorHandle:
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
-    """Return the handle of a named actor.
+    """Return a handle of a named actor, which does not keep the actor alive.
 
     Raises ValueError if there is no such actor or the namespace is empty, TypeError for a
     namespace that is no string.

@@ -27,8 +27,9 @@ _new = object.__new__
 class RefHolder(Protocol):
     """The part of a session that counts references."""
 
-    closed: bool
-    """Whether the session's cluster is gone, and with it every value."""
+    @property
+    def closed(self) -> bool:
+        """Whether the session's cluster is gone, and with it every value."""
 
     def ref_added(self, oid: bytes) -> None: ...
     def ref_dropped(self, oid: bytes) -> None: ...
@@ -224,13 +225,16 @@ class Backend(Protocol):
         """Return the ID of the running task or call; None in a driver."""
 
     def running_task(self) -> tuple[TaskSpec, bytes] | None:
-        """Return the running task and its ID; None in a driver."""
+        """Return the running task or call, and its ID; None in a driver."""
 
     def is_cancelled(self) -> bool:
         """Return whether `cancel` was called for the running task or call.
 
         Raises RuntimeError in a driver, and in an actor of coroutines.
         """
+
+    def gpus(self) -> list[int]:
+        """Return the numbers of the GPUs that the running task or actor has."""
 
     def options_in_force(self) -> tuple[str, TaskExtra | None] | None:
         """Return the demand and the extra of the calling code; None in a driver.

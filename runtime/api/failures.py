@@ -32,7 +32,6 @@ from raytwin.runtime.control.messages import errors
 from raytwin.runtime.control.messages.errors import (
     DeathCause,
     Failure,
-    FullCause,
     LossCause,
     Refusal,
 )
@@ -85,19 +84,6 @@ DEATHS = {
     ),
 }
 """The reasons why an actor is dead."""
-
-FULL = {
-    FullCause.TOO_LARGE: "{0.size:,} bytes: the whole object store has {0.capacity:,}",
-    FullCause.DISK_FAILED: (
-        "{0.size:,} bytes in the object store of {0.capacity:,}, and what is in it cannot be"
-        " written to disk: {0.detail}"
-    ),
-    FullCause.IN_USE: (
-        "{0.size:,} bytes in the object store of {0.capacity:,}: {0.pinned:,} of its objects are"
-        " in use and cannot leave, {0.spilled:,} are on disk"
-    ),
-}
-"""The reasons why an object store has no room."""
 
 OUTGROWN = (
     "; it does not start again: its log of calls outgrew actor_log_bytes_max, which all actors"
@@ -168,8 +154,8 @@ def _dead(death: errors.ActorDeath, oid: bytes) -> RayError:
 
 def _unavailable(failure: errors.ActorUnavailable, oid: bytes) -> RayError:
     text = (
-        f"{failure.call}: the actor started anew before the call's result came, and the call, which"
-        " may have taken effect, has no retries left (max_task_retries)"
+        f"{failure.call}: the actor restarts before the call's result came, and the call, which may"
+        " or may not have taken effect, has no retries left (max_task_retries)"
     )
     return _of_actor(ActorUnavailableError(text), failure.actor)
 
@@ -185,10 +171,10 @@ def _removed(failure: errors.GroupRemoved, oid: bytes) -> RayError:
 
 
 def _full(failure: errors.StoreFull, oid: bytes) -> RayError:
-    text = FULL[failure.cause].format(failure)
     return ObjectStoreFullError(
-        f"no room for {text}; start the cluster with a larger object_store_memory, or drop"
-        " references"
+        f"no room for {failure.size:,} bytes in the object store of {failure.capacity:,}, and what"
+        f" does not fit cannot be written to disk: {failure.detail}; start the cluster with a"
+        " larger object_store_memory, or drop references"
     )
 
 

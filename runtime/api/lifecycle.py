@@ -151,7 +151,7 @@ def init(
         if address not in (None, "", "local"):
             options["address"] = checks.text("address", address)
         made = known[backend](**options)
-        if overrides and backend == "local" and "address" not in options:
+        if overrides and backend != "sim" and "address" not in options:
             global started_by
             started_by = os.getpid()
         made.describe_job(namespace, env)

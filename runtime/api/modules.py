@@ -45,7 +45,9 @@ PUBLIC = {
 }
 """The real name of each module, by its name after ``raytwin.``."""
 
-LAZY_MODULES = ("actor", "cloudpickle", "remote_function", "runtime_context", "runtime_env")
+LAZY_MODULES = (
+    "_raylet", "actor", "cloudpickle", "remote_function", "runtime_context", "runtime_env",
+)  # fmt: skip
 """Modules that are attributes of `raytwin`, as in Ray, before a program imports them."""
 
 _EAGER_SUBMODULES = {"util": ("util.placement_group",)}

@@ -6,12 +6,10 @@ from typing import Any
 
 from raytwin.runtime.api.actors import ActorClass, ActorHandle
 from raytwin.runtime.api.backend import current
-from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.api.ids import ActorID, JobID, NodeID, TaskID
 from raytwin.runtime.api.modules import explains_missing_attributes, missing_names
 from raytwin.runtime.api.options.actor_options import ActorOptions
 from raytwin.runtime.control.core.group_resources import plain_amounts
-from raytwin.runtime.control.core.resources import parse_demand
 from raytwin.runtime.control.messages import TaskSpec
 
 
@@ -45,6 +43,18 @@ class RuntimeContext:
         """Return the qualified name of the running task's function, or of the actor's method."""
         spec = _running()
         return None if spec is None else current().function_name(spec)
+
+    def get_task_attempt(self) -> int:
+        """Return how often the running task was started before: 0 in its first attempt.
+
+        It counts retries after an error of its own, after its process or node died, and
+        reconstructions of its value. Raises RuntimeError outside of tasks.
+        """
+        spec = _running()
+        if spec is None or (spec.extra is not None and spec.extra.call):
+            raise RuntimeError("get_task_attempt() is for tasks")
+        extra = spec.extra
+        return 0 if extra is None else extra.attempt + extra.tries + extra.crashes
 
     def get_actor_id(self) -> str | None:
         """Return the ID of the calling actor, None for a task."""
@@ -179,14 +189,8 @@ def get_runtime_context() -> RuntimeContext:
 
 
 def get_gpu_ids() -> list[int]:
-    """Return the GPUs of the running task: none if it asked for none.
-
-    Raises RaySystemError otherwise: raytwin counts GPUs, and does not number them.
-    """
-    options = current().options_in_force()
-    if options is not None and any(name == "GPU" for name, _ in parse_demand(options[0])):
-        raise RaySystemError("raytwin counts GPUs, and does not say which one a task has")
-    return []
+    """Return the numbers of the running task's or actor's GPUs: none if it asked for none."""
+    return current().gpus()
 
 
 def group_of_caller() -> str:

@@ -24,7 +24,7 @@ from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.api.modules import explains_missing_attributes, missing_names
 from raytwin.runtime.api.options.actor_options import NAMES as ACTOR_NAMES
 from raytwin.runtime.api.options.actor_options import ActorOptions
-from raytwin.runtime.api.options.checks import name_of
+from raytwin.runtime.api.options.checks import name_of, short_name
 from raytwin.runtime.api.options.method_options import NO_GENERATOR
 from raytwin.runtime.api.options.task_options import TaskOptions
 from raytwin.runtime.api.streams import ObjectRefGenerator
@@ -43,6 +43,7 @@ class RemoteFunction:
         self.function = function
         self.task_options = options
         self.function_name = name_of(function)
+        self.task_name = short_name(self.function_name)
         self._parameters = Parameters(function)
         self.stream = STREAM if inspect.isgeneratorfunction(function) else 0
         """Whether calls without ``num_returns`` return a stream: `STREAM`, or 0."""
@@ -238,9 +239,9 @@ def cancel(
     """Cancel the task that makes an object; `get` of the object raises TaskCancelledError.
 
     A task that has not started never runs. In a running task KeyboardInterrupt is
-    raised, which the task may handle; with ``force`` its worker is killed. With
-    ``recursive`` the task's children are cancelled too. A finished task keeps its
-    result. Raises TypeError for anything but a reference.
+    raised, which the task may handle; with ``force`` its worker is killed, and all
+    tasks of that worker end. With ``recursive`` the task's children are cancelled too.
+    A finished task keeps its result. Raises TypeError for anything but a reference.
     """
     ref = ray_waitable
     if isinstance(ref, ObjectRefGenerator):

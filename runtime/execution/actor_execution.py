@@ -24,7 +24,12 @@ from raytwin.runtime.execution.actor_instance import (
     method_of,
 )
 from raytwin.runtime.execution.call_execution import CallRunner, close, returned
-from raytwin.runtime.execution.user_errors import ConstructorFailed, is_error, traceback_text
+from raytwin.runtime.execution.user_errors import (
+    ConstructorFailed,
+    is_cancellation,
+    is_error,
+    traceback_text,
+)
 from raytwin.runtime.session.task_context import current_call
 
 if TYPE_CHECKING:
@@ -65,7 +70,7 @@ class ActorRunner:
             else:
                 self._actor.instance = self._calls.prepare(creation, cls)()
         except BaseException as error:
-            if not is_error(error):
+            if not is_error(error, self._world):
                 raise
             # As text, since the control plane, which does not unpickle, sends it to callers.
             raise ConstructorFailed(traceback_text(error)) from None
@@ -209,8 +214,6 @@ class CallCoroutines:
             self._actor.crashed(error)  # the runtime's error; a BaseException ends the loop
 
     async def _run(self, assignment: Assignment) -> None:
-        import asyncio
-
         spec = assignment.spec
         context = self._actor.call_context(spec)
         current_call.set(context)
@@ -236,20 +239,17 @@ class CallCoroutines:
                 calls.reports.values(spec, started_s, values)
         except ActorExit as leaving:
             self._actor.exit(leaving)
-        except asyncio.CancelledError:
-            # Cancelled by `cancel`, or because the program awaited something cancelled.
-            calls.reports.cancelled(spec, started_s)
-        except Exception as error:
-            if self._executor.is_cancelled(spec.array):
-                calls.reports.cancelled(spec, started_s)
-            else:
-                calls.reports.error(spec, started_s, error)
         except self._world.unwinding:
             raise
         except BaseException as error:
-            if not self._loop.is_running():
+            if not (self._loop.is_running() or isinstance(error, Exception)):
                 raise  # the process has ended, and no thread waits for its coroutines
-            self._actor.crashed(error)
+            if not is_error(error, self._world):
+                self._actor.crashed(error)
+            elif self._executor.is_cancelled(spec.array) or is_cancellation(error):
+                calls.reports.cancelled(spec, started_s)
+            else:
+                calls.reports.error(spec, started_s, error)
         finally:
             context.over = True
         self._took_effect(spec)
@@ -289,8 +289,9 @@ class CallCoroutines:
                         break
                     calls.reports.item(spec, count, item)
                     count += 1
-        except Exception as error:
-            if self._executor.is_cancelled(spec.array):
+        except BaseException as error:
+            own = is_error(error, self._world) and not is_cancellation(error)
+            if not own or self._executor.is_cancelled(spec.array) or not self._loop.is_running():
                 raise
             calls.reports.last(spec, count, error)
             count += 1

@@ -9,7 +9,6 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from raytwin.runtime.api.actors import CALL, READY, TERMINATE, ActorExit
-from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.messages import ActorInfo, RestoreActor, TaskSpec
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 from raytwin.runtime.execution.call_execution import CallRunner
@@ -129,7 +128,7 @@ class ActorInstance:
         try:
             self.run(load)
         except BaseException as error:
-            if not is_error(error):
+            if not is_error(error, self._world):
                 raise
             # As with the constructor no restart follows, since it would raise again.
             self.instance = None
@@ -148,7 +147,7 @@ class ActorInstance:
             if len(state) > most:
                 raise ValueError(f"a checkpoint of {len(state):,} bytes; at most {most:,} are kept")
         except BaseException as error:
-            if not is_error(error):
+            if not is_error(error, self._world):
                 raise
             if not self._save_failed:
                 # Logged once, as the next checkpoint may well fail for the same reason.
@@ -263,7 +262,7 @@ class ActorInstance:
 
     def call_context(self, spec: TaskSpec) -> CallContext:
         """Return the context of a concurrent call, which numbers its children."""
-        return CallContext(task_id(spec.array, 0), self._calls.session.client.submitter.job)
+        return CallContext(spec, self._calls.session.client.submitter.job)
 
     def ended(self) -> None:
         """Note the end of a concurrent call."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from types import GeneratorType
 from typing import Any
 
@@ -32,7 +33,12 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, Cancellation, DeathCause, pack
 from raytwin.runtime.control.worker.executor import Executor
-from raytwin.runtime.execution.user_errors import ConstructorFailed, user_traceback, was_cancelled
+from raytwin.runtime.execution.user_errors import (
+    ConstructorFailed,
+    is_cancellation,
+    is_error,
+    user_traceback,
+)
 from raytwin.runtime.serialization.pickling import Input
 from raytwin.runtime.session import job_setup
 from raytwin.runtime.session.session import Session
@@ -168,20 +174,15 @@ class CallRunner:
                 values.clear()
                 self.reports.cancelled(spec, started_s, interrupted=False)
                 return
-        except Exception as error:
-            self.reports.error(spec, started_s, error)
-            return
         except BaseException as error:
-            if not self.is_cancellation(error):
-                raise  # the task's own error, which ends the worker
-            self.reports.cancelled(spec, started_s)
+            if not is_error(error, self.world):
+                raise
+            if is_cancellation(error):
+                self.reports.cancelled(spec, started_s)
+            else:
+                self.reports.error(spec, started_s, error)
             return
         self.reports.values(spec, started_s, values)
-
-    def is_cancellation(self, error: BaseException) -> bool:
-        """Whether an error is a cancellation: by `cancel`, or by asyncio."""
-        by_cancel = isinstance(error, KeyboardInterrupt) and self.executor.cancelled >= 0
-        return by_cancel or was_cancelled(error)
 
     # -- a stream --------------------------------------------------------------
 
@@ -202,20 +203,17 @@ class CallRunner:
             finally:
                 if not self.executor.concurrent:
                     self.session.futures.abandon()
-        except Exception as error:
+        except BaseException as error:
+            if not is_error(error, self.world):
+                raise
+            if self.executor.is_cancelled(spec.array) or is_cancellation(error):
+                self.reports.cancelled(spec, started_s)
+                return
             if self.reports.wants_retry(spec, error):
                 self.reports.error(spec, started_s, error)
                 return
-            if self.executor.is_cancelled(spec.array):
-                self.reports.cancelled(spec, started_s)
-                return
             self.reports.last(spec, count, error)
             count += 1
-        except BaseException as error:
-            if not self.is_cancellation(error):
-                raise
-            self.reports.cancelled(spec, started_s)
-            return
         if self.executor.is_cancelled(spec.array):
             self.reports.cancelled(spec, started_s, interrupted=False)
             return
@@ -242,13 +240,16 @@ class Returns(tuple[Any, ...]):
 def returned(spec: TaskSpec, value: Any) -> Any:
     """Return the value of a task with one return value, `Returns` for any other number.
 
-    A generator runs here; as a single return value it gives its first item. Raises
+    A generator runs here, and gives as many items as there are return values. Raises
     TypeError and ValueError if the number of values is wrong.
     """
-    if spec.returns == 1:
-        return _first(spec, value) if isinstance(value, GeneratorType) else value
     if spec.returns == 0:
         return Returns()
+    if isinstance(value, GeneratorType):
+        items = _yielded(spec, value)
+        return Returns(items) if spec.returns > 1 else items[0]
+    if spec.returns == 1:
+        return value
     try:
         items = iter(value)
     except TypeError:
@@ -270,19 +271,23 @@ def close(items: Any) -> None:
         items.close()
 
 
-def _first(spec: TaskSpec, items: Iterator[Any]) -> Any:
-    """Return the first item; as in Ray, further items and errors are only logged."""
-    first = next(items, _END)
-    if first is _END:
-        raise ValueError(f"{spec.name}() has num_returns=1 and yielded nothing")
+def _yielded(spec: TaskSpec, generator: Iterator[Any]) -> list[Any]:
+    """Return the items of all return values; as in Ray, more items and errors are only logged."""
+    items = list(islice(generator, spec.returns))
+    if len(items) < spec.returns:
+        raise ValueError(
+            f"{spec.name}() has num_returns={spec.returns} and yielded {len(items)} values"
+        )
     try:
-        more = next(items, _END) is not _END
+        more = next(generator, _END) is not _END
     except Exception:
-        log.exception("%s() raised after it had yielded its one return value", spec.name)
+        log.exception("%s() raised after it had yielded its return values", spec.name)
     else:
         if more:
-            log.error("%s() has num_returns=1 and yielded more, which is lost", spec.name)
-    return first
+            log.error(
+                "%s() has num_returns=%d and yielded more, which is lost", spec.name, spec.returns
+            )
+    return items
 
 
 class Reporter:
@@ -409,7 +414,7 @@ class Reporter:
 
     # -- items of a stream ------------------------------------------------------
 
-    def last(self, spec: TaskSpec, index: int, error: Exception) -> None:
+    def last(self, spec: TaskSpec, index: int, error: BaseException) -> None:
         """Report the error that a generator has raised, as its last item."""
         self._send_item(spec, index, USER_ERROR, self._pack_error(spec.name, error))
 
@@ -440,7 +445,7 @@ class Reporter:
 
     # -- errors -----------------------------------------------------------------
 
-    def error(self, spec: TaskSpec, started_s: float, error: Exception) -> float:
+    def error(self, spec: TaskSpec, started_s: float, error: BaseException) -> float:
         """Report the failure of all elements of `spec` that this worker still has."""
         if self.wants_retry(spec, error):
             status, payload = RETRY, b""
@@ -456,7 +461,7 @@ class Reporter:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
         return self._failure(spec, started_s, status, payload)
 
-    def _end_try(self, error: Exception) -> None:
+    def _end_try(self, error: BaseException) -> None:
         """End the children of a failed try, such as a named actor, before the next try begins."""
         traceback.clear_frames(error.__traceback__)
         with self.world:
@@ -468,7 +473,7 @@ class Reporter:
         midway = Cancellation(spec.name, begun=True, interrupted=interrupted)
         return self._failure(spec, started_s, SYSTEM_ERROR, pack(midway))
 
-    def wants_retry(self, spec: TaskSpec, error: Exception) -> bool:
+    def wants_retry(self, spec: TaskSpec, error: BaseException) -> bool:
         """Whether the system retries a task after this error, and retries are left.
 
         A call of an actor is retried within the call: see `ActorInstance.method`.
@@ -478,7 +483,7 @@ class Reporter:
         cancelled = self.executor.cancelled >= 0
         return bool(spec.retries) and not (called or cancelled) and self.is_retried(spec, error)
 
-    def is_retried(self, spec: TaskSpec, error: Exception) -> bool:
+    def is_retried(self, spec: TaskSpec, error: BaseException) -> bool:
         """Whether the task's options ask for a retry after such an error."""
         extra = spec.extra
         if extra is None or not extra.retry_on:
@@ -495,7 +500,7 @@ class Reporter:
             result = RangeResult(spec.array, start, count, status, payload, self.node, spec.returns)
             return self._report(spec, result, started_s)
 
-    def _pack_error(self, name: str, error: Exception) -> bytes:
+    def _pack_error(self, name: str, error: BaseException) -> bytes:
         lines = traceback.format_exception(type(error), error, user_traceback(error))
         try:
             # Serialized on its own, so that the traceback arrives even if the

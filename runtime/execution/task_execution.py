@@ -22,6 +22,7 @@ from raytwin.runtime.control.messages import Assignment, TaskSpec
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.actor_execution import ActorRunner
 from raytwin.runtime.execution.call_execution import CallRunner, returned, single_element
+from raytwin.runtime.execution.user_errors import is_cancellation, is_error
 from raytwin.runtime.session.session import Session
 from raytwin.runtime.session.world import World
 
@@ -40,6 +41,9 @@ class TaskRunner:
         executor.pack = self.reports.pack_plain
         executor.report_early = self.report_meanwhile
         self.actor: ActorRunner | None = None
+        self._demand: str | None = None
+        """The demand of the tasks that ran last; None if the next ones have other resources."""
+        executor.on_grant = self._on_grant
         self._looping = False
         """Whether the loop over a range runs user code, so that it does not change the values."""
         self._since_s = 0.0
@@ -58,6 +62,8 @@ class TaskRunner:
         if spec.extra is not None and (spec.extra.actor is not None or spec.extra.call):
             self._run_actor(assignment)
             return
+        if spec.demand != self._demand:
+            self._enter_lease(spec)
         started_s = self.world.now()
         try:
             if spec.first < 0:
@@ -95,7 +101,17 @@ class TaskRunner:
         spec = assignment.spec
         if spec.extra is not None or spec.first >= 0 or spec.start or spec.returns != 1:
             return None
+        if spec.demand != self._demand:
+            self._enter_lease(spec)
         return self.calls.prepare(assignment) if spec.args else self.calls.function(spec.function)
+
+    def _enter_lease(self, spec: TaskSpec) -> None:
+        """The worker has a lease of other resources now: the task is the first with them."""
+        self._demand = spec.demand
+        self.world.enter_lease(spec.demand, self.executor.gpus)
+
+    def _on_grant(self) -> None:
+        self._demand = None
 
     def has_room(self) -> bool:
         """Whether another assignment may begin now."""
@@ -122,6 +138,7 @@ class TaskRunner:
             extra = assignment.spec.extra
             assert extra is not None
             spec = assignment.spec
+            self._enter_lease(spec)
             self.session.context.actor = (spec.array, extra.actor)
             self.session.context.creation_options = (spec.demand, extra)
             actors = self.session.actors
@@ -146,7 +163,7 @@ class TaskRunner:
             alerts = executor.alerts
             overdue = self.world.overdue()
             append = executor.values.append
-            error: Exception | None = None
+            error: BaseException | None = None
             cancelled = False
             self._looping = True
             value = None
@@ -157,12 +174,11 @@ class TaskRunner:
                     append(returned(spec, value) if type(value) is GeneratorType else value)
                     if alerts or (overdue is not None and overdue()):
                         break
-            except Exception as raised:
-                error = raised
             except BaseException as raised:
-                if not self.calls.is_cancellation(raised):
+                if not is_error(raised, self.world):
                     raise
-                cancelled = True
+                cancelled = is_cancellation(raised)
+                error = None if cancelled else raised
             del value  # the references inside are counted below
             if self.session.futures.thread is not None:
                 self.session.futures.abandon()

@@ -1,9 +1,10 @@
 """Errors of user code: which are the call's own, and which end the process.
 
-An `Exception` is the call's error. So is asyncio's CancelledError, although it is no
-`Exception`: a coroutine that awaits something cancelled raises it, and its process is
-well. Any other error (SystemExit, KeyboardInterrupt) ends the process, wherever it is
-raised: in the worker's own loop, in a thread, in a coroutine.
+Whatever a call raises is the call's error and goes to its caller, also what is no `Exception`.
+SystemExit ends the process, wherever it is raised: in the worker's own loop, in a thread, in a
+coroutine. So does what the world raises to end a process, and the signal of a user at a terminal
+goes on to the driver. KeyboardInterrupt and asyncio's CancelledError say that the call was
+cancelled.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import sys
 import traceback
 from types import TracebackType
 
+from raytwin.runtime.api.actors import ActorExit
 from raytwin.runtime.api.options.checks import encodable
+from raytwin.runtime.session.world import World
 
 _RUNTIME = __file__.rpartition("/execution/")[0]
 _SHELL = tuple(f"{_RUNTIME}/{folder}" for folder in ("execution", "serialization", "session"))
@@ -25,16 +28,20 @@ class ConstructorFailed(Exception):
     """The constructor has raised, so there is no actor; the text is its traceback."""
 
 
-def was_cancelled(error: BaseException) -> bool:
-    """Whether an error is asyncio's CancelledError."""
+def is_cancellation(error: BaseException) -> bool:
+    """Whether an error of a call says that the call was cancelled."""
     # Few processes load asyncio, and no other process can raise its errors.
     asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and isinstance(error, asyncio.CancelledError)
+    by_loop = asyncio is not None and isinstance(error, asyncio.CancelledError)
+    return by_loop or isinstance(error, KeyboardInterrupt)
 
 
-def is_error(error: BaseException) -> bool:
+def is_error(error: BaseException, world: World) -> bool:
     """Whether an error is the call's own, so that the process goes on."""
-    return isinstance(error, Exception) or was_cancelled(error)
+    if isinstance(error, Exception):
+        return True
+    ends = (SystemExit, ActorExit, *world.unwinding)
+    return not isinstance(error, ends) and not world.is_for_driver(error)
 
 
 def exit_code(error: BaseException) -> int:

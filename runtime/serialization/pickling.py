@@ -16,7 +16,7 @@ import copyreg
 import io
 import pickle
 from collections.abc import Callable, Sequence
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
@@ -38,12 +38,23 @@ class Pickler(cloudpickle.Pickler):
         self.dispatch_table = dict(copyreg.dispatch_table)
         for table in reversed(cloudpickle.Pickler.dispatch_table.maps):
             self.dispatch_table.update(table)
+        self.dispatch_table[CodeType] = _reduce_code
         super().__init__(file, _PROTOCOL, buffer_callback=buffers)
 
     def reducer_override(self, obj: Any) -> Any:
         if issubclass(type(obj), _BY_CLOUDPICKLE):
             return super().reducer_override(obj)
         return NotImplemented
+
+
+def _reduce_code(code: CodeType) -> Any:
+    """Send the file's name along, which cloudpickle 3.1.3 omits: tracebacks need it."""
+    make, args = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return _make_code, (code.co_filename, make, args)
+
+
+def _make_code(filename: str, make: Callable[..., CodeType], args: tuple[Any, ...]) -> CodeType:
+    return make(*args).replace(co_filename=filename)
 
 
 class Input:

@@ -45,8 +45,6 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
 from raytwin.runtime.serialization.pickling import SHARED_BYTES_MIN, Pickler, framed
 from raytwin.runtime.store.allocator import aligned
 
@@ -240,12 +238,19 @@ def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None 
         del view, buffers  # as in `_load`
 
 
+def unserializable(what: str, error: TypeError) -> TypeError:
+    """Return the error of something that cannot be serialized, to raise from its cause."""
+    return TypeError(f"{what} cannot be serialized: {error}")
+
+
 def dumps_function(function: Callable[..., Any]) -> bytes:
     """Return `function` (or a class) as bytes, by value if it cannot be imported.
 
     Raises the errors of pickling, mostly TypeError or pickle.PicklingError.
     """
-    blob: bytes = cloudpickle.dumps(function, _PROTOCOL)
+    file = io.BytesIO()
+    Pickler(file, None).dump(function)
+    blob = file.getvalue()
     return blob
 
 
@@ -329,8 +334,9 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
         return _ndarray, (array.shape, named, array.tobytes(order), 0, None, order)
     import numpy as np
 
-    flat = np.ascontiguousarray(array.T if order == "F" else array).reshape(-1).view(np.uint8)
-    return _array, (pickle.PickleBuffer(flat.data), named, array.shape, order)
+    flat: Any = np.ascontiguousarray(array.T if order == "F" else array).reshape(-1).view(np.uint8)
+    # Not of `flat.data`: the collector of cycles, before Python 3.13, cannot clear such a view.
+    return _array, (pickle.PickleBuffer(flat), named, array.shape, order)
 
 
 def _array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> Any:

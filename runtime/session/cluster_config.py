@@ -12,7 +12,6 @@ from msgspec.structs import fields
 
 from raytwin.runtime.api.options.checks import INTEGER_MAX, amount, integer, text
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.gcs.node_table import FailureDetector
 from raytwin.runtime.control.scheduling.policies import make_policy
 
 _CHECKS: dict[Any, Callable[[str, Any], Any]] = {
@@ -78,7 +77,8 @@ def cluster_config(
     if not 0 <= config.actor_end_s < math.inf:
         raise ValueError(f"actor_end_s is {actor_end_s}; give a number of seconds")
     make_policy(config)
-    FailureDetector(config.heartbeat_timeout_s)
+    if not config.heartbeat_timeout_s > 0:
+        raise ValueError(f"a heartbeat timeout of {config.heartbeat_timeout_s} s")
     return config
 
 

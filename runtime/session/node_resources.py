@@ -8,6 +8,9 @@ from typing import Any
 from raytwin.runtime.api.options.checks import INTEGER_MAX, amount, amounts, integer
 from raytwin.runtime.control.core.resources import format_demand
 
+HEAD_NODE = "node:__internal_head__"
+"""Ray's name for the resource that node 0 alone has."""
+
 FIRST_DRIVER = "driver:0.0"
 """The driver that starts the cluster; workers of its node send to it directly."""
 
@@ -45,6 +48,18 @@ def node_resources(
 
 def _floats(given: dict[str, float]) -> dict[str, float]:
     return {name: float(number) for name, number in given.items()}
+
+
+def with_system_resources(
+    node: int, given: Mapping[str, float], memory: int, object_store_memory: int
+) -> dict[str, float]:
+    """Return the resources of a node with those that every node has, in bytes and by its name.
+
+    Programs reserve ``memory`` as they do CPUs; nothing measures what a task uses of it.
+    """
+    system = {"memory": float(memory), "object_store_memory": float(object_store_memory)}
+    names = {f"node:{node}": 1.0, **({HEAD_NODE: 1.0} if node == 0 else {})}
+    return {**system, **given, **names}
 
 
 def check_node(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
@@ -10,11 +11,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from raytwin.runtime.api.backend import ObjectRef
+from raytwin.runtime.api.failures import exception_of
 from raytwin.runtime.api.lifecycle import nodes, shutdown
 from raytwin.runtime.api.options.checks import encodable
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_number
-from raytwin.runtime.control.messages import ActorInfo
+from raytwin.runtime.control.messages import ActorInfo, Event
 from raytwin.runtime.session.futures import PendingFutures
 from raytwin.runtime.session.gcs_client import GcsClient
 from raytwin.runtime.session.session_actors import SessionActors
@@ -23,6 +25,8 @@ from raytwin.runtime.session.task_context import TaskContext
 from raytwin.runtime.session.task_submitter import TaskSubmitter
 from raytwin.runtime.session.values import StreamItems, Values, Waits
 from raytwin.runtime.session.world import World
+
+log = logging.getLogger("raytwin")
 
 
 class Session:
@@ -47,6 +51,7 @@ class Session:
         self.before_shutdown: list[Callable[[], None]] = []
         """Functions that `shutdown` calls first, while the cluster still works."""
         self._end_cluster = end_cluster
+        self.client.on_warning = _warn
 
         self.references = references = SessionReferences(world)
         self.waits = waits = Waits(references)
@@ -63,6 +68,7 @@ class Session:
         self.running_task = context.running_task
         self.is_cancelled = context.is_cancelled
         self.options_in_force = context.options_in_force
+        self.gpus = context.gpus
         self.submit = tasks.submit
         self.map = tasks.map
         self.get = values.get
@@ -201,3 +207,8 @@ class Session:
         self.client.waits.forget_waiters()
         if self._end_cluster is not None:
             self._end_cluster()
+
+
+def _warn(event: Event) -> None:
+    cause = "" if event.cause is None else f": {exception_of(event.cause)}"
+    log.warning("%s: %s%s", event.subject, event.detail, cause)

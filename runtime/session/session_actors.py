@@ -75,6 +75,9 @@ class SessionActors:
             options.lifetime == "detached",
             self._references.dumps(actor_class.description()) if options.name else b"",
         )
+        if options.placement is not None:
+            needed, _ = specify(self._references, self._context, options.placement, 0)
+            info.placement = needed
         demand, extra = specify(self._references, self._context, options.task, 0)
         extra = extra or TaskExtra()
         extra.actor = info
@@ -90,7 +93,7 @@ class SessionActors:
             )  # fmt: skip
             keeper = array if options.max_restarts else b""
             if not options.name:
-                self.client.submitter.submit(array, [spec], 1, 1, holds, keeper)
+                self.client.submitter.create(spec, holds, keeper)
                 return array, self._handle(array), b""
             reply_key, waiter = self.client.requests.find_actor(
                 options.namespace, options.name, spec, keeper, holds
@@ -101,10 +104,9 @@ class SessionActors:
             found = self.client.requests.replies.pop(reply_key)
             if found.created or found.actor == array:
                 return array, ref, b""
-            self.client.submitter.disown(array)
         if not options.get_if_exists:
             raise ActorAlreadyExistsError(f"there is an actor named {options.name!r} already")
-        return found.actor, self._handle(found.actor), found.handle
+        return found.actor, self._weak(found.actor), found.handle
 
     def call_actor(
         self, call: ActorCall, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -153,7 +155,7 @@ class SessionActors:
             found = self.client.requests.replies.pop(key)
             if not found.actor:
                 return None
-            return found.actor, self._handle(found.actor), found.handle
+            return found.actor, self._weak(found.actor), found.handle
 
     def kill_actor(self, actor: bytes, restart: bool) -> None:
         self._references.check_open()
@@ -194,6 +196,10 @@ class SessionActors:
     def _handle(self, actor: bytes) -> ObjectRef:
         """Return the reference that a handle holds: to the value of the actor's creation task."""
         return ObjectRef(object_id(actor, 0, 0), self._references)
+
+    def _weak(self, actor: bytes) -> ObjectRef:
+        """Return the reference of a handle that was found by name: it does not keep the actor."""
+        return self._references.weak(object_id(actor, 0, 0))
 
     def _pending_calls(self, call: ActorCall) -> list[bytes] | None:
         """Return the actor's pending calls, None if it does not limit them.

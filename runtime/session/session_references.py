@@ -33,6 +33,7 @@ class SessionReferences:
         self.world = world
         self.client = world.client
         self.client.references.collect = self.collect
+        self.client.references.collect_cycles = world.collect_cycles
         self.closed = False
         """Whether the cluster has ended, and every value with it."""
         self.dropped: deque[bytes] = deque()
@@ -75,6 +76,10 @@ class SessionReferences:
         with self.world:
             self.client.references.counter.receive(array, owner)
         self.received.append((get_ident(), array))
+
+    def weak(self, oid: bytes) -> ObjectRef:
+        """Return a reference that does not keep its value."""
+        return counted_ref(oid, WeakReferences(self))
 
     def _take_received(self) -> list[bytes]:
         """Return the arrays of the references that this thread has just unpickled."""
@@ -184,3 +189,30 @@ class SessionReferences:
 def arrays_of(refs: Sequence[ObjectRef]) -> tuple[bytes, ...]:
     """Return the arrays to which references belong, each once."""
     return tuple(dict.fromkeys(ref.binary()[:ARRAY_BYTES] for ref in refs))
+
+
+class WeakReferences:
+    """The holder of references that are not counted: those of handles of actors found by name."""
+
+    def __init__(self, references: SessionReferences) -> None:
+        self._references = references
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session's cluster is gone."""
+        return self._references.closed
+
+    def ref_added(self, oid: bytes) -> None:
+        """Count nothing."""
+
+    def ref_dropped(self, oid: bytes) -> None:
+        """Count nothing."""
+
+    def ref_sent(self, ref: ObjectRef) -> str:
+        """Name no owner: the receiver registers with none."""
+        if self.closed:
+            raise RaySystemError(GONE)
+        return ""
+
+    def ref_received(self, oid: bytes, owner: str) -> None:
+        raise TypeError("references that arrive are counted")

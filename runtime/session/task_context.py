@@ -26,11 +26,12 @@ class CallContext:
     The children belong to the worker's job, even if another job's program has made the call.
     """
 
-    __slots__ = ("children", "over", "parent", "puts", "task")
+    __slots__ = ("children", "over", "parent", "puts", "spec", "task")
 
-    def __init__(self, task: bytes, job: bytes) -> None:
-        self.task = task
-        self.parent = adopted(task, job)
+    def __init__(self, spec: TaskSpec, job: bytes) -> None:
+        self.spec = spec
+        self.task = task_id(spec.array, 0)
+        self.parent = adopted(self.task, job)
         self.children = 0
         self.puts = 0
         self.over = False
@@ -59,17 +60,27 @@ class TaskContext:
         """The number of children that code outside of all tasks and calls has made."""
 
     def task_id(self) -> bytes | None:
-        call = current_call.get()
-        if call is not None:
-            return call.task
         task = self.running_task()
         return None if task is None else task[1]
 
     def running_task(self) -> tuple[TaskSpec, bytes] | None:
+        """Return the calling code's task or call, and its ID."""
+        call = current_call.get()
+        if call is not None:
+            return call.spec, call.task
         executor = self.world.executor
         if executor is None or executor.running is None:
             return None
         return executor.running, task_id(executor.running.array, executor.current())
+
+    @property
+    def depth(self) -> int:
+        """How many tasks a task is nested in that the calling code submits; see `TaskSpec`."""
+        executor = self.world.executor
+        if executor is None:
+            return 0
+        running = executor.running
+        return 1 if running is None else running.depth + 1
 
     def is_cancelled(self) -> bool:
         """Whether the running task or call was cancelled; see `RuntimeContext.is_canceled`."""
@@ -84,6 +95,10 @@ class TaskContext:
         with self.world:
             task = self.task_id()
             return task is not None and executor.is_cancelled(task)
+
+    def gpus(self) -> list[int]:
+        """Return the numbers of the GPUs that the running task or actor has."""
+        return [] if self.world.executor is None else list(self.world.executor.gpus)
 
     def options_in_force(self) -> tuple[str, TaskExtra | None] | None:
         executor = self.world.executor

@@ -27,6 +27,7 @@ from raytwin.runtime.control.core.resources import UNIT, parse_demand
 from raytwin.runtime.control.messages import STREAM, TaskExtra, TaskSpec
 from raytwin.runtime.control.scheduling.strategies import SPREAD, affinity
 from raytwin.runtime.serialization.pickling import Input
+from raytwin.runtime.serialization.serialization import unserializable
 from raytwin.runtime.session import job_setup
 from raytwin.runtime.session.session_references import SessionReferences, arrays_of
 from raytwin.runtime.session.task_context import TaskContext
@@ -88,7 +89,7 @@ class TaskSubmitter:
             spec = TaskSpec(
                 array, 0, 1, key, payload, client.address, demand, deps,
                 options.num_returns, options.max_retries, -1,
-                options.name or function.function_name, extra,
+                options.name or function.task_name, extra, self._context.depth,
             )  # fmt: skip
             holds: tuple[bytes, ...] = ()
             if held:
@@ -127,7 +128,7 @@ class TaskSubmitter:
             self._references.collect()
             self.client.submitter.export(key, blob)
             array = self._context.next_array()
-            name = options.name or function.function_name
+            name, depth = options.name or function.task_name, self._context.depth
             holds: tuple[bytes, ...] = ()
             if held:
                 holds = arrays_of(held)
@@ -135,7 +136,7 @@ class TaskSubmitter:
             specs = [
                 TaskSpec(
                     array, start, size, key, payload, self.client.address, demand, deps,
-                    1, options.max_retries, first, name, extra,
+                    1, options.max_retries, first, name, extra, depth,
                 )
                 for start, size, first, payload, deps in packed
             ]  # fmt: skip
@@ -196,7 +197,10 @@ class TaskSubmitter:
         exported = function.exported
         if exported is None or exported[0] != job or exported[1] is not scope:
             plain, name = function.source
-            blob = job_setup.wrap(self.setup, self.world.dumps_function(plain))
+            try:
+                blob = job_setup.wrap(self.setup, self.world.dumps_function(plain))
+            except TypeError as error:
+                raise unserializable(name, error) from error
             if len(blob) > FUNCTION_BYTES_MAX:
                 raise ValueError(
                     f"{name} and what it refers to are {len(blob):,} bytes"
@@ -235,7 +239,10 @@ class TaskSubmitter:
         deps: list[bytes],
         held: list[ObjectRef],
     ) -> tuple[bytes, tuple[bytes, ...]]:
-        value = self.world.serialize((args, kwargs))
+        try:
+            value = self.world.serialize((args, kwargs))
+        except TypeError as error:
+            raise unserializable("an argument", error) from error
         if value.nbytes <= self.client.config.inline_bytes_max:
             if value.contained:
                 held += value.contained

@@ -31,6 +31,7 @@ from raytwin.runtime.control.core.ids import FIRST, item_id, object_id
 from raytwin.runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult
 from raytwin.runtime.control.messages.errors import unpack
 from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.serialization.serialization import unserializable
 from raytwin.runtime.session.session_references import GONE, SessionReferences
 from raytwin.runtime.session.task_context import TaskContext
 from raytwin.runtime.session.wait_group import KEPT_MIN, WaitGroup
@@ -271,7 +272,10 @@ class Values:
 
     def put(self, value: Any) -> ObjectRef:
         self._references.check_open()
-        serialized, large = self._serialized_for_put(value)
+        try:
+            serialized, large = self._serialized_for_put(value)
+        except TypeError as error:
+            raise unserializable("the value", error) from error
         with self.world:
             self._references.collect()
             self.world.charge("put", 1)

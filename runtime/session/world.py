@@ -114,6 +114,9 @@ class World(Protocol):
     def wake_blocked(self) -> None:
         """Have all threads in `block` check their conditions, which no message has changed."""
 
+    def collect_cycles(self) -> None:
+        """Have the garbage collector find what only reference cycles keep."""
+
     def overdue(self) -> Callable[[], bool] | None:
         """Return a fast function that tells whether a range that begins now should report by then.
 
@@ -122,6 +125,9 @@ class World(Protocol):
 
     def on_task_thread(self) -> bool:
         """Whether the thread that runs tasks calls; only it may be interrupted."""
+
+    def enter_lease(self, demand: str, gpus: Sequence[int]) -> None:
+        """Tell libraries, where processes are real, what resources the next tasks have."""
 
     def charge(self, what: str, count: int) -> None:
         """Account for the CPU time of an API call, where time is virtual."""

@@ -127,21 +127,24 @@ class ArenaWriter:
     ) -> None:
         """Copy to `start` in `target`, which is at `offset` of the arena."""
         nbytes = len(source)
-        known = nbytes if nbytes < LOOK_MIN else self._touched(offset + start, nbytes)
+        fd, at = self._arena.locate(offset + start)
+        known = nbytes if nbytes < LOOK_MIN else self._touched(fd, at, nbytes)
         if known:
             self._copier.copy(target[start : start + known], memoryview(source)[:known])
         if known < nbytes:
-            self._write(memoryview(source)[known:], offset + start + known)
+            self._write(memoryview(source)[known:], fd, at + known)
 
-    def _touched(self, offset: int, nbytes: int) -> int:
-        """Return the number of bytes from an offset on that have pages; all if the last one has."""
-        last = offset + nbytes - 1
-        if os.lseek(self._arena.fd, last, os.SEEK_HOLE) != last:
+    def _touched(self, fd: int, at: int, nbytes: int) -> int:
+        """Return the number of bytes from a position on that have pages; all if the last has."""
+        if fd != self._arena.fd:
+            return 0  # A page of the file on disk costs a fault, whether it has a block or not.
+        last = at + nbytes - 1
+        if os.lseek(fd, last, os.SEEK_HOLE) != last:
             return nbytes
-        # lseek returns the offset itself if it is in a hole.
-        return min(os.lseek(self._arena.fd, offset, os.SEEK_HOLE) - offset, nbytes)
+        # lseek returns the position itself if it is in a hole.
+        return min(os.lseek(fd, at, os.SEEK_HOLE) - at, nbytes)
 
-    def _write(self, source: memoryview, offset: int) -> None:
+    def _write(self, source: memoryview, fd: int, at: int) -> None:
         while source:
-            done = os.pwrite(self._arena.fd, source[:PIECE_BYTES], offset)
-            source, offset = source[done:], offset + done
+            done = os.pwrite(fd, source[:PIECE_BYTES], at)
+            source, at = source[done:], at + done

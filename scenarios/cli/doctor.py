@@ -19,9 +19,10 @@ from importlib import metadata
 
 import psutil
 
+from raytwin.chaos.toxiproxy import toxiproxy_process
 from raytwin.scenarios.core import measured_host
 
-LOCAL, SIM = "local", "sim"
+LOCAL, SIM, DOCKER = "local", "sim", "docker"
 LIBRARIES = ("simpy", "greenlet", "msgspec", "cloudpickle", "numpy", "pandas", "matplotlib")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 TRIAL_TIMEOUT_S = 60
@@ -67,12 +68,15 @@ def examine() -> Iterator[Finding]:
         ("memory", LOCAL, _memory, "free 1 GB of memory"),
         ("a task on sim", SIM, _run(_TASK, SIM), "mend what is missing above"),
         ("a task on local", LOCAL, _run(_TASK, LOCAL), "use Linux, and mend what is missing above"),
+        ("Docker engine", DOCKER, _engine, "install docker.io, start dockerd, or set DOCKER_HOST"),
+        ("a task on docker", DOCKER, _run(_TASK, DOCKER), "mend what is missing above"),
         ("ray", "bench --peers ray", partial(_version, "ray"), "pip install 'raytwin[ray]'"),
         (
             "dask", "bench --peers dask", partial(_version, "distributed"),
             "pip install 'raytwin[peers]'",
         ),
         ("Chromium", "browser tests", _chromium, "apt install chromium, or set RAYTWIN_CHROMIUM"),
+        ("Toxiproxy", "tests of its server", _toxiproxy, toxiproxy_process.INSTALL),
     ]  # fmt: skip
     for trial in trials:
         yield _try(*trial)
@@ -141,6 +145,19 @@ def _run(source: str, *arguments: str) -> Callable[[], str]:
     return trial
 
 
+def _engine() -> str:
+    """Return the version of the Docker engine that answers, and how to reach it."""
+    from raytwin.runtime.containers import engine
+
+    try:
+        client = engine.connect()
+    except engine.NoEngine as error:
+        raise Missing(str(error)) from error
+    found = f"{client.version()['Version']} at {engine.address()}"
+    client.close()
+    return found
+
+
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
@@ -160,3 +177,16 @@ def _chromium() -> str:
                 raise Missing(f"{path} does not start: exit code {done.returncode}")
             return f"{path}, {done.stdout.strip() or 'version unknown'}"
     raise Missing(f"not on PATH: {chosen or BROWSERS[0]}")
+
+
+def _toxiproxy() -> str:
+    """Return the path and version of the real Toxiproxy server."""
+    path = toxiproxy_process.find_server()
+    if path is None:
+        raise Missing(f"not found; {' '.join(('python', *toxiproxy_process.OURS[1:]))} is there")
+    done = subprocess.run(
+        [path, "-version"], capture_output=True, text=True, timeout=20, check=False
+    )
+    if done.returncode:
+        raise Missing(f"{path} does not start: exit code {done.returncode}")
+    return f"{path}, {done.stdout.strip() or 'version unknown'}"

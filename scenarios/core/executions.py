@@ -3,7 +3,7 @@
 A node that is killed takes its memories along, so nobody else knows for sure what it had begun.
 A body therefore writes a line to a file before it does anything else: what the kernel has been
 given, SIGKILL does not take back. In virtual time bodies write to the same kind of file.
-All nodes are on one machine, as they are on `sim` and `local`.
+All nodes are on one machine, as they are on `sim` and `local`; containers share the file's folder.
 
 The first line of a task or call is its first execution; each later one is it executed again,
 since what is executed again has the ID that it had. Which of those were calls repeated to
@@ -54,6 +54,11 @@ def record() -> Iterator[str]:
         path = Path(folder, "executions")
         path.touch()
         yield str(path)
+
+
+def shared_by(backend: str, path: str) -> dict[str, Any]:
+    """Return the options of `init` with which all nodes can write to the file."""
+    return {"shared_directories": [str(Path(path).parent)]} if backend == "docker" else {}
 
 
 def begin(path: str) -> None:

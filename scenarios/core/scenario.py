@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-BACKENDS = ("sim", "local")
+BACKENDS = ("sim", "local", "docker")
 """In the order in which they run: prediction first, measurement second."""
+ON_REQUEST = frozenset({"docker"})
+"""Backends that need more than this machine's Python, and so run only if they are named."""
 
 SCALES = ("quick", "full")
 
@@ -266,6 +268,11 @@ class Scenario:
     """The only numbers of nodes that make sense; empty: any."""
     nodes_max: Mapping[str, int] = field(default_factory=dict)
     """The most nodes that a backend can have in it."""
+
+    @property
+    def default_backends(self) -> tuple[str, ...]:
+        """The backends on which it runs unless others are named."""
+        return tuple(backend for backend in self.backends if backend not in ON_REQUEST)
 
     def settings(self, scale: str, given: Mapping[str, str]) -> dict[str, Any]:
         """Return every option's value: `given` (as typed) over the defaults.

@@ -86,7 +86,7 @@ def run(request: Request) -> Outcome:
     if settings["kill_step"] >= settings["steps"]:
         raise UsageError("kill_step has to be below steps: nodes die while there is work")
     outcome = Outcome(rows=[])
-    series = [HOST] if request.backend == "local" else [PAPER]
+    series = [PAPER] if request.backend == "sim" else [HOST]
     if request.backend == "sim" and request.profile is not None:
         series.append(HOST)
     outcome.parameters["plan"] = _plan(settings).to_data()
@@ -117,7 +117,7 @@ def _measure(request: Request, where: str, interval: int) -> _Run:
         if where == HOST:
             given["nodes_per_host"] = len(nodes)
     with executions.record() as record:
-        ray.init(nodes=nodes, **given)
+        ray.init(nodes=nodes, **given, **executions.shared_by(request.backend, record))
         try:
             run, ran = _drive(request, settings, interval, record)
         finally:
@@ -243,7 +243,7 @@ SCENARIO = Scenario(
     name="fig11b",
     title="Actor reconstruction",
     figure="Figure 11b",
-    backends=("sim", "local"),
+    backends=("sim", "local", "docker"),
     cluster_sizes=(NODES,),
     run=run,
     about=(

@@ -11,13 +11,15 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raytwin.chaos.faults.expectations import check_all
 from raytwin.chaos.faults.injector import Injection, every_cluster, timeline
-from raytwin.chaos.faults.plan import Plan, PlanError, load
+from raytwin.chaos.faults.plan import Plan, PlanError
+from raytwin.chaos.faults.plan_files import load
 from raytwin.runtime.api.exceptions import RayError
 from raytwin.scenarios.core import measured_host, results
 from raytwin.scenarios.core.results import CheckRecord, Record, Result, ResultError
@@ -83,8 +85,8 @@ def plan(
 ) -> list[Job]:
     """Return the jobs that this request means.
 
-    `backends` None is all that a scenario supports; `given` are settings as
-    typed. Raises UsageError for the first thing that is wrong.
+    `backends` None is all that a scenario supports, but for those of `ON_REQUEST`;
+    `given` are settings as typed. Raises UsageError for the first thing that is wrong.
     """
     known = registry.scenarios()
     given = given or {}
@@ -119,7 +121,7 @@ def plan(
                 f"{scenario.name} is about {right} nodes: leave --nodes out, or give {right}"
             )
         settings = scenario.settings(scale, given)
-        wanted = backends or scenario.backends
+        wanted = backends or scenario.default_backends
         jobs += [
             Job(scenario, backend, scale, seed, nodes, settings)
             for backend in BACKENDS
@@ -131,7 +133,20 @@ def plan(
                 raise UsageError(
                     f"{scenario.name} on {backend} has at most {most} nodes, not {max(nodes)}"
                 )
+    for job in jobs:
+        check_backend(job.backend)
     return jobs
+
+
+def check_backend(backend: str) -> None:
+    """Raise UsageError if a backend needs something that is not there: docker an engine."""
+    if backend == "docker":
+        from raytwin.runtime.containers import engine  # the import takes 0.2 s
+
+        try:
+            engine.connect().close()
+        except engine.NoEngine as error:
+            raise UsageError(str(error)) from error
 
 
 def prepare(out: Path) -> None:
@@ -147,20 +162,20 @@ def prepare(out: Path) -> None:
         ) from error
 
 
-def read_plan(path: Path | None, jobs: Sequence[Job]) -> Plan | None:
-    """Return the fault plan in a file, checked against the jobs' backends.
+def read_plan(plan: str | None, backends: Iterable[str]) -> Plan | None:
+    """Return the fault plan in a file, or of a name, checked against the backends.
 
     Raises UsageError for what is no plan, or none for one of them.
     """
-    if path is None:
+    if plan is None:
         return None
     try:
-        plan = load(path)
-        for job in jobs:
-            plan.check_backend(job.backend)
+        found = load(plan)
+        for backend in backends:
+            found.check_backend(backend)
     except PlanError as error:
         raise UsageError(str(error)) from error
-    return plan
+    return found
 
 
 def profile_for(
@@ -280,6 +295,8 @@ def _run_under(faults: Plan | None, job: Job, request: Request) -> Outcome:
             failed = f" (not possible: {each.error})" if each.error else ""
             outcome.findings.append(f"Cluster {number}: {each.step} at {each.at_s:.3f} s{failed}.")
     outcome.checks.append(_carried_out(faults, clusters))
+    found = check_all(faults.expect, outcome.metrics)
+    outcome.checks += [Check(each.name, each.ok, each.detail) for each in found]
     return outcome
 
 
@@ -294,7 +311,7 @@ def _carried_out(faults: Plan, clusters: list[list[Injection]]) -> Check:
         for each in injections
         if each.error
     ]
-    begun = [each.step for injections in clusters for each in injections]
+    begun = [each.planned or each.step for injections in clusters for each in injections]
     for step in faults.steps:
         if not any(step is each for each in begun):
             wrong.append(f"{step}: it was never due")

@@ -19,13 +19,13 @@ Promises:
 - The same seed, program and version give the same event log, byte for byte.
 - A killed process neither acts nor receives afterwards; others learn of its death by a
   message, one latency later, as the kernel of a real host would report it.
-- A receiver refuses frames of an incarnation that it knows to be dead.
+- A receiver refuses the links of an incarnation that it knows to be dead.
 - Nothing runs after `close`: every worker and its program have ended.
 
 Modules, the lower first:
 
 - `cluster_port`: the interface of the cluster for its own parts.
-- `simulated_links`: connections between nodes; refuses frames of dead incarnations.
+- `simulated_links`: passes changes of the node table on to a process's channels.
 - `simulated_store`: a node's object store, its disk, and its worker pool.
 - `simulated_replicas`: the head's launcher of replicas of the GCS, and their storage.
 - `simulated_worker`: client and executor in one process, and the program that they serve.

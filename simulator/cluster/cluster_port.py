@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from raytwin.runtime.control.channels.channel import Channel
 from raytwin.runtime.control.core.config import Config
 from raytwin.simulator.machine.costs import CostModel
+from raytwin.simulator.machine.frame_faults import FrameFaults
 from raytwin.simulator.machine.host import Host
 from raytwin.simulator.machine.network import Network
 from raytwin.simulator.machine.simulated_process import SimProcess
@@ -23,6 +25,7 @@ class ClusterPort(ProgramPort, Protocol):
     config: Config
     hosts: list[Host]
     network: Network
+    frame_faults: FrameFaults
     costs: dict[str, CostModel]
     """By the role of a process."""
     head: SimProcess
@@ -30,6 +33,9 @@ class ClusterPort(ProgramPort, Protocol):
     """The `SimStore` of each node that lives, by number."""
     admission: Any
     """The `SimAdmission`."""
+
+    def peer_process(self, channel: Channel) -> SimProcess | None:
+        """Return the living process that is a channel's peer, if there is one."""
 
     def start_worker(self, address: str, node: int) -> None:
         """Make a worker on a node, after the time that its process takes to start."""

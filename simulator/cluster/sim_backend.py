@@ -19,6 +19,11 @@ from raytwin.simulator.cluster.simulated_cluster import SimCluster
 from raytwin.simulator.machine.costs import load_profile
 from raytwin.simulator.programs.virtual_world import check_thread
 
+STORE_BYTES = 64 << 30
+"""The default size of a node's object store."""
+MEMORY_BYTES = 192 << 30
+"""A node's ``memory``: that of the paper's m4.16xlarge without such a store."""
+
 
 def _lookup() -> Backend | None:
     return getattr(getcurrent(), "session", None)
@@ -44,17 +49,19 @@ def start(
     profile: str | os.PathLike[str] = "paper",
     nodes_per_host: int = 1,
     cores_per_host: int | None = None,
-    object_store_memory: int = 64 << 30,
+    object_store_memory: int = STORE_BYTES,
     journal: str | os.PathLike[str] | None = None,
     direct_after: int = Config().direct_after,
+    timers: Mapping[str, float] | None = None,
     **settings: Any,
 ) -> Session:
     """Start a simulated cluster and become its driver.
 
     `settings` are those of `cluster_config`. Any `gcs_storage` makes the GCS durable; no
-    file is written.
+    file is written. `timers`: fields of `Config` that have no option.
     """
-    config = cluster_config(Config(direct_after=direct_after), **settings)
+    base = Config(direct_after=direct_after, **(timers or {}))  # type: ignore[arg-type]
+    config = cluster_config(base, **settings)
     if nodes_per_host < 1:
         raise ValueError(f"{nodes_per_host} nodes per host")
     cores = load_profile(profile).cores
@@ -62,7 +69,14 @@ def start(
     if journal is not None:
         check_file("journal", journal)
     cluster = SimCluster(
-        resources, config, profile, nodes_per_host, cores_per_host, object_store_memory, journal
+        resources,
+        config,
+        profile,
+        nodes_per_host,
+        cores_per_host,
+        MEMORY_BYTES,
+        object_store_memory,
+        journal,
     )
     session = cluster.start_driver()
     set_current(session, _lookup, partial(check_thread, cluster.thread))

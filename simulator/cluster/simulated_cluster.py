@@ -9,8 +9,7 @@ share a host's cores, which predicts a run on one machine. The head, the driver 
 node 0 run on the first host.
 
 An operation such as `kill_node` ends or stops a process at once, in the middle of its turn.
-Other processes learn of it one latency later, as the kernel of a real host would report it:
-by a broken connection, or by the end of a child.
+The process that started it reports its end one latency later; links with it break.
 """
 
 from __future__ import annotations
@@ -29,11 +28,22 @@ from greenlet import getcurrent
 
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.assembly import make_node
+from raytwin.runtime.control.channels.channel import Channel, Me
 from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.control.core.addresses import master_of, node_of, shard_address
+from raytwin.runtime.control.core.addresses import (
+    HEAD,
+    HEALTH,
+    chain_of,
+    heartbeat_of,
+    is_node,
+    master_of,
+    node_of,
+    shard_address,
+)
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, root_task_id
+from raytwin.runtime.control.gcs.failure_detector import FailureDetector
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.gcs.sharding.shard import Shard
 from raytwin.runtime.control.messages import (
@@ -43,11 +53,17 @@ from raytwin.runtime.control.messages import (
     ChainRequest,
     DirectClosed,
     Heartbeat,
+    HeartbeatEcho,
     JobInfo,
+    NodeChanged,
+    NodeInfo,
     NodeUnreachable,
     ReplicaHeartbeat,
+    ReplicaLost,
+    ReplicaSuspected,
     WorkerDied,
 )
+from raytwin.runtime.control.node.heartbeats import Heartbeats
 from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
@@ -59,6 +75,7 @@ from raytwin.runtime.session.node_resources import (
     check_node,
     no_worker,
     node_resources,
+    with_system_resources,
 )
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.simulated_drivers import SimAdmission, SimDriver, SimSession
@@ -68,20 +85,22 @@ from raytwin.simulator.cluster.simulated_store import SimPool, SimStore
 from raytwin.simulator.cluster.simulated_worker import SimWorker
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import ROLES, CostModel, load_profile
+from raytwin.simulator.machine.frame_faults import FrameFault, FrameFaults
 from raytwin.simulator.machine.host import Host
 from raytwin.simulator.machine.network import Network
+from raytwin.simulator.machine.simulated_channels import SimChannels
 from raytwin.simulator.machine.simulated_process import Counts, SimProcess
 from raytwin.simulator.programs import process_ends
 from raytwin.simulator.programs.virtual_values import Functions
 from raytwin.simulator.programs.virtual_world import STALL_S, SimWorld
 
 _QUIET = frozenset(
-    {Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaHeartbeat}
+    {Heartbeat, HeartbeatEcho, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaHeartbeat}
 )
 """Messages that are no sign of progress, because they are sent even if nothing happens. The work
 of a GCS chain causes other messages too, between nodes, workers and drivers."""
 
-HEAD = -1
+HEAD_NUMBER = -1
 """The head's number in the network."""
 
 
@@ -95,6 +114,7 @@ class SimCluster:
         profile: str | os.PathLike[str],
         nodes_per_host: int,
         cores_per_host: int | None,
+        memory_bytes: int,
         store_bytes: int,
         journal: str | os.PathLike[str] | None,
     ) -> None:
@@ -117,16 +137,24 @@ class SimCluster:
         """By node: its clients of the chains of a replicated GCS."""
         self.stores: dict[int, SimStore] = {}
         self.resources: dict[int, dict[str, float]] = {}
-        """Resources of every node that was ever started, by number."""
+        """Resources that every node that was ever started was given, by number."""
         self.incarnations: dict[int, int] = {}
         self._hosts_of: dict[int, int] = {}
         self._leaving: set[int] = set()
         """Nodes that have learned that they were declared dead, and are about to exit."""
         self._removed: set[int] = set()
+        self._gone = ""
+        """Why the first driver has lost the cluster; empty: it has not."""
         self.after_node_turn: list[Callable[[int], None]] = []
         """Called with a node's number after each of its turns, to check invariants."""
         self.on_membership: list[Callable[[int, bool], None]] = []
         """Called with a node's number and whether it lives, when it joins and when it dies."""
+        self.on_end: list[Callable[[int], None]] = []
+        """Called with a node's number before its processes end."""
+        self.on_kill: list[Callable[[str], None]] = []
+        """Called with a worker's address before it is killed by an operation of this cluster."""
+        self.on_frame: list[Callable[[str, list[Any]], None]] = []
+        """Called with the receiver's address and the messages of each frame that is sent."""
         self.workers: dict[str, SimWorker] = {}
         self.drivers: list[SimDriver] = []
         """All drivers but the first."""
@@ -151,6 +179,7 @@ class SimCluster:
         # A simulation makes many objects and few cycles: with Python's thresholds the
         # collector's passes over thousands of simulated processes took half of the time.
         gc.set_threshold(500_000, 10, 100)
+        self._memory_bytes = memory_bytes
         self._store_bytes = store_bytes
         self.costs = {role: CostModel(getattr(self.profile, role), self.profile) for role in ROLES}
         self._cores = cores_per_host or self.profile.cores
@@ -161,7 +190,12 @@ class SimCluster:
             self.profile.bandwidth,
             self.profile.loopback_latency_s,
             self.profile.loopback_bandwidth,
+            self.seed,
         )
+        self.known: dict[int, NodeInfo] = {}
+        """Each node's last row that the callbacks of `on_membership` were called for."""
+        self._sessions = 0
+        self.frame_faults = FrameFaults(self.seed)
         self._start_head()
         for number, resources in enumerate(nodes):
             self.resources[number] = dict(resources)
@@ -171,23 +205,71 @@ class SimCluster:
     # -- processes -------------------------------------------------------------
 
     def _start_head(self) -> None:
-        self.network.add_node(HEAD, 0)
-        process = self.head = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
+        self.network.add_node(HEAD_NUMBER, 0)
+        process = self.head = SimProcess(self, HEAD, HEAD_NUMBER, self.hosts[0], self.costs["head"])
         self.replicas: SimReplicas | None = None
         if self.config.chained:
-            self.replicas = SimReplicas(self, process, self._on_change)
-            process.begin()
-            return
-        gcs = Gcs(process.context("gcs"), self.config)
-        process.add("gcs", gcs)
-        process.add("global", GlobalScheduler(process.context("global"), self.config))
-        process.add("links", SimLinks(process, on_change=self._on_change))
-        gcs.start()
+            self.replicas = SimReplicas(self, process)
+        else:
+            gcs = Gcs(process.context("gcs"), self.config)
+            process.add("gcs", gcs)
+            process.add("global", GlobalScheduler(process.context("global"), self.config))
+        self._add_head_channels(process)
         process.begin()
 
-    def _on_change(self, node: int, alive: bool) -> None:
-        for callback in list(self.on_membership):
-            callback(node, alive)
+    def _add_head_channels(self, process: SimProcess) -> None:
+        """Add ``links`` and ``health`` to a head's process."""
+
+        def info_of(node: int) -> NodeInfo | None:
+            rows = (
+                self.replicas.masters[0].nodes if self.replicas is not None else self.gcs.nodes.rows
+            )
+            return rows.get(node)
+
+        def on_unreachable(channel: Channel, reason: str) -> None:
+            peer = channel.peer
+            if is_node(peer):
+                self._report_node(NodeUnreachable(node_of(peer), reason, channel.incarnation))
+            else:
+                process.channels.peers.close(peer, reason)
+                master = master_of(chain_of(peer))
+                process.arrive(master, master, [ReplicaSuspected(peer, reason)])
+
+        def on_change(info: NodeInfo) -> None:
+            process.arrive("links", HEALTH, [NodeChanged(info)])
+            if self.known.get(info.node) != info:
+                self.known[info.node] = info
+                for callback in list(self.on_membership):
+                    callback(info.node, info.alive)
+
+        SimChannels(
+            process, self.network, self.frame_faults, self.config, Me(HEAD, 1), info_of,
+            self.peer_process, on_unreachable,
+        )  # fmt: skip
+        health = FailureDetector(process.context(HEALTH), self.config)
+        process.add("links", SimLinks(process, on_change))
+        process.add(HEALTH, health)
+        health.start()
+
+    def _report_node(self, message: NodeUnreachable) -> None:
+        """The head learns that a node has ended, or is silent."""
+        chains = map(master_of, range(self.config.chains))
+        for to in chains if self.config.chained else ("gcs",):
+            self.head.arrive(to, to, [message])
+
+    def peer_process(self, channel: Channel) -> SimProcess | None:
+        """Return the living process that is a channel's peer, if there is one."""
+        peer = channel.peer
+        if peer == HEAD:
+            return self.head if self.head.alive else None
+        if is_node(peer) and self.incarnations.get(node_of(peer)) != channel.incarnation:
+            return None
+        return self.processes.get(peer)
+
+    def new_session(self) -> int:
+        """Return a number for one end of a channel, which no other end gets."""
+        self._sessions += 1
+        return self._sessions
 
     def _start_node(self, number: int) -> None:
         host = self._hosts_of[number]
@@ -195,7 +277,7 @@ class SimCluster:
         self.network.add_node(number, host)
         address = f"node:{number}"
         process = SimProcess(self, address, number, self.hosts[host], self.costs["node"])
-        own = {**self.resources[number], f"node:{number}": 1.0}
+        own = self.own_resources(number)
 
         def make(ctx: Context) -> NodeManager:
             return NodeManager(ctx, number, own, self.config, self.incarnations[number])
@@ -206,7 +288,35 @@ class SimCluster:
         store = self.stores[number] = SimStore(self, number, self._store_bytes)
         process.add(f"store:{number}", store)
         process.add(f"pool:{number}", SimPool(self, number, process))
-        process.add(f"links:{number}", SimLinks(process, store.drop_peer))
+        heartbeat, incarnation = heartbeat_of(number), self.incarnations[number]
+        heartbeats = Heartbeats(process.context(heartbeat), number, incarnation, self.config)
+        process.add(heartbeat, heartbeats)
+
+        def on_change(info: NodeInfo) -> None:
+            if not info.alive:
+                store.drop_peer(info.node)
+
+        def on_unreachable(channel: Channel, reason: str) -> None:
+            peer = channel.peer
+            if peer == HEAD:
+                self._leave(number, incarnation)
+            elif is_node(peer):
+                found = NodeUnreachable(node_of(peer), reason, channel.incarnation)
+                process.arrive(f"links:{number}", address, [found])
+            else:
+                process.channels.peers.close(peer, reason)
+                process.arrive(address, address, [ReplicaLost(peer, reason)])
+
+        def on_new_head() -> None:
+            for client in chains:
+                process.contexts[address].after(0.0, client.start)
+
+        SimChannels(
+            process, self.network, self.frame_faults, self.config, Me(address, incarnation),
+            manager.members.nodes.get, self.peer_process, on_unreachable,
+            on_new_head,
+        )  # fmt: skip
+        process.add(f"links:{number}", SimLinks(process, on_change))
         if number == 0:
             process.add("admission:0", self.admission)
         process.after_turn = lambda: self._after_turn(number, manager)
@@ -216,6 +326,11 @@ class SimCluster:
         for client in chains:
             client.start()
         process.begin()
+
+    def own_resources(self, number: int) -> dict[str, float]:
+        """Return all resources that a node starts with."""
+        given = self.resources[number]
+        return with_system_resources(number, given, self._memory_bytes, self._store_bytes)
 
     def _after_turn(self, number: int, manager: NodeManager) -> None:
         """Check invariants; end a node that was declared dead, as a real node exits then."""
@@ -230,9 +345,22 @@ class SimCluster:
     def _leave(self, number: int, incarnation: int) -> None:
         if self.incarnations[number] == incarnation and f"node:{number}" in self.processes:
             self._end_node(number)
+            self._report_end(number, "exit code 0")
+            if number == node_of(FIRST_DRIVER):
+                # The driver has ended with it, so the program would wait for ever.
+                self._gone = "the driver's node was declared dead"
+                raise RaySystemError(f"the cluster is gone: {self._gone}")
+
+    def _report_end(self, number: int, how: str) -> None:
+        """The head learns from the process that has started a node that the node has ended."""
+        reason = f"its process has ended: {how}"
+        message = NodeUnreachable(number, reason, self.incarnations[number])
+        self.env.after(self.profile.latency_s, partial(self._report_node, message))
 
     def _end_node(self, number: int) -> None:
         """End every process of a node at once."""
+        for callback in self.on_end:
+            callback(number)
         for address in list(self.processes):
             if address.partition(":")[2].partition(".")[0] == str(number):
                 self._end_process(address)
@@ -284,7 +412,7 @@ class SimCluster:
         self._end_process(process.name)
         # The node receives the worker's last frames before `WorkerDied`.
         died = [WorkerDied(process.name, reason)]
-        self.transmit(process.node, f"pool:{process.node}", f"node:{process.node}", died, 60)
+        self.transmit(process, f"pool:{process.node}", f"node:{process.node}", died, 60)
 
     def worker_died(self, process: SimProcess, reason: str) -> None:
         """End a worker's process whose program called `os._exit` or signalled itself."""
@@ -297,7 +425,7 @@ class SimCluster:
             worker.end()
             if worker.executor.direct.connected:
                 # The driver receives the worker's last answers before the connection's end.
-                self.transmit(node_of(address), address, FIRST_DRIVER, [DirectClosed()], 60)
+                self.transmit(worker.process, address, FIRST_DRIVER, [DirectClosed()], 60)
         elif process is not None:
             process.kill()
 
@@ -353,22 +481,12 @@ class SimCluster:
         self._removed.add(node)
 
     def kill_node(self, node: int) -> None:
-        """End a node and its workers at once; the head notices the broken connection."""
+        """End a node and its workers at once; the process that has started it tells the head."""
         self._check(node, spare_driver=True)
         if f"node:{node}" not in self.processes:
             return
         self._end_node(node)
-        incarnation = self.incarnations[node]
-
-        def unreachable() -> None:
-            # A restarted node has replaced the broken connection by a new one.
-            if self.incarnations[node] == incarnation:
-                reason = "connection lost: the other side closed the connection"
-                chains = map(master_of, range(self.config.chains))
-                for to in chains if self.config.chained else ("gcs",):
-                    self.head.arrive(to, to, [NodeUnreachable(node, reason, incarnation)])
-
-        self.env.after(self.profile.latency_s, unreachable)
+        self._report_end(node, "killed by SIGKILL")
 
     def restart_node(self, node: int) -> None:
         """Start a node again under its number, empty; kills it first if it lives."""
@@ -390,17 +508,85 @@ class SimCluster:
         for process in processes:
             process.resume()
 
-    def set_latency(self, source: int, destination: int, latency_s: float | None) -> None:
-        """Set the latency of the link from one node to another; None: the profile's."""
-        self._check(source)
-        self._check(destination)
-        self.network.set_latency(source, destination, latency_s)
+    def slow_cores(self, node: int, factor: float) -> None:
+        """Have what a node's host computes from now on take `factor` times as long."""
+        self._check(node)
+        self.hosts[self._hosts_of[node]].slowdown = factor
+
+    def slow_disk(self, node: int, bytes_per_s: float) -> None:
+        """Have a node's disk move `bytes_per_s`. Raises ValueError if the node has ended."""
+        self._check(node)
+        if node not in self.stores:
+            raise ValueError(f"node {node} has ended")
+        self.stores[node].disk_bandwidth = bytes_per_s
+
+    def heal_node(self, node: int) -> None:
+        """Give a node's host and disk their own speed again."""
+        self.slow_cores(node, 1.0)
+        if node in self.stores:
+            self.slow_disk(node, self.profile.disk_bandwidth)
+
+    # -- operations on links -------------------------------------------------------------
+
+    def set_latency(
+        self, source: str, destination: str, latency_s: float, jitter_s: float = 0.0
+    ) -> None:
+        """Set the latency of a link; 0: the profile's."""
+        self.network.set_latency(*self._ends(source, destination), latency_s or None, jitter_s)
+
+    def set_bandwidth(self, source: str, destination: str, bytes_per_s: float) -> None:
+        """Limit the bandwidth of a link."""
+        self.network.set_bandwidth(*self._ends(source, destination), bytes_per_s)
+
+    def cut(self, source: str, destination: str) -> None:
+        """Let nothing pass from one process to another."""
+        self.network.block(*self._ends(source, destination))
+
+    def stall_link(self, source: str, destination: str) -> None:
+        """Hold back what one process sends to another until `heal`: in virtual time a cut does the
+        same, since what it loses is sent again."""
+        self.cut(source, destination)
+
+    def heal(self, source: str, destination: str) -> None:
+        """Undo all faults of a link."""
+        self.network.heal(*self._ends(source, destination))
+
+    def reset_links(self, source: str, destination: str, rst: bool = True) -> None:
+        """Break the connections between two processes; new ones may open."""
+        process = self._endpoint(source)
+        peer = self._endpoint(destination)
+        if process is not None and peer is not None:
+            process.channels.break_links(peer.name)
+
+    def lose_frames(self, kind: str, probability: float) -> None:
+        """Lose frames between nodes that carry a message of a class; 0 ends that."""
+        self.frame_faults.set(FrameFault.LOSE, kind, probability)
+
+    def double_frames(self, kind: str, probability: float) -> None:
+        """Deliver such frames twice."""
+        self.frame_faults.set(FrameFault.DOUBLE, kind, probability)
+
+    def delay_frames(self, kind: str, probability: float, delay_s: float) -> None:
+        """Deliver such frames later, maybe after those that were sent later."""
+        self.frame_faults.set(FrameFault.DELAY, kind, probability, delay_s)
+
+    def _ends(self, source: str, destination: str) -> tuple[int, int]:
+        """Return the numbers of two endpoints in the network."""
+        return self._end(source), self._end(destination)
+
+    def _endpoint(self, endpoint: str) -> SimProcess | None:
+        """Return the living process at ``node:1``, ``head`` or ``replica:0.1``."""
+        number = self._end(endpoint)
+        if number == HEAD_NUMBER:
+            return self.head if self.head.alive else None
+        found = (p for p in self.processes.values() if p.node == number and p.channels is not None)
+        return next(found, None)
 
     # -- operations on workers ----------------------------------------------------------
 
     def kill_worker(self, node: int, which: int = 0) -> None:
         """End a worker; `which` counts from the node's oldest, modulo their number."""
-        self._end_worker(self._worker(node, which), "killed by SIGKILL")
+        self._kill(self._worker(node, which))
 
     def kill_actor(self, which: int = 0) -> None:
         """End an actor's process; `which` counts by node and age, modulo their number."""
@@ -412,7 +598,12 @@ class SimCluster:
         ]
         if not actors:
             raise ValueError(NO_ACTOR)
-        self._end_worker(actors[which % len(actors)], "killed by SIGKILL")
+        self._kill(actors[which % len(actors)])
+
+    def _kill(self, worker: str) -> None:
+        for callback in self.on_kill:
+            callback(worker)
+        self._end_worker(worker, "killed by SIGKILL")
 
     def pause_worker(self, node: int, which: int = 0) -> None:
         """Stop a worker; `which` as in `kill_worker`."""
@@ -436,17 +627,20 @@ class SimCluster:
         self.head.kill()
         self.env.after(self.profile.start_worker_s, self._restart_head)
 
+    def pause_head(self) -> None:
+        """Stop the head's process, as SIGSTOP does."""
+        self.head.pause()
+
+    def resume_head(self) -> None:
+        """Continue the head's process."""
+        self.head.resume()
+
     def _restart_head(self) -> None:
         assert self.replicas is not None
-        self.head = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
+        self.head = SimProcess(self, HEAD, HEAD_NUMBER, self.hosts[0], self.costs["head"])
         self.replicas.begin(self.head)
+        self._add_head_channels(self.head)
         self.head.begin()
-        for number, chains in self.chains.items():
-            address = f"node:{number}"
-            if address in self.processes:
-                ctx = self.processes[address].contexts[address]
-                for client in chains:
-                    ctx.after(self.profile.latency_s, client.start)
 
     def kill_replica(self, name: str) -> None:
         """End the process of a replica of the GCS at once."""
@@ -455,10 +649,7 @@ class SimCluster:
 
     def kill_member(self, chain: int, which: int = 0) -> None:
         """End a member of a chain; `which` counts from the chain's head, modulo the size."""
-        if self.replicas is None or chain >= self.config.chains:
-            raise ValueError(f"the GCS has no chain {chain} of replicas that could die alone")
-        members = [info.name for info in self.replicas.masters[chain].members]
-        members = [name for name in members if name in self.processes]
+        members = self._members(chain)
         if len(members) < 2:
             raise ValueError(f"chain {chain} has one member, which alone has the state")
         self.kill_replica(members[which % len(members)])
@@ -478,23 +669,59 @@ class SimCluster:
         names = [f"node:{node}", *(a for a in self.workers if node_of(a) == node)]
         return [self.processes[name] for name in names if name in self.processes]
 
+    def _end(self, endpoint: str) -> int:
+        """Return the number in the network of ``node:1``, ``head`` or ``replica:0.1``."""
+        kind, _, numbers = endpoint.partition(":")
+        if kind == HEAD:
+            return HEAD_NUMBER
+        if kind == "replica":
+            chain, which = map(int, numbers.split("."))
+            members = self._members(chain)
+            return self.processes[members[which % len(members)]].node
+        self._check(int(numbers))
+        return int(numbers)
+
+    def _members(self, chain: int) -> list[str]:
+        """Return the living members of a chain, from its head."""
+        if self.replicas is None or chain >= self.config.chains:
+            raise ValueError(f"the GCS has no chain {chain} of replicas")
+        members = [info.name for info in self.replicas.masters[chain].members]
+        living = [name for name in members if name in self.processes]
+        if not living:
+            raise ValueError(f"chain {chain} has no member now")
+        return living
+
     def _check(self, node: int, spare_driver: bool = False) -> None:
         check_node(node, self.resources, self._removed, spare_driver)
 
     # -- frames and time -------------------------------------------------------
 
     def transmit(
-        self, node: int, source: str, destination: str, messages: list[Any], nbytes: int
+        self, sender: SimProcess, source: str, destination: str, messages: list[Any], nbytes: int
     ) -> None:
-        """Send a frame from a node; a frame to an unknown address is lost."""
+        """Send a frame from a process; a frame to an unknown address is lost."""
+        for callback in self.on_frame:
+            callback(destination, messages)
         process = self.processes.get(destination)
         if process is None:
             return
         if type(messages[0]) not in _QUIET:
             self.frames += 1
-        self.network.send(
-            node, process.node, nbytes, partial(process.arrive, source, destination, messages)
-        )
+        node = sender.node
+        if process.node == node:
+            self.network.send(
+                node, node, nbytes, partial(process.arrive, source, destination, messages)
+            )
+        elif HEALTH in (source, destination):
+            arrive = partial(process.arrive, source, destination, messages)
+            send = partial(self.network.send_datagram, node, process.node, nbytes, arrive)
+            if not self.frame_faults.rules:
+                send()
+                return
+            for delay_s in self.frame_faults.delays_s(messages):
+                self.env.after(delay_s, send)
+        else:
+            sender.channels.send(process.name, (source, destination, messages), nbytes)
 
     def run_until(self, ready: Callable[[], object], watch: bool) -> None:
         """Run the simulation until `ready()` holds.
@@ -502,6 +729,8 @@ class SimCluster:
         With `watch`, raises RaySystemError once nothing was `working` and only heartbeats
         have passed for `stall_s`: then `ready()` can never hold.
         """
+        if self._gone:
+            raise RaySystemError(f"the cluster is gone: {self._gone}")
         env = self.env
         step = env.step
         if not watch:

@@ -2,8 +2,8 @@
 
 A new replica's host is the one with the fewest replicas of its chain, so that one host's death
 ends at most one of them while there are as many hosts. Each replica has a number of its own in
-the network. When a replica is killed the kernel of its host closes its connections: its peers
-learn of its death one latency later.
+the network. When a replica is killed the head learns of it one latency later, from the process
+that has started the replica; its peers learn it from the master.
 
 The state travels to a joining replica over the network like any message. Besides, encoding it
 and restoring it each cost the CPU time of one copy (`ReplicaCosts`): a lower bound, and the
@@ -17,12 +17,18 @@ to start; nodes reconnect a latency later.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from raytwin.runtime.control.assembly import make_machine
-from raytwin.runtime.control.core.addresses import RELAY, STORAGE, chain_of, master_of
+from raytwin.runtime.control.channels.channel import Channel, Me
+from raytwin.runtime.control.core.addresses import (
+    HEAD,
+    RELAY,
+    STORAGE,
+    chain_of,
+    is_replica,
+    master_of,
+)
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.gcs.sharding.relay import Relay
 from raytwin.runtime.control.messages import (
@@ -31,8 +37,6 @@ from raytwin.runtime.control.messages import (
     LogCommands,
     Logged,
     LogSnapshot,
-    NodeChanged,
-    NodeInfo,
     ReplicaInfo,
     ReplicaLost,
     RowLoaded,
@@ -46,8 +50,8 @@ from raytwin.runtime.control.replication.master import LAUNCHER, Master
 from raytwin.runtime.control.replication.replica import Replica, State
 from raytwin.runtime.control.replication.state_machine import Machine
 from raytwin.simulator.cluster.cluster_port import ClusterPort
-from raytwin.simulator.cluster.simulated_links import SimLinks
 from raytwin.simulator.machine.costs import CostModel, Profile
+from raytwin.simulator.machine.simulated_channels import SimChannels
 from raytwin.simulator.machine.simulated_process import SimProcess
 
 
@@ -74,14 +78,10 @@ class ReplicaCosts(CostModel):
 class SimReplicas:
     """``launcher`` of each head in turn, and the replicas that it has launched."""
 
-    def __init__(
-        self, cluster: ClusterPort, head: SimProcess, on_change: Callable[[int, bool], None]
-    ) -> None:
+    def __init__(self, cluster: ClusterPort, head: SimProcess) -> None:
         self.cluster = cluster
-        self._on_change = on_change
         self._hosts: dict[str, int] = {}
         """By replica, ended ones included: its host."""
-        self._known: dict[int, NodeInfo] = {}
         self._file = SimFile()
         """The file of a durable GCS."""
         self.begin(head)
@@ -93,8 +93,6 @@ class SimReplicas:
         """By number of the chain; see `gcs.sharding`."""
         clients = [self._add_master(head, chain) for chain in range(config.chains)]
         head.add(LAUNCHER, self)
-        head.on_refused = self._notify_fenced
-        head.add("links", SimLinks(head, on_change=self._on_change, known=self._known))
         for client, master in zip(clients, self.masters, strict=True):
             client.start()
             master.start()
@@ -102,11 +100,6 @@ class SimReplicas:
             relay = Relay(head.context(RELAY), len(clients))
             head.add(RELAY, relay)
             relay.start()
-
-    def _notify_fenced(self, address: str) -> None:
-        """Notify a node, whose frame the head has refused, that it was declared dead."""
-        change = NodeChanged(self._known[int(address.partition(":")[2])])
-        self.cluster.transmit(self.cluster.head.node, "gcs", address, [change], 60)
 
     def _add_master(self, head: SimProcess, chain: int) -> ChainClient:
         address, config = master_of(chain), self.cluster.config
@@ -168,9 +161,26 @@ class SimReplicas:
             lambda: make_machine(cluster.config, chain_of(name)),
         )
         process.add(name, replica)
+        self._add_channels(process)
         process.after_turn = lambda: self._leave_if_fenced(name, replica)
         replica.start()
         process.begin()
+
+    def _add_channels(self, process: SimProcess) -> None:
+        cluster, name = self.cluster, process.name
+
+        def on_unreachable(channel: Channel, reason: str) -> None:
+            if channel.peer == HEAD:
+                self.kill(name)
+                return
+            process.channels.peers.close(channel.peer, reason)
+            if is_replica(channel.peer):
+                process.arrive(name, name, [ReplicaLost(channel.peer, reason)])
+
+        SimChannels(
+            process, cluster.network, cluster.frame_faults, cluster.config, Me(name, 1),
+            lambda node: None, cluster.peer_process, on_unreachable,
+        )  # fmt: skip
 
     def _host_for(self, name: str, number: int) -> int:
         """Return the host with the fewest living replicas of a chain; among equals, in turn."""
@@ -199,19 +209,25 @@ class SimReplicas:
             self.kill(name)
 
     def kill(self, name: str) -> None:
-        """End a replica's process at once; raises KeyError if there is none."""
+        """End a replica's process at once; raises KeyError if there is none.
+
+        The process that has started it reports its end to the head.
+        """
         cluster = self.cluster
         process = cluster.processes[name]
         process.kill()
         cluster.network.remove_node(process.node)
-        for address, other in list(cluster.processes.items()):
-            is_master = address == master_of(chain_of(name))
-            if is_master or address.startswith(("replica:", "node:")):
-                same_host = other.host is process.host
-                profile = cluster.profile
-                latency_s = profile.loopback_latency_s if same_host else profile.latency_s
+        head = cluster.head
+
+        def ended() -> None:
+            if head.alive:
+                head.channels.peers.close(name, "it was killed")
                 lost = ReplicaLost(name, "it was killed")
-                cluster.env.after(latency_s, partial(other.arrive, address, address, [lost]))
+                head.arrive(LAUNCHER, master_of(chain_of(name)), [lost])
+
+        same_host = head.host is process.host
+        profile = cluster.profile
+        cluster.env.after(profile.loopback_latency_s if same_host else profile.latency_s, ended)
 
 
 class SimFile:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from raytwin.runtime.control.messages import (
+    IN_FILE,
     Allocate,
     Allocated,
     DropSpilled,
@@ -59,6 +60,8 @@ class SimStore:
         self._offsets = 0
         self._disk: dict[bytes, dict[int, tuple[bytes, int]]] = {}
         """By object: (pickle, size) by place."""
+        self.disk_bandwidth = cluster.profile.disk_bandwidth
+        """Bytes/s, which a fault may change."""
         self._disk_free_s = 0.0
         """When the disk will have served all its requests."""
         self.disk_used = 0
@@ -71,10 +74,14 @@ class SimStore:
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, Allocate):
-            offset = self._allocate(message.size)
+            offset = self._allocate(message.size, message.in_file)
             if offset >= 0:
                 self._places.setdefault(message.object, {})[offset] = None
-                self._send(Allocated(message.object, offset, message.client))
+                allocated = Allocated(message.object, offset, message.client)
+                if message.in_file:
+                    self._use_disk(message.size, partial(self._send, allocated))
+                else:
+                    self._send(allocated)
             else:
                 self._send_no_room(message.object, message.size, message.client)
         elif isinstance(message, Free):
@@ -98,19 +105,28 @@ class SimStore:
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""
 
-    def _allocate(self, size: int) -> int:
-        if self.used + size > self.capacity:
+    def _allocate(self, size: int, in_file: bool = False) -> int:
+        if not in_file and self.used + size > self.capacity:
             return -1
-        self.used += size
         self._offsets += 1
-        self._sizes[self._offsets] = size
-        return self._offsets
+        offset = self._offsets
+        if in_file:
+            self.disk_used += size
+            offset += IN_FILE
+        else:
+            self.used += size
+        self._sizes[offset] = size
+        return offset
 
     def _send_no_room(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
         self._send(NoRoom(oid, size, self.capacity, self.capacity - self.used, client, node))
 
     def _free(self, oid: bytes, offset: int) -> None:
-        self.used -= self._sizes.pop(offset)
+        size = self._sizes.pop(offset)
+        if offset >= IN_FILE:
+            self.disk_used -= size
+        else:
+            self.used -= size
         self.values.pop(offset, None)
         places = self._places.get(oid, {})
         places.pop(offset, None)
@@ -127,7 +143,7 @@ class SimStore:
         if not fetch.first:
             queue.append((fetch, -1))
         else:
-            offset = self._allocate(fetch.size)
+            offset = self._allocate(fetch.size, fetch.in_file)
             if offset < 0:
                 self._send_no_room(fetch.object, fetch.size, node=fetch.node)
                 return
@@ -169,6 +185,32 @@ class SimStore:
             cluster.working -= 1
             done(arrived)
 
+        def watch(sent_bytes: float) -> None:
+            cluster.env.after(config.stall_s, partial(look, sent_bytes))
+
+        def look(before: float) -> None:
+            """Give the fetch up if no byte has come since the last look."""
+            if self._current.get(node) is not current or self._ended:
+                return
+            transfer = current.transfer
+            sent_bytes = 0.0 if transfer is None else transfer.sent_bytes(cluster.env.now)
+            under_way = sent_bytes > before or sent_bytes >= fetch.size
+            if under_way or (transfer is None and not blocked()):
+                watch(sent_bytes)
+                return
+            del self._current[node]
+            if transfer is not None:
+                cluster.network.cancel(transfer)
+                cluster.working -= 1
+            self._free(fetch.object, offset)
+            elapsed_s, reason = cluster.env.now - started_s, "no data came"
+            self._send(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason, node, stalled=True))
+            self._next(node)
+
+        def blocked() -> bool:
+            network = cluster.network
+            return network.is_blocked(self.node, node) or network.is_blocked(node, self.node)
+
         def done(arrived: bool) -> None:
             if self._current.get(node) is not current or self._ended:
                 return
@@ -190,6 +232,7 @@ class SimStore:
             return
         # The request takes a latency before the transfer begins.
         cluster.network.send(self.node, node, 60, begin)
+        watch(0.0)
 
     def drop_peer(self, node: int) -> None:
         """Fail all fetches from a node that is dead."""
@@ -231,7 +274,7 @@ class SimStore:
         """Call `done` when the disk, after its earlier requests, has moved `size` bytes."""
         env = self.cluster.env
         begin_s = max(env.now, self._disk_free_s)
-        self._disk_free_s = begin_s + size / self.cluster.profile.disk_bandwidth
+        self._disk_free_s = begin_s + size / self.disk_bandwidth
         self.cluster.working += 1
 
         def served() -> None:
@@ -257,7 +300,7 @@ class SimStore:
     def _restore(self, fetch: Fetch) -> None:
         oid, size = fetch.object, fetch.size
         spilled = self._disk.get(oid)
-        offset = self._allocate(size) if spilled is not None else -1
+        offset = self._allocate(size, fetch.in_file) if spilled is not None else -1
         if spilled is None:
             self._send(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
         elif offset < 0:

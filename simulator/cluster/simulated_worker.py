@@ -23,6 +23,7 @@ from raytwin.runtime.control.messages import (
     DirectCall,
     Exit,
     FunctionBlob,
+    GrantGpus,
     RestoreActor,
     Resume,
     RunTasks,
@@ -39,7 +40,17 @@ from raytwin.simulator.machine.simulated_process import SimProcess
 from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld, VirtualEventLoop
 
 _FOR_EXECUTOR = frozenset(
-    (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall)
+    (
+        RunTasks,
+        FunctionBlob,
+        TakeBack,
+        Resume,
+        RestoreActor,
+        Exit,
+        CancelTask,
+        DirectCall,
+        GrantGpus,
+    )
 )
 
 

@@ -26,6 +26,8 @@ Modules, the lower first:
 - `costs`: the CPU time and the size of each message and call, from a profile.
 - `host`: a machine's cores, shared in time slices.
 - `network`: frames and transfers between nodes, with latency and shared bandwidth.
+- `frame_faults`: frames that are lost, doubled or late, by the kind of their messages.
+- `simulated_channels`: the channels of `runtime.control` over simulated connections.
 - `simulated_process`: a single-threaded server of components, the `Context` of simulated time.
 """
 

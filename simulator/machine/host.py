@@ -75,6 +75,8 @@ class Host:
             raise ValueError(f"a host needs at least one core, not {cores}")
         self.cores = cores
         self.quantum_s = quantum_s
+        self.slowdown = 1.0
+        """How many times as long jobs take that are requested from now on: a fault."""
         self._env = env
         self._running: dict[_Job, None] = {}
         self._queue: deque[_Job] = deque()
@@ -96,7 +98,7 @@ class Host:
         requests a job for the same `owner`, that job continues the turn; a job of another
         owner joins the queue.
         """
-        job = _Job(cpu_s, done, owner)
+        job = _Job(cpu_s * self.slowdown, done, owner)
         ended = self._ended
         if self._paused and owner in self._paused:
             self._paused[owner].append(job)

@@ -15,11 +15,16 @@ shrinking the rate of one that is no faster. The shared bandwidths are each host
 egress and ingress (`bandwidth` each) and its loopback (`loopback_bandwidth`).
 A transfer is done one latency after its last byte left.
 
+Faults (`set_latency`, `set_bandwidth`, `block`) concern one direction between two nodes, and
+outlive these. Frames of a link whose bandwidth was set wait for one another. A blocked link holds
+frames back, as TCP sends again what a network has lost, and its transfers stall; datagrams are
+lost.
+
 A *paused* node's process neither reads nor writes: its transfers stall.
 Frames to it still arrive, and wait in the inbox of its process. A removed node's
 frames are lost, in either direction, and its transfers fail.
 
-Simplifications: frames neither wait for nor slow down transfers or one
+Simplifications: without faults, frames neither wait for nor slow down transfers or one
 another (control traffic is assumed to be small compared with the bandwidth); no
 packets, slow start, loss or retransmission timers; the core of the network is
 never the bottleneck; both sides learn at once that a transfer has failed.
@@ -37,6 +42,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
+from random import Random
 from typing import Any
 
 from simpy.events import EventPriority
@@ -46,32 +52,68 @@ from raytwin.simulator.machine.clock import Call, Clock
 END_OF_INSTANT = EventPriority(2)
 """The priority of an event that follows all others of its instant."""
 
-Share = tuple[str, int]
-"""A bandwidth that transfers share: ``egress``, ``ingress`` or ``loopback`` of a host."""
+Share = tuple[str, int] | tuple[str, int, int]
+"""A bandwidth that transfers share: ``egress``, ``ingress`` or ``loopback`` of a host, or a
+``link`` between two nodes whose bandwidth a fault has set."""
+
+
+class Fault:
+    """What is wrong with one direction between two nodes."""
+
+    __slots__ = ("bandwidth", "blocked", "free_s", "jitter_s", "latency_s")
+
+    def __init__(self) -> None:
+        self.latency_s: float | None = None
+        """In place of the network's own."""
+        self.jitter_s = 0.0
+        """Each frame takes up to so much longer, evenly distributed."""
+        self.bandwidth: float | None = None
+        self.blocked = False
+        self.free_s = 0.0
+        """When the last frame will have left, if the bandwidth is set."""
+
+    @property
+    def healed(self) -> bool:
+        """Whether nothing is wrong."""
+        return (self.latency_s is None and not self.jitter_s and self.bandwidth is None
+                and not self.blocked)  # fmt: skip
 
 
 class Link:
     """One direction between two nodes."""
 
     __slots__ = (
-        "alive", "bandwidth", "callbacks", "hosts", "last_arrival_s", "latency_s", "sent_bytes",
-        "shares",
+        "alive", "bandwidth", "callbacks", "ends", "fault", "held", "hosts", "last_arrival_s",
+        "latency_s", "sent_bytes",
     )  # fmt: skip
 
-    def __init__(self, hosts: tuple[int, int], latency_s: float, bandwidth: float) -> None:
+    def __init__(
+        self, ends: tuple[int, int], hosts: tuple[int, int], latency_s: float, bandwidth: float
+    ) -> None:
+        self.ends = ends
         self.hosts = hosts
         self.latency_s = latency_s
         self.bandwidth = bandwidth
-        source, destination = hosts
-        self.shares: tuple[Share, ...] = (
-            (("loopback", source),)
-            if source == destination
-            else (("egress", source), ("ingress", destination))
-        )
+        self.fault: Fault | None = None
+        self.held: list[tuple[int, Callable[[], None]]] = []
+        """Frames that wait until the link is no longer blocked: (bytes, delivery)."""
         self.last_arrival_s = -inf
         self.sent_bytes = 0
         self.alive = True
         self.callbacks: list[Callable[[Any], None]] = [self._on_arrival]
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The bandwidths that a transfer over this link takes part in."""
+        source, destination = self.hosts
+        shares: tuple[Share, ...] = (
+            (("loopback", source),)
+            if source == destination
+            else (("egress", source), ("ingress", destination))
+        )
+        if self.fault is not None and self.fault.bandwidth is not None:
+            shares += (("link", *self.ends),)
+        return shares
 
     def _on_arrival(self, frame: Call) -> None:
         if self.alive:
@@ -123,8 +165,11 @@ class Network:
         bandwidth: float,
         loopback_latency_s: float,
         loopback_bandwidth: float,
+        seed: int = 0,
     ) -> None:
+        """`seed`: of the jitter that faults add."""
         self.env = env
+        self._rng = Random(f"{seed}/network")
         self.latency_s = latency_s
         self.loopback_latency_s = loopback_latency_s
         self._bandwidths = {
@@ -135,8 +180,8 @@ class Network:
         self._paused: set[int] = set()
         self._links: dict[int, dict[int, Link]] = {}
         """By source, then destination."""
-        self._latencies: dict[tuple[int, int], float] = {}
-        """By source and destination: latencies that faults have set. They outlive the nodes."""
+        self._faults: dict[tuple[int, int], Fault] = {}
+        """By source and destination."""
         self._sent_before: Counter[tuple[int, int]] = Counter()
         """By hosts: bytes sent on links of removed nodes."""
         self._flowing: dict[Transfer, None] = {}
@@ -197,18 +242,65 @@ class Network:
             raise ValueError(f"there is no node {node}")
         return self._hosts[node]
 
-    def set_latency(self, src: int, dst: int, latency_s: float | None) -> None:
+    # -- faults ------------------------------------------------------------
+
+    def set_latency(
+        self, src: int, dst: int, latency_s: float | None, jitter_s: float = 0.0
+    ) -> None:
         """Set the latency from `src` to `dst`; None restores the network's own.
 
         Frames that were sent earlier are not affected.
         """
-        if latency_s is None:
-            self._latencies.pop((src, dst), None)
-        else:
-            self._latencies[src, dst] = latency_s
+        fault = self._fault(src, dst)
+        fault.latency_s, fault.jitter_s = latency_s, jitter_s
+        self._changed(src, dst)
+
+    def set_bandwidth(self, src: int, dst: int, bandwidth: float | None) -> None:
+        """Set the bandwidth from `src` to `dst`; None restores the network's own."""
+        fault = self._fault(src, dst)
+        fault.bandwidth, fault.free_s = bandwidth, self.env.now
+        self._changed(src, dst)
+
+    def block(self, src: int, dst: int) -> None:
+        """Let nothing pass from `src` to `dst`; frames under way still arrive."""
+        self._fault(src, dst).blocked = True
+        self._changed(src, dst)
+
+    def unblock(self, src: int, dst: int) -> None:
+        """Undo `block`: what was held back leaves now, in order."""
+        self._fault(src, dst).blocked = False
+        self._changed(src, dst)
         link = self._links.get(src, {}).get(dst)
         if link is not None:
+            held, link.held = link.held, []
+            for nbytes, deliver in held:
+                link.sent_bytes -= nbytes
+                self.send(src, dst, nbytes, deliver)
+
+    def heal(self, src: int, dst: int) -> None:
+        """Undo all faults from `src` to `dst`."""
+        fault = self._fault(src, dst)
+        fault.latency_s, fault.jitter_s, fault.bandwidth = None, 0.0, None
+        self.unblock(src, dst)
+
+    def is_blocked(self, src: int, dst: int) -> bool:
+        """Whether nothing passes from `src` to `dst`."""
+        fault = self._faults.get((src, dst))
+        return fault is not None and fault.blocked
+
+    def _fault(self, src: int, dst: int) -> Fault:
+        return self._faults.setdefault((src, dst), Fault())
+
+    def _changed(self, src: int, dst: int) -> None:
+        """A fault between two nodes has begun, changed or ended."""
+        fault = self._faults[src, dst]
+        if fault.healed:
+            del self._faults[src, dst]
+        link = self._links.get(src, {}).get(dst)
+        if link is not None:
+            link.fault = None if fault.healed else fault
             link.latency_s = self._latency_of(src, dst)
+        self._share_later()
 
     # -- traffic -----------------------------------------------------------
 
@@ -226,12 +318,51 @@ class Network:
                 return
             link = new
         link.sent_bytes += nbytes
+        if link.fault is None:
+            arrival_s = self.env.now + (link.latency_s + nbytes / link.bandwidth)
+        elif link.fault.blocked:
+            link.held.append((nbytes, deliver))
+            return
+        else:
+            arrival_s = self._arrival_s(link, link.fault, nbytes)
         # A frame never overtakes an earlier one.
-        arrival_s = self.env.now + (link.latency_s + nbytes / link.bandwidth)
         if arrival_s < link.last_arrival_s:
             arrival_s = link.last_arrival_s
         link.last_arrival_s = arrival_s
         self.env.schedule_at(Call(deliver, link.callbacks), arrival_s)
+
+    def send_datagram(self, src: int, dst: int, nbytes: int, deliver: Callable[[], None]) -> None:
+        """Send a frame that waits for no other one, and is lost where the link is blocked."""
+        link = self._links.get(src, {}).get(dst) or self._connect(src, dst)
+        if link is None or (link.fault is not None and link.fault.blocked):
+            return
+        link.sent_bytes += nbytes
+        jitter_s = link.fault.jitter_s * self._rng.random() if link.fault is not None else 0.0
+        arrival_s = self.env.now + (link.latency_s + jitter_s + nbytes / link.bandwidth)
+        self.env.schedule_at(Call(deliver, link.callbacks), arrival_s)
+
+    def _arrival_s(self, link: Link, fault: Fault, nbytes: int) -> float:
+        """Return when a frame arrives that leaves now, on a link with a fault."""
+        latency_s = link.latency_s
+        if fault.jitter_s:
+            latency_s += fault.jitter_s * self._rng.random()
+        if fault.bandwidth is None:
+            return self.env.now + (latency_s + nbytes / link.bandwidth)
+        fault.free_s = max(fault.free_s, self.env.now) + nbytes / fault.bandwidth
+        return fault.free_s + latency_s
+
+    def transit_s(self, src: int, dst: int, nbytes: int) -> float:
+        """Return how long a frame that is sent now will be on its way, without jitter; inf if its
+        link is blocked."""
+        fault = self._faults.get((src, dst))
+        if fault is None:
+            return self._latency_of(src, dst)
+        if fault.blocked:
+            return inf
+        waits_s = 0.0
+        if fault.bandwidth is not None:
+            waits_s = max(0.0, fault.free_s - self.env.now) + nbytes / fault.bandwidth
+        return self._latency_of(src, dst) + waits_s
 
     def transfer(
         self, src: int, dst: int, nbytes: int, done: Callable[[bool], None], streams: int = 1
@@ -281,13 +412,17 @@ class Network:
             return None
         hosts = self._hosts[src], self._hosts[dst]
         bandwidth = self._bandwidths["loopback" if hosts[0] == hosts[1] else "egress"]
-        link = self._links[src][dst] = Link(hosts, self._latency_of(src, dst), bandwidth)
+        link = self._links[src][dst] = Link(
+            (src, dst), hosts, self._latency_of(src, dst), bandwidth
+        )
+        link.fault = self._faults.get((src, dst))
         return link
 
     def _latency_of(self, src: int, dst: int) -> float:
         local = self._hosts[src] == self._hosts[dst]
         own_s = self.loopback_latency_s if local else self.latency_s
-        return self._latencies.get((src, dst), own_s)
+        fault = self._faults.get((src, dst))
+        return own_s if fault is None or fault.latency_s is None else fault.latency_s
 
     # -- transfers ---------------------------------------------------------
 
@@ -317,7 +452,13 @@ class Network:
         self._shares_due = False
         paused = self._paused
         moving = [t for t in self._flowing if t.src not in paused and t.dst not in paused]
-        rates = fair_rates(moving, self._bandwidths)
+        if self._faults:
+            # Acknowledgements come back the other way.
+            moving = [
+                t for t in moving
+                if not self.is_blocked(t.src, t.dst) and not self.is_blocked(t.dst, t.src)
+            ]  # fmt: skip
+        rates = fair_rates(moving, self._bandwidth_of)
         now_s = self.env.now
         for transfer in self._flowing:
             rate = rates.get(transfer, 0.0)
@@ -329,6 +470,14 @@ class Network:
             self._next_end = event = Call(lambda: self._on_end(event))
             self.env.schedule_at(event, ends_s)
 
+    def _bandwidth_of(self, share: Share) -> float:
+        kind, *ends = share
+        if kind != "link":
+            return self._bandwidths[kind]
+        bandwidth = self._faults[ends[0], ends[1]].bandwidth
+        assert bandwidth is not None
+        return bandwidth
+
     def _on_end(self, event: Call) -> None:
         if event is not self._next_end:
             return
@@ -339,7 +488,7 @@ class Network:
 
 
 def fair_rates(
-    transfers: Iterable[Transfer], bandwidths: dict[str, float]
+    transfers: Iterable[Transfer], bandwidth_of: Callable[[Share], float]
 ) -> dict[Transfer, float]:
     """Return the max-min fair rate of each transfer, by progressive filling.
 
@@ -350,7 +499,7 @@ def fair_rates(
     for transfer in transfers:
         for share in transfer.link.shares:
             users.setdefault(share, []).append(transfer)
-    left = {share: bandwidths[share[0]] for share in users}
+    left = {share: bandwidth_of(share) for share in users}
     growing = {share: sum(t.streams for t in found) for share, found in users.items()}
     rates: dict[Transfer, float] = {}
     while growing:

@@ -81,9 +81,12 @@ class ProcessPort(Protocol):
     """The number of operations that will end by themselves; until it is 0, nothing is stuck."""
 
     def transmit(
-        self, node: int, source: str, destination: str, messages: list[Any], nbytes: int
+        self, sender: SimProcess, source: str, destination: str, messages: list[Any], nbytes: int
     ) -> None:
-        """Send a frame from a node; a frame to an unknown address is lost."""
+        """Send a frame from a process; a frame to an unknown address is lost."""
+
+    def new_session(self) -> int:
+        """Return a number for one end of a channel, which no other end gets."""
 
 
 class SimTimer(Event):
@@ -172,10 +175,8 @@ class SimProcess:
         self.dirty: dict[str, SimContext] = {}
         self.alive = True
         self.paused = False
-        self.refused: dict[str, int] = {}
-        """By node: the last incarnation whose frames are refused, see `SimLinks`."""
-        self.on_refused: Callable[[str], None] | None = None
-        """Called with the sender of a refused frame."""
+        self.channels: Any = None
+        """The `SimChannels` of a process that talks to other nodes; its module imports this one."""
         self._after_resume: list[Callable[[], None]] = []
         self.debt_s = 0.0
         """CPU time that user code has used and that has not passed yet in virtual time."""
@@ -209,10 +210,6 @@ class SimProcess:
     def arrive(self, source: str, destination: str, messages: list[Any]) -> None:
         """Put a frame into the inbox; begin a turn if the process is free."""
         if not self.alive:
-            return
-        if self.refused and source in self.refused and self._is_dead(source):
-            if self.on_refused is not None:
-                self.on_refused(source)
             return
         frames = self._frames
         if destination in frames:
@@ -326,7 +323,7 @@ class SimProcess:
         self._busy = after_s > 0
         self._leaving = None
         for frame in frames:
-            self.cluster.transmit(self.node, *frame)
+            self.cluster.transmit(self, *frame)
         if self._on_sent is not None:
             self._on_sent()
         elif self.after_turn is not None:
@@ -363,7 +360,7 @@ class SimProcess:
             self._leaving += frames
             return
         for frame in frames:
-            self.cluster.transmit(self.node, *frame)
+            self.cluster.transmit(self, *frame)
 
     def when_sent(self, callback: Callable[[], None]) -> None:
         """Call back once all frames so far have left: at the end of the current turn, if any."""
@@ -396,10 +393,6 @@ class SimProcess:
         elif self.alive:
             callback()
 
-    def _is_dead(self, source: str) -> bool:
-        # Frames of a dead process are lost, so this one is of the node's latest incarnation.
-        return self.cluster.incarnations[int(source[5:])] <= self.refused[source]
-
     def kill(self) -> None:
         """End the process at once: its work is cancelled and no frame reaches it."""
         self.alive = False
@@ -407,3 +400,5 @@ class SimProcess:
         self.host.cancel(self)
         for address in self.components:
             self.cluster.processes.pop(address, None)
+        if self.channels is not None:
+            self.channels.end()

@@ -14,10 +14,11 @@ events.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import selectors
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from threading import get_ident
@@ -172,6 +173,9 @@ class SimWorld:
             if self.process.debt_s > 0:
                 self.settle()
             self.process.flush_calls()
+
+    def enter_lease(self, demand: str, gpus: Sequence[int]) -> None:
+        """Do nothing: libraries in this process use its resources, not simulated ones."""
 
     def charge(self, what: str, count: int) -> None:
         process = self.process
@@ -411,6 +415,11 @@ class SimWorld:
 
     def on_task_thread(self) -> bool:
         return True
+
+    def collect_cycles(self) -> None:
+        # All simulated processes have one garbage collector, and are asked at the same time.
+        if self.executor is None:
+            gc.collect()
 
     def overdue(self) -> None:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.simulator.cluster.simulated_cluster import HEAD
+from raytwin.simulator.cluster.simulated_cluster import HEAD_NUMBER
 
 WAIT_S = 30
 LARGE_BYTES = 150_000
@@ -53,7 +53,7 @@ def caller(slow: Any, stream: bool, nbytes: int, mark: str) -> list[int]:
 def test_the_living_caller_gets_its_reply_though_the_fenced_one_asked_last(
     tmp_path: Path, stream: bool, restarts: int, nbytes: int
 ) -> None:
-    session: Any = ray.init(backend="sim", nodes=NODES, heartbeat_timeout_s=1.0)
+    session: Any = ray.init(backend="sim", nodes=NODES, heartbeat_timeout_s=14.0)
     cluster = session.cluster
     mark = tmp_path / "mark"
     try:
@@ -66,8 +66,8 @@ def test_the_living_caller_gets_its_reply_though_the_fenced_one_asked_last(
         cluster.pause_node(2)
         for node in (1, 2):
             # The actor's node hears as late that the caller's is dead as that one does.
-            cluster.network.set_latency(HEAD, node, 6.0)
-        ray.sleep(2.0)
+            cluster.network.set_latency(HEAD_NUMBER, node, 6.0)
+        ray.sleep(15.0)
         cluster.resume_node(2)
         assert ray.get(ran, timeout=WAIT_S) == [1] * (4 if stream else 1)
         assert ray.get(slow.count.remote(), timeout=WAIT_S) == 1

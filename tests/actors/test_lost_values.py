@@ -11,7 +11,7 @@ import raytwin as ray
 from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
 from raytwin.runtime.api.exceptions import ObjectLostError
 from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
-from raytwin.simulator.cluster.simulated_cluster import HEAD
+from raytwin.simulator.cluster.simulated_cluster import HEAD_NUMBER
 
 WAIT_S = 60
 LARGE_BYTES = 150_000
@@ -37,7 +37,7 @@ def parts_of_the_gcs(session: Any) -> list[int]:
     """Return the numbers in the network of the head and of the GCS's replicas, if any."""
     cluster = session.cluster
     names = (name for name in cluster.processes if name.startswith("replica:"))
-    return [HEAD, *(cluster.processes[name].node for name in names)]
+    return [HEAD_NUMBER, *(cluster.processes[name].node for name in names)]
 
 
 @pytest.fixture(params=[1, 2], ids=["table", "shards"])

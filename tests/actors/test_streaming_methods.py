@@ -140,7 +140,7 @@ def test_one_return_value_of_a_method_that_yields_is_its_first_item(start: Start
     for cls in (Plain, Threaded, Mixed):
         first: Any = cls.remote().count.options(num_returns=1)
         assert ray.get([first.remote(n) for n in (1, 3)]) == [0, 0]
-        with pytest.raises(ValueError, match="yielded nothing"):
+        with pytest.raises(ValueError, match="yielded 0 values"):
             ray.get(first.remote(0))
 
 
@@ -168,7 +168,7 @@ def test_a_lost_item_of_a_call_without_a_replay_names_the_cause(start: Start) ->
     stream = actor.large.remote(2, 1000)
     first = next(stream)
     session.cluster.kill_node(1)
-    why = "ActorUnavailableError: Plain.large: the actor started anew before the call's result came"
+    why = "ActorUnavailableError: Plain.large: the actor restarts before the call's result came"
     with pytest.raises(ray.exceptions.ActorUnavailableError):
         ray.get(stream.completed(), timeout=60)
 

@@ -15,7 +15,7 @@ from raytwin.exceptions import (
 )
 from raytwin.runtime.api.backend import current
 from raytwin.runtime.control.scheduling import placement_groups
-from raytwin.simulator.cluster.simulated_cluster import HEAD
+from raytwin.simulator.cluster.simulated_cluster import HEAD_NUMBER
 from raytwin.util.placement_group import PlacementGroup
 from raytwin.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
@@ -295,7 +295,7 @@ def test_a_handle_may_be_used_on_another_node_however_slow_the_creators_link_is(
         user = User.options(scheduling_strategy=on_other).remote()
         get(user.__ray_ready__.remote())
         # Calls go from node to node, creations and placements by way of the head.
-        session.cluster.network.set_latency(0, HEAD, latency_s=1.0)
+        session.cluster.network.set_latency(0, HEAD_NUMBER, latency_s=1.0)
         for name in ("", "mine"):
             group = ray.util.placement_group([{"CPU": 1}], name=name)
             assert get(user.use.remote(group)) in ("0", "1")

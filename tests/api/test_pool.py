@@ -16,7 +16,7 @@ import pytest
 
 import raytwin as ray
 from raytwin.exceptions import ActorDiedError
-from raytwin.util.multiprocessing import Pool
+from raytwin.util.multiprocessing import Pool, PoolTaskError
 from tests.requirements import require
 
 pytestmark = pytest.mark.usefixtures("backend")
@@ -88,7 +88,7 @@ def test_unordered_values_come_as_they_are_ready(pool: Pool) -> None:
     assert slow.next(timeout=LIMIT_S) == 0.5
 
 
-def test_the_first_exception_is_raised(pool: Pool) -> None:
+def test_the_first_exception_is_raised_but_by_imap(pool: Pool) -> None:
     with pytest.raises(KeyError, match="three"):
         pool.map(fail, range(6))
     result = pool.map_async(fail, range(6))
@@ -96,8 +96,9 @@ def test_the_first_exception_is_raised(pool: Pool) -> None:
     assert not result.successful()
     values = pool.imap(fail, range(5))
     assert [next(values) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(KeyError):
-        next(values)
+    error = next(values)
+    assert isinstance(error, PoolTaskError)
+    assert isinstance(error.underlying, KeyError)
     assert next(values) == 4
 
 

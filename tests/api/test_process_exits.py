@@ -99,7 +99,8 @@ def test_an_actor_that_may_restart_does(backend: str) -> None:
     assert ray.get([actor.count.remote(), actor.count.remote()], timeout=60) == [1, 2]
     with pytest.raises(ray.exceptions.ActorUnavailableError):
         ray.get(actor.end.remote(), timeout=60)
-    assert ray.get(actor.count.remote(), timeout=60) == 3
+    count = actor.count.options(max_task_retries=-1)  # the call waits for the restart
+    assert ray.get(count.remote(), timeout=60) == 3
     for call in (actor.end, actor.count):
         with pytest.raises(ray.exceptions.ActorDiedError, match="exit code 7"):
             ray.get(call.remote(), timeout=60)

@@ -119,7 +119,7 @@ def test_one_return_value_of_a_generator_is_its_first_item() -> None:
     assert get(first.remote(3, fail_at=1)) == 0
     with pytest.raises(ValueError, match="half-way"):
         get(first.remote(3, fail_at=0))
-    with pytest.raises(ValueError, match="yielded nothing"):
+    with pytest.raises(ValueError, match="yielded 0 values"):
         get(first.remote(0))
 
 
@@ -134,7 +134,7 @@ def test_one_return_value_of_each_generator_of_an_array() -> None:
     assert get([refs[0], refs[3]]) == [0, 0]
     with pytest.raises(ValueError, match="half-way"):
         get(refs[1])
-    with pytest.raises(ValueError, match="yielded nothing"):
+    with pytest.raises(ValueError, match="yielded 0 values"):
         get(refs[2])
 
 

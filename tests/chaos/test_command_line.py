@@ -88,6 +88,7 @@ def test_a_process_of_the_fuzz_that_dies_is_an_error(fuzz: subprocess.Popen[str]
     assert not second.is_running()
 
 
+SAVED = "tests/chaos/cases/former_incarnation.json"
 BROKEN = """
 import sys
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
@@ -108,15 +109,42 @@ def test_a_failing_seed_is_written_and_the_exit_code_is_one(tmp_path: Path) -> N
     files = sorted(tmp_path.glob("fuzz-*.json"))
     data = json.loads(files[0].read_text())
     assert f"seed {data['seed']} fails" in done.stdout
+    assert f"seed {data['seed']} fails with 0 faults and" in done.stdout
     assert data["failures"]
-    assert isinstance(data["steps"], list)
+    assert data["steps"] == []
+    held = raytwin("replay", str(files[0]))
+    assert (held.returncode, held.stdout) == (0, "all holds\n"), held.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["nothing.json"], "cannot read nothing.json"),
+        (["README.md"], "a case is JSON"),
+        ([SAVED, "--backend", "ray"], "there are sim and local"),
+        ([SAVED, "--backend", "local", "--trace"], "--trace is for sim"),
+    ],
+)
+def test_replay_with_bad_arguments(args: list[str], says: str) -> None:
+    done = raytwin("replay", *args)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_case_is_replayed_in_both_worlds() -> None:
+    simulated = raytwin("replay", SAVED, "--trace")
+    assert simulated.returncode == 0, simulated.stderr
+    assert "fault     " in simulated.stdout and " on node " in simulated.stdout
+    real = raytwin("replay", SAVED, "--backend", "local")
+    assert (real.returncode, real.stdout) == (0, "all holds\n"), real.stdout + real.stderr
 
 
 @pytest.mark.parametrize(
     "args",
     [
         ["fig11a", "--nodes", "2"],
-        ["fig11a", "--set", "nodes=3"],
+        ["fig11a", "--set", "nodes=2"],
         ["fig10a", "--set", "seconds=1", "--set", "kill_s=5"],
     ],
 )
@@ -189,11 +217,11 @@ def test_a_plan_that_a_scenario_does_not_survive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("nonsense", "a plan is JSON"),
+        ("nonsense", "a plan is an object with a list of steps"),
         ('{"steps": [{"at_s": 1, "action": "kil", "target": "node:1"}]}', "did you mean 'kill'"),
         (
-            '{"steps": [{"at_s": 1, "action": "latency", "target": "link:0>1",'
-            ' "parameters": {"latency_ms": 1}}]}',
+            '{"steps": [{"at_s": 1, "action": "slow_cores", "target": "node:1",'
+            ' "parameters": {"factor": 2}}]}',
             "does not work on local",
         ),
     ],

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from raytwin.chaos.faults.injector import Injection
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets import Node
 from raytwin.chaos.fuzz.generate.cases import Case
 from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
+from raytwin.chaos.fuzz.oracle.deaths import Deaths
+from raytwin.chaos.fuzz.oracle.legitimate_errors import Oracle
 from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, ActorSpec, Body, Call, Op
 from raytwin.chaos.fuzz.run import case_run
 
@@ -61,25 +62,19 @@ def test_a_result_of_a_put_is_reconstructed_while_the_put_exists(
     kill_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_again: list[str] = []
-    compare = case_run._compare
+    make_oracle = case_run._oracle
 
-    def watched(
-        report: case_run.Report,
-        expected: list[object],
-        outcomes: list[object],
-        injections: list[Injection],
-        session: object,
-    ) -> None:
+    def watched(deaths: Deaths, session: object) -> Oracle:
         rows = case_run._events(session)
         made_again.extend(row[2] for row in rows if row[1] == "task_reconstructed")
-        compare(report, expected, outcomes, injections, session)
+        return make_oracle(deaths, session)
 
-    monkeypatch.setattr(case_run, "_compare", watched)
+    monkeypatch.setattr(case_run, "_oracle", watched)
     let_go = case_run.run_case(case_of(MADE_OF_A_PUT, kill_s))
-    assert let_go.excused == 1, "the call has raised that it is lost"
+    assert let_go.verdicts.total() == 1, "the call has raised that it is lost"
     assert len(let_go.failures) == 1, "and the next one does not know of it"
     held = case_run.run_case(case_of((*MADE_OF_A_PUT, Op("get", (0, 2))), kill_s))
-    assert (held.failures, held.excused) == ([], 0)
+    assert (held.failures, held.verdicts.total()) == ([], 0)
     assert made_again == ["k2r-1", "k2r-1"], "both times the only copy was lost"
 
 

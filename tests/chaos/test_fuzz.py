@@ -11,6 +11,7 @@ import pytest
 
 from raytwin.chaos.faults.plan import from_data
 from raytwin.chaos.fuzz.generate.cases import draw_case
+from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
 from raytwin.chaos.fuzz.run.api_engine import Api
 from raytwin.chaos.fuzz.run.campaign import run_seeds, write_failure
 from raytwin.chaos.fuzz.run.case_run import run_case
@@ -57,17 +58,17 @@ def test_seeds_differ() -> None:
 def test_several_processes_find_the_same() -> None:
     alone = list(run_seeds(range(30)))
     together = list(run_seeds(range(30), jobs=2))
-    assert [(r.case.seed, r.failures, r.excused) for r in alone] == [
-        (r.case.seed, r.failures, r.excused) for r in together
+    assert [(r.case.seed, r.failures, r.verdicts) for r in alone] == [
+        (r.case.seed, r.failures, r.verdicts) for r in together
     ]
 
 
 def test_a_failure_is_written_with_its_plan(tmp_path: Path) -> None:
     report = run_case(draw_case(3))
-    report.failures.append("value 1 is 2 and not 3")
+    report.failures.append(Finding(Kind.VALUE, "1 is 2 and not 3"))
     data = json.loads(write_failure(report, tmp_path).read_text())
     assert data["seed"] == 3
-    assert data["failures"] == ["value 1 is 2 and not 3"]
+    assert data["failures"] == ["value: 1 is 2 and not 3"]
     assert from_data({"steps": data["steps"]}) == report.case.plan
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -15,7 +16,16 @@ from raytwin.runtime.api.options.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free, StopWorker
+from raytwin.runtime.control.messages import (
+    Allocate,
+    Allocated,
+    Fetch,
+    Fetched,
+    Free,
+    NodeChanged,
+    NodeInfo,
+    StopWorker,
+)
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.node.object_store import ObjectStore
 from raytwin.runtime.store.arena import Arena
@@ -46,7 +56,7 @@ def test_freeing_one_place_of_an_object_leaves_the_other_in_virtual_time(sim: An
 def test_freeing_one_place_of_an_object_leaves_the_other_in_the_arena() -> None:
     replies: list[Any] = []
     process = ComponentProcess(0)
-    arena = Arena.create(1 << 20)
+    arena = Arena.create(1 << 20, gettempdir())
     store = ObjectStore(process, 1, arena, b"", lambda node: None, "", Config())
     process.deliver = lambda source, destination, message: replies.append(message)  # type: ignore[method-assign]
     for _ in range(2):
@@ -142,7 +152,7 @@ def test_a_restarted_task_does_not_claim_children_that_failed_for_a_lost_input()
     try:
         first = NodeAffinitySchedulingStrategy("1", soft=True)
         ref = parent.options(scheduling_strategy=first).remote()
-        session.cluster.set_latency(2, 1, 0.3)  # its child waits for the value
+        session.cluster.set_latency("node:2", "node:1", 0.3)  # its child waits for the value
         ray.sleep(0.1)
         session.cluster.kill_node(1)
         assert ray.get(ref) == 500_000
@@ -176,3 +186,26 @@ def test_values_of_a_removed_group_are_released_with_their_references() -> None:
         assert settled(lambda: at_end(session), ray.sleep) == []
     finally:
         ray.shutdown()
+
+
+def test_a_restarted_node_does_not_lose_its_values_with_its_former_incarnation() -> None:
+    session = ray.init(backend="sim", nodes=2, cpus_per_node=1, object_store_memory=1_000_000)
+    there = NodeAffinitySchedulingStrategy("1", soft=False)
+
+    @ray.remote(max_retries=0, scheduling_strategy=there)
+    def large() -> bytes:
+        return bytes(300_000)
+
+    @ray.remote(max_retries=0, scheduling_strategy=there)
+    def size(refs: list[Any]) -> int:
+        return len(ray.get(refs[0]))
+
+    session.cluster.restart_node(1)
+    ray.sleep(0.5)
+    late = NodeInfo(1, "host", 0, {}, alive=False, incarnation=1, reason="connection lost")
+    session.cluster.processes["node:1"].arrive("gcs", "node:1", [NodeChanged(late)])
+    refs = [large.remote() for _ in range(5)]
+    ray.wait(refs, num_returns=5, fetch_local=False)
+    assert session.cluster.node_managers[1].objects.memory.on_disk, "the first is on disk"
+    assert ray.get([size.remote([ref]) for ref in refs]) == [300_000] * 5
+    ray.shutdown()

@@ -72,11 +72,12 @@ def spec(
     deps: tuple[bytes, ...] = (),
     retries: int = 3,
     function: bytes = b"f",
+    depth: int = 0,
 ) -> TaskSpec:
     """Return a range of tasks."""
     return TaskSpec(
         array(number), start, count, function, b"args", owner, demand, deps, 1, retries,
-        -1 if count == 1 else 0, f"task{number}",
+        -1 if count == 1 else 0, f"task{number}", None, depth,
     )  # fmt: skip
 
 

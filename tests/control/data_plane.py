@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from raytwin.runtime.control.messages import (
+    IN_FILE,
     Allocate,
     Allocated,
     DropSpilled,
@@ -38,6 +39,8 @@ class Store:
         self.disk: dict[int, tuple[bytes, int, Any]] = {}
         """Place -> (object, size, value)."""
         self.spills = 0
+        self.in_file = 0
+        """Objects that found no room in memory."""
         self.places: dict[int, tuple[bytes, int]] = {}
         """Offset -> (object, size)."""
         self.values: dict[int, Any] = {}
@@ -45,7 +48,7 @@ class Store:
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, Allocate):
-            offset = self.allocate(message.object, message.size)
+            offset = self.allocate(message.object, message.size, message.in_file)
             if offset >= 0:
                 self._tell(Allocated(message.object, offset, message.client))
             else:
@@ -54,7 +57,8 @@ class Store:
             oid, size = self.places.pop(message.offset)
             assert oid == message.object, "another object's memory was freed"
             self.values.pop(message.offset, None)
-            self.free_bytes += size
+            if message.offset < IN_FILE:
+                self.free_bytes += size
         elif isinstance(message, Spill):
             value = self.read(message.object, message.offset, message.size)
             took_s = self.world.delay_s * (1 + 20 * self.world.rng.random())
@@ -71,13 +75,18 @@ class Store:
     def end_turn(self) -> None:
         pass
 
-    def allocate(self, oid: bytes, size: int) -> int:
-        if size > self.free_bytes:
-            return -1
-        self.free_bytes -= size
+    def allocate(self, oid: bytes, size: int, in_file: bool) -> int:
         self._next += size
-        self.places[self._next] = (oid, size)
-        return self._next
+        offset = self._next
+        if in_file:
+            self.in_file += 1
+            offset += IN_FILE
+        elif size > self.free_bytes:
+            return -1
+        else:
+            self.free_bytes -= size
+        self.places[offset] = (oid, size)
+        return offset
 
     def read(self, oid: bytes, offset: int, size: int) -> Any:
         assert self.places.get(offset) == (oid, size), "memory was read that is not the object's"
@@ -99,7 +108,7 @@ class Store:
             reason = "it is not there any more"
             answer = Fetched(message.object, -1, message.size, took_s, reason, message.node, True)
         else:
-            offset = self.allocate(message.object, message.size)
+            offset = self.allocate(message.object, message.size, message.in_file)
             if offset < 0:
                 answer = self._full(message.object, message.size, node=message.node)
             else:

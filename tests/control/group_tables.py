@@ -27,6 +27,7 @@ class Table:
         self.table = GroupTable(
             self.ctx,
             self._free,
+            lambda: {0: {"CPU": 2.0}, 1: {"CPU": 2.0}},
             lambda node, bundle, named, there: self.has.append((node, there)),
             lambda node: 1,
         )

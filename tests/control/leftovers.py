@@ -36,7 +36,7 @@ def leftovers(world: World) -> dict[str, Any]:
         look(at, scheduler, "queue")
         look(at, scheduler.inputs, "waiting", "awaiting", "failed", "_for_function", "_claims")
         look(at, scheduler.leases, "assigned")
-        look(at, scheduler.results, "_for_others", "_claims", "_gathered")
+        look(at, scheduler.results, "_for_others", "claims", "_gathered")
         look(f"{at}.actors", scheduler.actors, "actors", "queued", "unsent")
         look(f"{at}.pending_calls", scheduler.pending_calls, "_under_way", "unsent", "unwatched")
         look(f"{at}.pending_calls", scheduler.pending_calls, "_draining")

@@ -37,16 +37,17 @@ from raytwin.runtime.control.messages import (
     FindActor,
     FindTask,
     Frame,
-    Heartbeat,
     KillActor,
     KvGet,
     KvPut,
     Load,
+    LoadChanged,
     LocateObjects,
     LogCalls,
     NodeInfo,
     NodeUnreachable,
     ObjectsMissing,
+    PeerUnreachable,
     PlaceTasks,
     Query,
     RangeResult,
@@ -91,12 +92,10 @@ class Commands:
         if rng.random() < 0.05:
             return Command(self.index, self.time_s, "", 0.0, 0, 0, b"")
         node = rng.randrange(NODES)
-        client = "master" if rng.random() < 0.05 else f"node:{node}"
+        client = "master" if rng.random() < 0.15 else f"node:{node}"
         self.sequence[client] = self.sequence.get(client, 0) + 1
         if client == "master":
-            messages: list[Any] = [NodeUnreachable(node, "gone"), ClientGone(f"node:{node}", 0.0)]
-            self.sequence.pop(f"node:{node}", None)
-            frames = [Frame(client, "gcs", messages)]
+            frames = [self._head_frame(client, node)]
         else:
             gcs, scheduler = machine.components["gcs"], machine.components["global"]
             assert isinstance(gcs, Gcs)
@@ -111,6 +110,16 @@ class Commands:
             self.index, self.time_s, client, 0.0, self.sequence[client], acked,
             encode_frames(frames),
         )  # fmt: skip
+
+    def _head_frame(self, client: str, node: int) -> Frame:
+        """Return what the failure detector has the master pass on."""
+        rng = self.rng
+        if rng.random() < 0.7:
+            load = Load(rng.randint(0, 9), 0.01, 1e6, rng.randint(0, 9), {"CPU": NODE_CPUS})
+            return Frame(client, "global", [LoadChanged(node, load)])
+        self.sequence.pop(f"node:{node}", None)
+        messages = [NodeUnreachable(node, "gone"), ClientGone(f"node:{node}", 0.0)]
+        return Frame(client, "gcs", messages)
 
     def _frame(
         self, client: str, node: int, gcs: Gcs, scheduler: GlobalScheduler, may_group: bool
@@ -297,10 +306,8 @@ class Commands:
         rng = self.rng
         number = rng.randrange(1000)
         key = b"key%d" % rng.randint(0, 40)
-        load = Load(rng.randint(0, 9), 0.01, 1e6, rng.randint(0, 9), {"CPU": NODE_CPUS})
-        beat = Heartbeat(node, max(0, life - (rng.random() < 0.05)), load)
         draws: list[Any] = [
-            beat, beat, beat, beat,
+            PeerUnreachable(node, life, rng.randrange(NODES), rng.randint(1, 3), "silent"),
             ExportFunction(key, b"blob"),
             FetchFunction(key),
             Event("kind", "subject"),

@@ -55,6 +55,8 @@ class Node:
 
 
 def ready(node: Node) -> Iterator[TaskSpec]:
+    """Take all ranges, whether they may start or not."""
     queue = node.scheduler.dispatcher.ready
+    queue.closed.clear()
     while queue.size:
         yield queue.take(queue.lanes()[0], 1 << 30)

@@ -164,10 +164,14 @@ class Shell:
         array = self._next_array()
         spec = TaskSpec(
             array, 0, 1, FUNCTION, msgspec.msgpack.encode([body]), self.address, demand,
-            tuple(deps), returns, retries, -1, "task",
+            tuple(deps), returns, retries, -1, "task", None, self._depth(),
         )  # fmt: skip
         self.client.submitter.submit(array, [spec], 1, returns)
         return [Ref(self, object_id(array, 0, ret)) for ret in range(returns)]
+
+    def _depth(self) -> int:
+        """How deep what it submits is nested."""
+        return 0
 
     def create_actor(
         self,
@@ -186,7 +190,7 @@ class Shell:
             array, 0, 1, FUNCTION, body, self.address, demand, tuple(deps), 1, 0, -1, "Actor",
             TaskExtra(actor=ActorInfo(restarts, 1, interval)),
         )  # fmt: skip
-        self.client.submitter.submit(array, [spec], 1, 1, keeper=array if restarts else b"")
+        self.client.submitter.create(spec, (), array if restarts else b"")
         return Ref(self, object_id(array, 0, 0))
 
     def tell(
@@ -225,7 +229,7 @@ class Shell:
             TaskSpec(
                 array, at, len(bodies[at : at + chunk]), FUNCTION,
                 msgspec.msgpack.encode(bodies[at : at + chunk]), self.address, demand, (), 1,
-                retries, at, "task",
+                retries, at, "task", None, self._depth(),
             )
             for at in range(0, len(bodies), chunk)
         ]  # fmt: skip

@@ -14,6 +14,7 @@ from raytwin.runtime.control.messages import (
     AssignTasks,
     CallRecord,
     CreateActors,
+    Event,
     FetchLineage,
     KillActor,
     LogCalls,
@@ -37,9 +38,9 @@ from tests.control.alone import Alone, array, spec
 ACTOR = array(1)
 
 
-def creation(demand: str = "") -> TaskSpec:
+def creation(demand: str = "", placement: str = "") -> TaskSpec:
     made = spec(1, demand=demand)
-    made.extra = TaskExtra(actor=ActorInfo(-1))
+    made.extra = TaskExtra(actor=ActorInfo(-1, placement=placement))
     return made
 
 
@@ -80,6 +81,18 @@ def test_an_actor_that_is_killed_while_it_fits_nowhere_is_never_placed() -> None
     assert [waiting.array for waiting in placement.infeasible] == [array(2)]
     placement.handle("gcs", NodeChanged(NodeInfo(3, "host", 0, {"GPU": 2.0})))
     assert [[s.array for s in m.tasks] for m in placer.take(AssignTasks)] == [[array(2)]]
+
+
+def test_an_actor_is_placed_where_there_is_a_cpu_that_it_does_not_take() -> None:
+    ctx = Alone()
+    placement = GlobalScheduler(ctx, Config())
+    placement.handle("gcs", NodeChanged(NodeInfo(0, "host", 0, {"GPU": 1.0})))
+    placement.handle("gcs", PlaceTasks([creation(placement="CPU:1")]))
+    assert not ctx.take(AssignTasks)
+    assert "it needs CPU:1," in ctx.take(Event)[-1].detail
+    placement.handle("gcs", NodeChanged(NodeInfo(1, "host", 0, {"CPU": 1.0})))
+    assert len(ctx.take(AssignTasks, "node:1")) == 1
+    assert not placement.nodes[1].pool.reserved
 
 
 WORKER = "worker:1.4"

@@ -165,16 +165,22 @@ def test_late_messages_of_a_dead_node_are_ignored() -> None:
     assert "no heartbeat" in world.nodes[1].members.fenced
 
 
-def test_objects_owned_by_tasks_of_a_dead_node_are_dropped() -> None:
+@pytest.mark.parametrize("child_s", [0.02, 100.0])
+def test_objects_owned_by_tasks_of_a_dead_node_are_dropped(child_s: float) -> None:
+    """At once if they are being made, for no task that runs again can want them."""
     world = cluster([{"CPU": 1.0}, {"CPU": 1.0, "A": 1.0}, {"CPU": 1.0, "B": 1.0}])
     driver = world.driver()
-    inner = [{"do": "call", "body": {"s": 0.2, "size": 1000}, "demand": "B:1"}]
+    inner: list[dict[str, Any]] = [
+        {"do": "call", "body": {"s": child_s, "size": 1000}, "demand": "B:1"},
+        {"do": "call", "body": {"s": 100.0}, "demand": "A:0.1"},
+        {"do": "get", "step": 1},
+    ]
     steps = [{"do": "call", "body": {"steps": inner}, "demand": "A:1", "retries": 0}]
     world.at(0.1, lambda: world.kill_node(1))
     with pytest.raises(TaskFailed, match="WorkerCrashedError"):
         driver.call(run_program(driver, steps))
     world.run(for_s=2.0)
-    assert world.gcs.arrays
+    assert bool(world.gcs.arrays) == (child_s < 1)
     clean(world, 70.0)
 
 

@@ -1,4 +1,4 @@
-"""The GCS's parts: failure detection, pub-sub, a row of the task and object tables."""
+"""The GCS's parts: pub-sub, a row of the task and object tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from raytwin.runtime.control.gcs.lineage import (
     refusal,
     resubmission,
 )
-from raytwin.runtime.control.gcs.node_table import FailureDetector
 from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.messages import (
     ClaimTasks,
@@ -48,22 +47,6 @@ NO_NEWS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 BURNT = Loss(LossCause.NODE_DIED, 1, "it burnt")
-
-
-def test_silence_is_suspected_after_the_timeout_and_not_before() -> None:
-    detector = FailureDetector(5.0)
-    detector.heard(1, 0.0)
-    detector.heard(2, 3.0)
-    assert detector.suspects(5.0) == []
-    assert detector.suspects(5.1) == [1]
-    detector.heard(1, 5.1)
-    assert detector.suspects(8.1) == [2]
-    detector.extend_timeouts(1.0)
-    assert detector.suspects(8.9) == []
-    detector.forget(2)
-    assert detector.suspects(1000.0) == [1]
-    with pytest.raises(ValueError):
-        FailureDetector(0)
 
 
 def test_subscribers_are_notified_once_and_in_order() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.actor_table import ALIVE, ActorTable
@@ -30,7 +31,7 @@ from raytwin.runtime.control.messages import (
     WorkerDied,
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
-from tests.control.alone import Alone, result, spec
+from tests.control.alone import Alone, array, result, spec
 from tests.control.one_node import W1, Node
 
 EXITED = ActorDeath(DeathCause.EXITED)
@@ -71,11 +72,20 @@ def test_a_killed_actor_is_not_asked_to_exit() -> None:
     assert node.ctx.take(KillWorker) == [KillWorker(W1)] and not node.ctx.take(Exit)
 
 
-def test_an_actor_that_has_not_started_is_dropped_at_once() -> None:
+def test_an_actor_exits_after_its_constructor() -> None:
     node = Node()
     node.turn("global", AssignTasks([creation()], 1))
     node.turn("gcs", StopActor(creation().array, 0, graceful=True))
-    assert node.ctx.take(KillWorker) == [KillWorker(W1)] and not node.ctx.take(Exit)
+    assert node.ctx.take(Exit, W1) and not node.ctx.take(KillWorker)
+
+
+def test_an_actor_that_waits_for_resources_is_dropped_at_once() -> None:
+    node, _ = living()
+    waiting = replace(creation(), array=array(2))
+    node.turn("global", AssignTasks([waiting], 1))
+    node.turn("gcs", StopActor(waiting.array, 0, graceful=True))
+    assert not node.ctx.take(KillWorker) and not node.ctx.take(Exit)
+    assert array(2) not in node.scheduler.actors.actors
 
 
 @pytest.mark.parametrize("how", ["asked", "itself"])

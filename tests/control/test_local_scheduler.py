@@ -194,7 +194,7 @@ def test_a_blocked_worker_gives_up_its_cpu_and_takes_it_back_at_once() -> None:
 
 def test_nothing_begins_until_all_that_runs_fits_again() -> None:
     node = Node(1)
-    node.turn(DRIVER, SubmitTasks([spec(1), spec(2)]))
+    node.turn(DRIVER, SubmitTasks([spec(1), spec(2, depth=1)]))
     assert node.given(W1) == [(array(1), 0, 1, 3), (array(2), 0, 1, 3)]
     node.turn(W1, TakenBack([(array(2), 0, 1)]), Blocked())
     node.turn(W2, WorkerReady(2))
@@ -209,7 +209,7 @@ def test_nothing_begins_until_all_that_runs_fits_again() -> None:
     node = Node(1)
     node.turn(DRIVER, SubmitTasks([spec(1)]))
     node.turn(W1, Blocked(), Unblocked(), Blocked())
-    node.turn(DRIVER, SubmitTasks([spec(2)]))
+    node.turn(DRIVER, SubmitTasks([spec(2, depth=1)]))
     assert len(node.ctx.take(StartWorker)) == 1
 
 
@@ -354,7 +354,8 @@ def test_an_input_that_its_owner_released_fails_the_task_and_not_the_node() -> N
     node = Node()
     node.turn(DRIVER, SubmitTasks([spec(1)]))
     node.done(W1, (1, 0, 1))
-    node.turn(DRIVER, SubmitTasks([spec(2, 0, 2), spec(3, deps=(object_id(array(1), 0, 0),))]))
+    needed = (object_id(array(1), 0, 0),)
+    node.turn(DRIVER, SubmitTasks([spec(2, 0, 2), spec(3, depth=1, deps=needed)]))
     node.turn(W1, Blocked(), TakenBack([(array(3), 0, 1)]))
     node.ctx.sent.clear()
     node.turn(DRIVER, Release([array(1)]))

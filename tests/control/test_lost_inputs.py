@@ -380,8 +380,10 @@ def test_a_released_object_stays_while_a_value_that_contains_it_is_needed() -> N
 def test_a_task_whose_new_owner_makes_its_input_again_runs_again() -> None:
     """The report that its first run failed comes after the new owner's claim."""
     table = Table()
+    table.news(1, added=[spec(9)])
     table.news(2, added=[spec(1, owner="worker:1.1")])
     table.kill(1)
+    assert [task.array for task in table.placed()] == [array(9)]
     table.gcs.handle("node:0", ClaimTasks([spec(1, owner="worker:0.1")]))
     assert len(table.ctx.take(ForwardResults, "node:2")) == 1
     table.news(2, done=[(array(1), 0, 1, ())], unreconstructable=[(array(1), LOST)])
@@ -389,3 +391,18 @@ def test_a_task_whose_new_owner_makes_its_input_again_runs_again() -> None:
     table.gcs.handle("node:2", missing)
     table.gcs.handle("node:2", ResultsMissing(0, [(array(1), 0, 1)]))
     assert [(task.array, task.owner) for task in table.placed()] == [(array(1), "worker:0.1")]
+
+
+# -- results that were made twice --------------------------------------------------
+
+
+def test_an_owner_that_lost_its_copy_gets_the_one_that_was_made_for_a_former_owner() -> None:
+    table = Table()
+    table.made(spec(1), 1)
+    table.made(spec(1), 2)
+    table.kill(2)
+    table.ctx.sent.clear()
+    table.gcs.handle("node:0", ResultsMissing(0, [(array(1), 0, 1)]))
+    (asked,) = table.ctx.take(ForwardResults, to="node:1")
+    assert (asked.array, asked.start, asked.count) == (array(1), 0, 1)
+    assert table.placed() == []

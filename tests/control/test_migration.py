@@ -338,6 +338,7 @@ def restless(monkeypatch: pytest.MonkeyPatch) -> None:
 RUNS = {"healthy": system.healthy, "workers": system.worker_kills, "nodes": system.node_kills}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("restless")
 @pytest.mark.parametrize("kind", RUNS)
 def test_programs_end_and_leave_nothing_if_all_waiting_tasks_move(kind: str) -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import STREAM_BASE, object_id
 from raytwin.runtime.control.messages import (
+    IN_FILE,
     OK,
     SYSTEM_ERROR,
     USER_ERROR,
@@ -23,11 +24,9 @@ from raytwin.runtime.control.messages import (
     PullObject,
 )
 from raytwin.runtime.control.messages.errors import (
-    FullCause,
     Loss,
     LossCause,
     Refusal,
-    StoreFull,
     WorkerCrash,
     pack,
     unpack,
@@ -205,13 +204,15 @@ def test_a_fetch_that_fails_asks_again_after_a_pause() -> None:
     assert objects.is_empty()
 
 
-def test_an_object_larger_than_the_store_is_an_error_at_once() -> None:
+def test_an_object_larger_than_the_store_is_fetched_into_the_file() -> None:
     objects = Objects()
     objects.ask()
     objects.pulls.on_location(Location(OID, (2,), 500))
     objects.pulls.on_no_room(NoRoom(OID, 500, 400, 400, node=2))
     objects.memory.make_room()
-    assert unpack(objects.told[0].payload) == StoreFull(FullCause.TOO_LARGE, 500, 400)
+    assert objects.alone.take(Fetch)[-1] == Fetch(OID, 500, 2, first=True, in_file=True)
+    objects.pulls.on_fetched(Fetched(OID, IN_FILE + 7, 500, 0.1, "", 2))
+    assert [(value.offset, value.size) for value in objects.told] == [(IN_FILE + 7, 500)]
 
 
 def test_an_object_released_during_its_transfer_is_freed() -> None:

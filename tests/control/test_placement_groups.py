@@ -38,6 +38,12 @@ from tests.control.alone import Alone, spec
 from tests.control.group_tables import Table, named, with_nodes
 
 
+def test_a_bundle_goes_to_the_node_with_the_most_of_what_it_takes() -> None:
+    nodes = {0: {"CPU": 2.0, "memory": 9e9}, 1: {"CPU": 4.0, "memory": 1e9}}
+    for bundle, node in (({"CPU": 1.0}, 1), ({"memory": 1e6}, 0)):
+        assert place({0: bundle}, nodes, "PACK", set()) == {0: node}
+
+
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=5),
     st.lists(st.integers(0, 8), min_size=1, max_size=5),

@@ -8,40 +8,68 @@ import pytest
 
 from raytwin.runtime.control.core.ids import JOB_BYTES, job_id
 from raytwin.runtime.control.core.task_ranges import part_of
-from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
+from raytwin.runtime.control.local_scheduler.ready_queue import (
+    Lane,
+    ReadyQueue,
+    TaskClass,
+    class_of,
+)
 from tests.control.alone import spec
 
 
 def test_like_a_list_per_job_and_demand(seed: int) -> None:
     rng = random.Random(seed)
     queue = ReadyQueue()
-    oracle: dict[tuple[bytes, str], list[tuple[bytes, int]]] = {}
-    for number in range(2000):
+    oracle: dict[Lane, list[tuple[TaskClass, bytes, int]]] = {}
+    for number in range(4000):
         demand = rng.choice(["CPU:1", "CPU:2", ""])
         job = rng.choice([1, 2])
         lane = (job_id(job), demand)
         line = oracle.setdefault(lane, [])
-        if rng.random() < 0.5:
-            pushed = spec(number, rng.randrange(5), rng.randint(1, 6), demand=demand)
+        what = rng.random()
+        if what < 0.4:
+            pushed = spec(
+                number, rng.randrange(5), rng.randint(1, 6), demand=demand,
+                function=rng.choice([b"f", b"g"]), depth=rng.randrange(2),
+            )  # fmt: skip
             pushed.array = lane[0] + pushed.array[len(lane[0]) :]
-            elements = [(pushed.array, pushed.start + i) for i in range(pushed.count)]
+            elements = [
+                (class_of(pushed), pushed.array, pushed.start + i) for i in range(pushed.count)
+            ]
             if rng.random() < 0.3:
                 queue.push_front(pushed)
                 line[:0] = elements
             else:
                 queue.push(pushed)
                 line += elements
-        elif line:
+        elif what < 0.5 and line:
+            task_class = rng.choice(line)[0]
+            queue.closed ^= {task_class}
+        elif what < 0.52 and line:
+            array = rng.choice(line)[1]
+            queue.take_out(lambda spec, array=array: spec if spec.array == array else None)
+            line[:] = [row for row in line if row[1] != array]
+        else:
+            may_start = [row for row in line if row[0] not in queue.closed]
             peeked = queue.peek(lane)
-            taken = queue.take(lane, rng.randint(1, 8))
-            assert peeked is not None and peeked.array == taken.array
-            assert taken.demand == demand and taken.args == peeked.args
-            for index in range(taken.count):
-                assert line.pop(0) == (taken.array, taken.start + index)
+            assert (peeked is not None) == bool(may_start)
+            if peeked is not None:
+                taken = queue.take(lane, rng.randint(1, 8))
+                assert peeked.array == taken.array
+                assert taken.demand == demand and taken.args == peeked.args
+                for index in range(taken.count):
+                    row = may_start.pop(0)
+                    assert row[1:] == (taken.array, taken.start + index)
+                    line.remove(row)
+        may_start = [row for row in line if row[0] not in queue.closed]
         assert queue.size == sum(map(len, oracle.values()))
-        assert queue.count(lane) == len(line)
-        assert queue.has(lane) == bool(line)
+        assert queue.count(lane) == len(may_start)
+        assert queue.has(lane) == bool(may_start)
         assert sorted(queue.lanes()) == sorted(x for x, line in oracle.items() if line)
+        if line:
+            assert queue.first(lane, 1)[0].array == line[0][1]
+            assert queue.head(lane)[1] == line[0][2]
+            assert queue.waits(line[0][0])
 
 
 def test_the_demand_that_waits_longest_comes_first() -> None:

@@ -53,6 +53,7 @@ def test_a_snapshot_continues_like_the_machine_it_was_taken_of(seed: int) -> Non
     assert copy.snapshot() == machine.snapshot()
 
 
+@pytest.mark.slow
 def test_these_commands_reach_every_part_of_the_state() -> None:
     """What stays empty in them could be forgotten without a sign."""
     filled: set[str] = set()

@@ -40,11 +40,11 @@ def test_an_owner_that_has_released_an_array_does_not_claim_it_again() -> None:
     node.turn(DRIVER, SubmitTasks([spec(1)]))
     heir = ForwardResults(array(1), 0, 1, DRIVER)
     node.turn("gcs", heir)
-    assert node.scheduler.results._claims
+    assert node.scheduler.results.claims
     node.done(W1, (1, 0, 1))
     node.turn(DRIVER, Release([array(1)]))
     node.turn("gcs", heir)
-    assert not node.scheduler.results._claims
+    assert not node.scheduler.results.claims
 
 
 @pytest.mark.parametrize("of_owner", [False, True])

@@ -33,10 +33,8 @@ from raytwin.runtime.control.messages import (
     AssignTasks,
     CancelTask,
     FreeObjects,
-    Heartbeat,
     KvPut,
     LineageChanges,
-    Load,
     LocateObjects,
     NodeChanged,
     NodeInfo,
@@ -44,6 +42,7 @@ from raytwin.runtime.control.messages import (
     NodeUnreachable,
     ObjectLocations,
     OwnersFound,
+    PeerUnreachable,
     PlaceTasks,
     Registered,
     RegisterNode,
@@ -136,10 +135,10 @@ def test_inputs_are_named_before_they_can_be_released() -> None:
 def test_other_messages_are_not_routed_to_shards() -> None:
     ctx = Alone()
     router = Router(ctx, SHARDS)
-    beat = Heartbeat(0, 1, Load(0, 0.0, 0.0, 0, {}))
-    router.send("gcs", beat)
+    report = PeerUnreachable(0, 1, 2, 1, "silent")
+    router.send("gcs", report)
     router.send("node:1", KvPut(b"key", b"", 1))
-    assert ctx.sent == [("gcs", beat), ("node:1", KvPut(b"key", b"", 1))]
+    assert ctx.sent == [("gcs", report), ("node:1", KvPut(b"key", b"", 1))]
 
 
 def test_a_node_registers_once_shards_know_it_and_sends_once_it_lives() -> None:

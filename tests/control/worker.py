@@ -19,6 +19,7 @@ from raytwin.runtime.control.messages import (
     CancelTask,
     Exit,
     FunctionBlob,
+    GrantGpus,
     RangeResult,
     RestoreActor,
     Resume,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from tests.control.world import World
 
 _FOR_EXECUTOR = (
-    RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask
+    RunTasks, GrantGpus, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask
 )  # fmt: skip
 DUE_S = 0.005
 
@@ -92,6 +93,10 @@ class Worker(Shell):
             if running != self.running:
                 self.running = running
                 self.client.submitter.begin_task(running)
+
+    def _depth(self) -> int:
+        running = self.executor.running
+        return 1 if running is None else running.depth + 1
 
     def _next_array(self) -> bytes:
         self._enter()

@@ -22,13 +22,15 @@ from typing import Any
 
 import msgspec
 
-from raytwin.runtime.control.core.addresses import node_of
+from raytwin.runtime.control.core.addresses import HEALTH, heartbeat_of, node_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import root_task_id
 from raytwin.runtime.control.core.resources import parse_demand
 from raytwin.runtime.control.core.worker_record import State
+from raytwin.runtime.control.gcs.failure_detector import FailureDetector
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import Frame, NodeUnreachable, WorkerDied
+from raytwin.runtime.control.node.heartbeats import Heartbeats
 from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from tests.control.data_plane import Pool, Store
@@ -111,7 +113,8 @@ class World:
         self._links: dict[tuple[str, str], float] = {}
         self.gcs = self.add("gcs", Gcs(self.context("gcs"), self.config))
         self.globals = self.add("global", GlobalScheduler(self.context("global"), self.config))
-        self.turn("gcs", self.gcs.start)
+        self.health = self.add(HEALTH, FailureDetector(self.context(HEALTH), self.config))
+        self.turn(HEALTH, self.health.start)
         self.nodes: dict[int, NodeManager] = {}
         self.stores: dict[int, Store] = {}
         self.pools: dict[int, Pool] = {}
@@ -136,6 +139,8 @@ class World:
         address = f"node:{number}"
         scheduler = NodeManager(self.context(address), number, resources, self.config)
         self.add(address, scheduler)
+        heartbeat = heartbeat_of(number)
+        self.add(heartbeat, Heartbeats(self.context(heartbeat), number, 1, self.config))
         self.nodes[number] = scheduler
         self.context(f"store:{number}")
         self.stores[number] = self.add(f"store:{number}", Store(self, number, store_bytes))
@@ -173,9 +178,11 @@ class World:
     def _flush(self, address: str) -> None:
         ctx = self.contexts[address]
         outbox, ctx.outbox = ctx.outbox, {}
-        for destination, messages in outbox.items():
+        for to, messages in outbox.items():
+            # There are no connections here that could be closed.
+            destination = HEALTH if to == "links" else to
             if destination.startswith("links"):
-                continue  # there are no connections here that could be closed
+                continue
             # Through bytes, as between processes: nothing is shared by accident.
             body = Encoder.encode(Frame(address, destination, messages))
             self._transmit(address, destination, body)

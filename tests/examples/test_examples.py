@@ -27,6 +27,7 @@ EXAMPLES = {
     "arrays": lambda total: total == 250_000 * 28,
     "counter": lambda total: total == 10 * 45,
     "maze": check_maze,
+    "pipeline": lambda total: total == 4 * 780,
     "parameter_server": lambda error: error < 1e-3,
     "word_count": lambda top: top == [("a", 5), ("object", 4), ("task", 4), ("the", 4), ("and", 3)],
 }

@@ -63,7 +63,7 @@ def driver() -> Any:
     process, taker = ComponentProcess(0), Taker()
     process.add(DRIVER, taker)
     ours, theirs = rendezvous()
-    connections = DirectConnections(process, DRIVER, ours, process.receive)
+    connections = DirectConnections(process, DRIVER, ours, lambda _, frame: process.receive(frame))
     yield process, taker, theirs
     connections.close()
     for connection in list(process.routes.values()):
@@ -84,7 +84,7 @@ def worker(driver: Any) -> Any:
     arena = Arena.create(4096)
     settings = WorkerSettings("worker:0.1", 0, Config(), DRIVER)
     made = Worker(
-        settings, theirs, os.dup(arena.fd), socket.socket(fileno=os.dup(to_driver.fileno()))
+        settings, theirs, [os.dup(arena.fd)], socket.socket(fileno=os.dup(to_driver.fileno()))
     )
     with made.world:
         assert made.executor.direct.open_channel()
@@ -184,7 +184,7 @@ def test_a_closed_rendezvous_frees_its_descriptor(driver: Any) -> None:
     at_driver, *_ = driver
     ours, theirs = rendezvous()
     number = ours.fileno()
-    DirectConnections(at_driver, DRIVER, ours, at_driver.receive).close()
+    DirectConnections(at_driver, DRIVER, ours, lambda _, frame: at_driver.receive(frame)).close()
     with pytest.raises(OSError):
         os.fstat(number)
     theirs.close()

@@ -16,6 +16,7 @@ import raytwin as ray
 from raytwin.runtime.api.backend import current
 from raytwin.runtime.api.exceptions import ObjectStoreFullError
 from raytwin.runtime.processes.node.spiller import SpillFile
+from raytwin.runtime.store.arena import create_file
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 
@@ -123,50 +124,80 @@ def test_references_alone_keep_nothing_in_memory(start: Start) -> None:
             assert get(ref)[0] == i
 
 
-def test_the_error_of_a_full_store_lists_its_objects(start: Start) -> None:
-    start(nodes=1, cpus_per_node=1, object_store_memory=64 * MB)
-    ignored = [ray.put(filled(i)) for i in range(8)]
+def test_what_finds_no_room_in_memory_is_mapped_from_the_file(start: Start, tmp_path: Path) -> None:
+    session = start(
+        nodes=1, cpus_per_node=2, object_store_memory=64 * MB, object_spilling_dir=tmp_path
+    )
+    node, driver = session.cluster.pids["node:0"], os.getpid()
     kept = get([ray.put(filled(i)) for i in range(6)])
-    with pytest.raises(ObjectStoreFullError) as caught:
-        ray.put(filled(9, 40 * MB))
-    text = str(caught.value)
-    for part in ("no room for 41,9", "of 67,108,864", "50,33", "in use", "on disk"):
-        assert part in text, text
-    with pytest.raises(ObjectStoreFullError, match="the whole object store has 67,108,864"):
-        ray.put(filled(9, 65 * MB))
-    del kept
-    assert get(ray.put(filled(9, 40 * MB)))[-1] == 9
-    assert get(ignored[0])[0] == 0
+    large = ray.put(filled(9, 65 * MB))
+    refs = [large, ray.put(filled(10, 40 * MB))]
+    kept += get(refs)
+    assert [(array[0], array[-1]) for array in kept] == [(i, i) for i in (*range(6), 9, 10)]
+    assert not kept[-1].flags.writeable
+    assert get([first_and_last.remote(ref) for ref in refs]) == [(9, 9), (10, 10)]
+    ((used, names),) = spill_files(node, tmp_path)
+    assert used >= 105 * MB and names == 0 and spill_files(driver, tmp_path)
+    # What is spilled and cannot return is mapped where it is.
+    spilled = [ray.put(filled(20 + i)) for i in range(4)]
+    kept += get(spilled)
+    assert [array[-1] for array in kept[-4:]] == [20, 21, 22, 23]
+    assert spill_files(node, tmp_path)[0][0] <= 105 * MB + 5 * 8 * MB
+    del kept, refs, large, spilled
+    is_freed()
+    eventually(lambda: spill_files(node, tmp_path)[0][0] == 0)
+    assert get(ray.put(filled(9, 65 * MB)))[-1] == 9
+
+
+def test_objects_in_the_file_move_between_nodes(start: Start) -> None:
+    start(nodes=2, cpus_per_node=1, object_store_memory=32 * MB)
+    far = ray.remote(lambda size: filled(5, size)).options(resources={"node:1": 0.01})
+    refs = [far.remote(40 * MB), ray.put(filled(6, 40 * MB))]
+    check = first_and_last.options(resources={"node:1": 0.01})
+    assert [get(ref)[-1] for ref in refs] == [5, 6]
+    assert get([check.remote(ref) for ref in refs]) == [(5, 5), (6, 6)]
+    del refs
+    is_freed()
 
 
 def test_a_disk_that_cannot_be_written_is_an_error(start: Start, tmp_path: Path) -> None:
-    directory = tmp_path / "gone"
-    directory.mkdir()
-    start(nodes=1, cpus_per_node=1, object_store_memory=32 * MB, object_spilling_dir=directory)
-    directory.rmdir()
+    session = start(
+        nodes=1, cpus_per_node=1, object_store_memory=32 * MB, object_spilling_dir=tmp_path
+    )
+    node = psutil.Process(session.cluster.pids["node:0"])
+    limits = node.rlimit(psutil.RLIMIT_FSIZE)
+    node.rlimit(psutil.RLIMIT_FSIZE, (1 << 12, limits[1]))
     kept = [ray.put(filled(i)) for i in range(3)]
-    with pytest.raises(ObjectStoreFullError, match=r"cannot be written to disk: .*gone"):
+    with pytest.raises(ObjectStoreFullError, match=f"cannot be written to disk: .*{tmp_path}"):
         ray.put(filled(3))
+    with pytest.raises(ObjectStoreFullError, match="no room for 68,1"):
+        ray.put(filled(3, 65 * MB))
     assert [get(first_and_last.remote(ref)) for ref in kept] == [(i, i) for i in range(3)]
     del kept
     assert get(ray.put(filled(4)))[0] == 4
 
 
 def test_a_full_disk_is_an_error_and_keeps_nothing(tmp_path: Path) -> None:
-    file = SpillFile(str(tmp_path))
+    fd = create_file(str(tmp_path))
+    file = SpillFile(fd)
     place = file.write(memoryview(b"x" * 10_000))
     before = file.allocator.used
-    fd, file.fd = file.fd, os.open("/dev/full", os.O_RDWR)
+    file.fd = os.open("/dev/full", os.O_RDWR)
     with pytest.raises(OSError, match="No space left"):
         file.write(memoryview(bytes(10_000)))
+    with pytest.raises(OSError):  # it is no file
+        file.reserve(10_000)
     os.close(file.fd)
     file.fd = fd
     assert file.allocator.used == before
+    reserved = file.reserve(10_000)
     back = bytearray(10_000)
     file.read(place, memoryview(back))
     assert back == b"x" * 10_000
     file.free(place)
+    file.free(reserved)
     assert file.allocator.used == 0 and os.fstat(fd).st_blocks == 0
+    os.close(fd)
 
 
 def test_a_directory_that_is_none_is_refused(start: Start, tmp_path: Path) -> None:
@@ -188,8 +219,8 @@ def test_killing_a_node_leaves_no_file(start: Start, tmp_path: Path) -> None:
     eventually(lambda: not psutil.pid_exists(pid))
     assert not list(tmp_path.iterdir())
     # Nobody else has it open, so the kernel has given it back.
-    others = [session.cluster.pids[name] for name in ("zygote", "head", "node:0")]
-    assert not any(spill_files(other, tmp_path) for other in others)
+    assert not any(spill_files(session.cluster.pids[name], tmp_path) for name in ("zygote", "head"))
+    assert sum(used for used, _ in spill_files(session.cluster.pids["node:0"], tmp_path)) == 0
 
 
 def test_another_node_gets_what_is_on_disk(start: Start) -> None:

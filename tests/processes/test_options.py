@@ -129,11 +129,18 @@ def test_an_infeasible_task_waits_and_the_others_go_on(start: Start) -> None:
 def test_the_cluster_describes_itself(start: Start, tmp_path: Path) -> None:
     session = start(nodes=[{"CPU": 2}, {"CPU": 1, "special": 4}])
     assert ray.is_initialized()
-    assert ray.cluster_resources() == {"CPU": 3, "special": 4, "node:0": 1, "node:1": 1}
     rows = ray.nodes()
+    memory = rows[0]["Resources"]["memory"]
+    store = rows[0]["Resources"]["object_store_memory"]
+    assert ray.cluster_resources() == {
+        "CPU": 3, "special": 4, "node:0": 1, "node:1": 1, "node:__internal_head__": 1,
+        "memory": 2 * memory, "object_store_memory": 2 * store,
+    }  # fmt: skip
     assert [row["NodeID"] for row in rows] == ["0", "1"]
     assert all(row["Alive"] for row in rows)
-    assert rows[1]["Resources"] == {"CPU": 1, "special": 4, "node:1": 1}
+    assert rows[1]["Resources"] == {
+        "CPU": 1, "special": 4, "node:1": 1, "memory": memory, "object_store_memory": store,
+    }  # fmt: skip
     assert len({row["NodeManagerPort"] for row in rows}) == 2
     assert session.name == "local"
 

@@ -37,8 +37,8 @@ class Sink:
         self.closed = False
         self.data = b""
 
-    def send(self, data: bytes) -> None:
-        self.data += data
+    def send_body(self, body: bytes) -> None:
+        self.data += wire.with_length(body)
 
     def close(self, reason: str) -> None:
         self.closed = True

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import raytwin as ray
 from raytwin.runtime.control import messages as m
+from raytwin.runtime.control.channels.channel import Hello
 from raytwin.runtime.processes.net import auth, wire
 from raytwin.runtime.processes.node.object_store import REQUEST
 from tests.processes.helpers import LIMIT_S, eventually
@@ -42,7 +43,7 @@ class Target:
     def connect(self, port: str) -> socket.socket:
         return socket.create_connection(self.ports[port], timeout=LIMIT_S)
 
-    def proven(self, port: str, kind: bytes = auth.CONTROL) -> socket.socket:
+    def proven(self, port: str, kind: bytes = auth.CHANNEL) -> socket.socket:
         """Return a connection that knows the token."""
         sock = self.connect(port)
         challenge = receive(sock, auth.CHALLENGE_BYTES)
@@ -62,6 +63,15 @@ class Target:
         self.session.cluster.poll()
         assert not self.session.cluster.exited
         assert all(row["Alive"] for row in ray.nodes())
+
+
+def greeting(name: str) -> bytes:
+    """Return the first packet of a process of that name."""
+    return wire.encode_hello(Hello(name, 1, 77, 0, 0))
+
+
+def packet(number: int, source: str, destination: str, message: Any) -> bytes:
+    return wire.encode_packet(number, 0, wire.encode_body(source, destination, [message]))
 
 
 def receive(sock: socket.socket, size: int) -> bytes:
@@ -117,7 +127,7 @@ def test_junk_instead_of_a_handshake(target: Target, port: str, junk: bytes) -> 
 
 
 @FEW
-@given(PORTS, st.sampled_from([auth.CONTROL, auth.DATA, b"?"]), st.binary(min_size=32, max_size=32))
+@given(PORTS, st.sampled_from([auth.CHANNEL, auth.DATA, b"?"]), st.binary(min_size=32, max_size=32))
 def test_a_wrong_token(target: Target, port: str, kind: bytes, token: bytes) -> None:
     before = target.lines()
     sock = target.connect(port)
@@ -143,21 +153,22 @@ def test_an_unknown_kind_of_connection(target: Target, port: str) -> None:
 def test_malformed_frames_after_a_right_handshake(target: Target, port: str, junk: bytes) -> None:
     before = target.lines()
     sock = target.proven(port)
-    sock.sendall(struct.pack(">I", len(junk)) + junk)
+    sock.sendall(struct.pack(">I", len(junk)) + bytes(20) + junk)
     is_closed(sock)
     assert target.lines() == before + 1
     target.works()
 
 
 @pytest.mark.parametrize("port", ["head", "node:0", "node:1"])
-@pytest.mark.parametrize("length", [wire.FRAME_BYTES_MAX + 1, 2**31 - 1])
+@pytest.mark.parametrize("length", [wire.FRAME_BYTES_MAX + 1, 2**31 - 1, 2**32 - 1])
 def test_an_oversized_frame(target: Target, port: str, length: int) -> None:
     before = target.lines()
     sock = target.proven(port)
     sock.sendall(struct.pack(">I", length))
     is_closed(sock)
     assert target.lines() == before + 1
-    assert f"{length:,} bytes" in target.log.read_text().splitlines()[-1]
+    shown = length if length < 2**31 else length - 2**31  # the highest bit marks a greeting
+    assert f"{shown:,} bytes" in target.log.read_text().splitlines()[-1]
     target.works()
 
 
@@ -166,11 +177,10 @@ def test_an_oversized_frame(target: Target, port: str, length: int) -> None:
     "source", ["", "gcs", "global", "driver:0.0", "worker:0.1", "node:", "node:x", "node:-1",
                "node:01", "node:7 ", "node:0.1", "node:" + "9" * 50]
 )  # fmt: skip
-def test_a_sender_that_is_not_a_node(target: Target, port: str, source: str) -> None:
+def test_a_sender_that_is_no_process_of_a_cluster(target: Target, port: str, source: str) -> None:
     before = target.lines()
     sock = target.proven(port)
-    message = m.PlaceTasks([]) if port == "head" else m.PullObject(b"x" * 18)
-    sock.sendall(wire.encode(source, "global" if port == "head" else "node:0", [message]))
+    sock.sendall(greeting(source))
     is_closed(sock)
     assert target.lines() == before + 1
     target.works()
@@ -182,18 +192,42 @@ def test_a_sender_that_changes_its_name(target: Target, port: str) -> None:
     sock = target.proven(port)
     event = m.Event("test", "x") if port == "head" else m.PullObject(b"x" * 18)
     destination = "gcs" if port == "head" else "node:0"
-    sock.sendall(wire.encode("node:7", destination, [event]))
-    sock.sendall(wire.encode("node:1", destination, [event]))
+    sock.sendall(greeting("node:7") + packet(1, "node:7", destination, event))
+    sock.sendall(packet(2, "node:1", destination, event))
     is_closed(sock)
     assert target.lines() == before + 1
     assert "speaks as node:1" in target.log.read_text().splitlines()[-1]
     target.works()
 
 
+@pytest.mark.parametrize("port", ["head", "node:0"])
+def test_a_frame_before_the_greeting(target: Target, port: str) -> None:
+    before = target.lines()
+    sock = target.proven(port)
+    sock.sendall(packet(1, "node:7", "node:0", m.PullObject(b"x" * 18)))
+    is_closed(sock)
+    assert target.lines() == before + 1
+    assert "greeted" in target.log.read_text().splitlines()[-1]
+    target.works()
+
+
+def test_heartbeats_go_to_the_failure_detector_alone(target: Target) -> None:
+    for port, source, destination in (
+        ("head", "node:7", "health"), ("head", "heartbeat:7", "gcs"),
+        ("node:0", "heartbeat:7", "health"),
+    ):  # fmt: skip
+        before = target.lines()
+        sock = target.proven(port, auth.HEARTBEATS)
+        sock.sendall(wire.encode(source, destination, [m.Event("test", "x")]))
+        is_closed(sock)
+        assert target.lines() == before + 1
+    target.works()
+
+
 def test_a_node_that_calls_itself(target: Target) -> None:
     before = target.lines()
     sock = target.proven("node:1")
-    sock.sendall(wire.encode("node:1", "node:1", [m.PullObject(b"x" * 18)]))
+    sock.sendall(greeting("node:1"))
     is_closed(sock)
     assert target.lines() == before + 1
     target.works()
@@ -209,8 +243,10 @@ def test_junk_on_a_data_connection(target: Target, port: str, junk: bytes) -> No
     while part := sock.recv(4096):
         answers += part
     sock.close()
-    # Each whole request is answered: the object is not here.
-    assert answers == struct.pack(">?Q", False, 0) * (len(junk) // REQUEST.size)
+    # Each whole request for bytes is answered: the object is not here.
+    whole = len(junk) // REQUEST.size * REQUEST.size
+    asked = sum(length > 0 for _, _, length in REQUEST.iter_unpack(junk[:whole]))
+    assert answers == struct.pack(">?Q", False, 0) * asked
     target.works()
 
 
@@ -251,10 +287,10 @@ def test_a_flood_of_connections(target: Target) -> None:
 def test_a_peer_that_does_not_read(target: Target) -> None:
     sock = target.proven("node:0")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    query = wire.encode("node:7", "node:0", [m.Query("timeline", 1, "x")])
+    sock.sendall(greeting("node:7"))
     deadline = time.monotonic() + LIMIT_S
-    for _ in range(500):
-        sock.sendall(query)
+    for number in range(1, 500):
+        sock.sendall(packet(number, "node:7", "node:0", m.Query("timeline", 1, "x")))
         assert time.monotonic() < deadline
     target.works()
     sock.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raytwin.runtime.control import messages as m
+from raytwin.runtime.control.channels.channel import Hello
 from raytwin.runtime.control.core.addresses import is_node
 from raytwin.runtime.processes.net import auth, wire
 
@@ -112,13 +114,69 @@ def test_only_well_formed_addresses_are_nodes(text: str) -> None:
     assert not is_node("node:" + text) or text == str(int(text))
 
 
+# -- packets of channels -------------------------------------------------------
+
+HELLO = Hello("node:3", 2, 1 << 62, 7, 99)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**63), st.integers(0, 2**63), st.binary(max_size=0))),
+       st.integers(1, 50))  # fmt: skip
+def test_packets_survive_any_cut_of_the_stream(
+    numbers: list[tuple[int, int, bytes]], step: int
+) -> None:
+    body = wire.encode_body("node:3", "gcs", [m.Event("it", "happened")])
+    stream = wire.encode_hello(HELLO)
+    for number, (sequence, acknowledged, _) in enumerate(numbers):
+        stream += wire.encode_packet(sequence, acknowledged, b"" if number % 3 == 0 else body)
+    reader = wire.PacketReader()
+    found = [p for at in range(0, len(stream), step) for p in reader.feed(stream[at : at + step])]
+    assert found[0].hello == HELLO
+    for number, (packet, (sequence, acknowledged, _)) in enumerate(
+        zip(found[1:], numbers, strict=True)
+    ):
+        assert (packet.sequence, packet.acknowledged) == (sequence, acknowledged)
+        assert (packet.frame is None) == (number % 3 == 0)
+
+
+@given(st.data())
+def test_a_stream_that_lacks_bytes_is_never_read_as_another(
+    data: st.DataObject,
+) -> None:
+    """A proxy may drop bytes of a living connection: no frame is lost or made up unnoticed."""
+    bodies = [
+        wire.encode_body("node:3", "gcs", [m.KvPut(b"k%d" % n, b"v" * n, n)]) for n in range(9)
+    ]
+    packets = [wire.encode_packet(n + 1, 0, body) for n, body in enumerate(bodies)]
+    stream = b"".join(packets)
+    start = data.draw(st.integers(0, len(stream) - 1))
+    end = data.draw(st.integers(start + 1, len(stream)))
+    reader = wire.PacketReader()
+    found: list[wire.Packet] = []
+    with suppress(wire.WireError):
+        for at in range(0, len(stream), 7):
+            cut = bytes(b for n, b in enumerate(stream[at : at + 7], at) if not start <= n < end)
+            found += reader.feed(cut)
+    for packet in found:
+        body = bodies[packet.sequence - 1]
+        assert packet.frame == wire.FrameReader().feed(wire.with_length(body))[0]
+
+
+@given(st.binary(min_size=1, max_size=200))
+def test_junk_is_no_packet(junk: bytes) -> None:
+    try:
+        found = wire.PacketReader().feed(junk)
+    except wire.WireError:
+        return
+    assert not found
+
+
 # -- the handshake -------------------------------------------------------------
 
 TOKEN = auth.new_token()
 
 
 def test_both_sides_prove_themselves() -> None:
-    for kind in (auth.CONTROL, auth.DATA):
+    for kind in (auth.CHANNEL, auth.HEARTBEATS, auth.DATA):
         challenge = auth.challenge()
         answer = auth.answer(TOKEN, challenge, kind)
         assert (len(challenge), len(answer)) == (auth.CHALLENGE_BYTES, auth.ANSWER_BYTES)
@@ -137,7 +195,7 @@ def test_a_guessed_answer_is_refused(answer: bytes) -> None:
 @given(st.integers(0, auth.ANSWER_BYTES - 1), st.integers(1, 255))
 def test_a_changed_answer_is_refused(place: int, change: int) -> None:
     challenge = auth.challenge()
-    answer = bytearray(auth.answer(TOKEN, challenge, auth.CONTROL))
+    answer = bytearray(auth.answer(TOKEN, challenge, auth.CHANNEL))
     answer[place] ^= change
     with pytest.raises(auth.AuthError):
         auth.check(TOKEN, challenge, bytes(answer))
@@ -146,7 +204,7 @@ def test_a_changed_answer_is_refused(place: int, change: int) -> None:
 @given(st.integers(0, auth.PROOF_BYTES - 1), st.integers(1, 255))
 def test_a_changed_proof_is_refused(place: int, change: int) -> None:
     challenge = auth.challenge()
-    answer = auth.answer(TOKEN, challenge, auth.CONTROL)
+    answer = auth.answer(TOKEN, challenge, auth.CHANNEL)
     proof = bytearray(auth.check(TOKEN, challenge, answer)[1])
     proof[place] ^= change
     with pytest.raises(auth.AuthError):
@@ -155,7 +213,7 @@ def test_a_changed_proof_is_refused(place: int, change: int) -> None:
 
 def test_proofs_are_for_one_connection_one_side_and_one_token() -> None:
     challenge = auth.challenge()
-    answer = auth.answer(TOKEN, challenge, auth.CONTROL)
+    answer = auth.answer(TOKEN, challenge, auth.CHANNEL)
     with pytest.raises(auth.AuthError):
         auth.check(TOKEN, auth.challenge(), answer)  # replayed
     with pytest.raises(auth.AuthError):
@@ -169,7 +227,7 @@ def test_proofs_are_for_one_connection_one_side_and_one_token() -> None:
 @given(st.binary(max_size=60))
 def test_a_challenge_of_something_else_is_refused(challenge: bytes) -> None:
     with pytest.raises(auth.AuthError):
-        auth.answer(TOKEN, challenge, auth.CONTROL)
+        auth.answer(TOKEN, challenge, auth.CHANNEL)
 
 
 def test_messages_survive_the_wire_unchanged() -> None:

@@ -134,11 +134,7 @@ def test_a_pending_get_raises_when_the_owner_dies(start: Start, victim: str) -> 
     answer = waiter.wait.remote(refs)
     assert ray.wait([answer], timeout=0.3)[0] == []
     kill_one(session, 1, victim)
-    if session.name == "local" and victim == "node":
-        # What a dead node owned is kept for a minute: its owner's task may run again.
-        assert ray.wait([answer], timeout=0.5)[0] == []
-    else:
-        assert ray.get(answer).startswith("OwnerDiedError: ")
+    assert ray.get(answer, timeout=LIMIT_S).startswith("OwnerDiedError: ")
 
 
 def test_a_node_dies_before_it_has_reported_its_objects(start: Start) -> None:

@@ -180,7 +180,10 @@ def test_counts_are_of_all_that_was_done() -> None:
     assert cluster.tasks == 200 + 2 * (8 + 1) + 2
     assert {"gcs", "global", "node", "worker", "driver"} <= set(counts)
     sent = sum(each.bytes for each in counts.values())
-    assert sent == sum(cluster.network.bytes_sent.values())
+    # The network's bytes are those of the frames, and of what channels add: each acknowledgement
+    # and greeting.
+    added = sum(cluster.network.bytes_sent.values()) - sent
+    assert 0 < added < 0.05 * sent
 
 
 def test_a_worker_that_died_is_counted_still() -> None:

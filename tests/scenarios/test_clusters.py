@@ -90,7 +90,7 @@ def test_a_cluster_is_kept_for_programs_until_it_is_interrupted(
     lines = [line.split() for line in shown.stdout.splitlines()]
     assert ["cluster", "at", address] in lines
     assert [line[:4] for line in lines if line[1:2] == ["alive"]] == [
-        ["0", "alive", "3/3", "CPU"], ["1", "alive", "3/3", "CPU"],
+        ["0", "alive", "3/3", "CPU,"], ["1", "alive", "3/3", "CPU,"],
     ]  # fmt: skip
     assert [line[0] for line in lines if "mine" in line] == ["2", "3"]
     process.send_signal(signal.SIGINT)

@@ -44,3 +44,13 @@ def test_healthy_needs_both_backends_and_nothing_else() -> None:
     assert doctor.healthy([*good, finding(False, "browser tests")])
     for needed_for in ("sim", "local", "sim, local"):
         assert not doctor.healthy([*good, finding(False, needed_for)])
+
+
+def test_the_toxiproxy_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = tmp_path / "server"
+    monkeypatch.setenv("TOXIPROXY_SERVER", str(server))
+    with pytest.raises(doctor.Missing, match=r"python -m raytwin\.chaos\.toxiproxy"):
+        doctor._toxiproxy()
+    server.write_text("#!/bin/sh\necho version 7\n")
+    server.chmod(0o755)
+    assert doctor._toxiproxy() == f"{server}, version 7"

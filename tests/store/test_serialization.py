@@ -338,6 +338,17 @@ def test_whatever_is_derived_from_an_array_holds_the_data(derive: Any, holder: A
     assert released.calls == 1
 
 
+def test_what_was_not_written_may_be_in_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the frames of an error are, in which a value found no room."""
+    ignored: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: ignored.append(str(error.exc_value)))
+    cycle: list[Any] = [serialize(np.zeros(SHARED_BYTES_MIN, np.uint8))]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert ignored == []
+
+
 def test_on_release_waits_for_a_cycle_to_be_collected() -> None:
     released = Counter()
     value = deserialize(serialize([np.zeros(SHARED_BYTES_MIN)]).to_bytes(), released)

@@ -13,7 +13,7 @@ from raytwin.chaos.faults.targets import Actor, Head, Link, Node, Replica, Whole
 from raytwin.chaos.fuzz.generate.actors_with_cpus import actors_with_cpus
 from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
 from raytwin.chaos.fuzz.generate.groups import SLOTS, Groups, surviving_nodes
-from raytwin.chaos.fuzz.programs.program import Body
+from raytwin.chaos.fuzz.programs.program import RETRIES, Body, Call, Op
 from raytwin.runtime.control.core.config import Config
 
 HEARTBEAT_TIMEOUT_S = 0.5
@@ -47,6 +47,27 @@ DIRECT_AFTER = (1, Config().direct_after)
 """The numbers of awaited calls after which a driver calls an actor directly."""
 HORIZON_S = 0.5
 """The virtual seconds at the beginning of a run in which faults begin."""
+KEYS = 0.3
+"""The share of programs with operations on the key-value table."""
+DRIVERS = 0.15
+"""The share of cases with further drivers."""
+NUMBERS_OF_DRIVER = 100_000
+"""The keys of all tasks differ, those of different drivers too."""
+LINKS = 0.4
+"""The share of cases whose links break, stall and jitter."""
+BROKEN = 0.3
+"""The share of plans with deaths of nodes in which one of them stays paused for good."""
+TIMERS = {
+    "heartbeat_s": (0.02, 0.05, 0.1),
+    "linger_s": (0.0, 0.0001, 0.01),
+    "log_linger_s": (0.0, 0.01, 0.3),
+    "spill_wait_s": (0.0, 0.02, 0.5),
+    "ahead_s": (0.0, 0.001, 0.05),
+    "split_s": (0.0, 0.01),
+    "allocate_wait_s": (0.0, 0.05, 1.0),
+    "store_wait_s": (0.5, 2.0),
+}
+"""Values of the control plane's timers to draw from, besides the defaults."""
 STORED: dict[str, Any] = {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}
 
 
@@ -67,6 +88,10 @@ class Case:
     slots: float = 0.0
     """The resources of each node for placement groups."""
     direct_after: int = Config().direct_after
+    timers: dict[str, float] = field(default_factory=dict)
+    """The session's options for the timers of the control plane."""
+    drivers: tuple[Body, ...] = ()
+    """The programs of further drivers."""
 
 
 def draw_case(seed: int, lossless: bool = False) -> Case:
@@ -83,11 +108,108 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     draw = Draw(rng, features, store_bytes == STORE_BYTES)
     alone = random.Random(f"singly/{seed}")
     program = draw_program(draw, Groups(draw, cpus, surviving_nodes(plan, nodes)), alone)
+    program = with_keys(random.Random(f"keys/{seed}"), program, draw.next)
+    plan = Plan([*plan.steps, *draw_links(random.Random(f"links/{seed}"), nodes)])
+    plan = leave_broken(random.Random(f"broken/{seed}"), plan)
     slots = SLOTS if "groups" in features else 0.0
     direct_after = alone.choice(DIRECT_AFTER)
     return Case(
-        seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, slots, direct_after
+        seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, slots, direct_after,
+        draw_timers(random.Random(f"timers/{seed}")),
+        draw_drivers(random.Random(f"drivers/{seed}"), store_bytes == STORE_BYTES),
     )  # fmt: skip
+
+
+def draw_links(rng: random.Random, nodes: int) -> list[Step]:
+    """Return faults of links that kill nobody: resets, cuts far shorter than the limit, jitter."""
+    if rng.random() >= LINKS:
+        return []
+    ends = ["head", *(f"node:{number}" for number in range(nodes))]
+    steps: list[Step] = []
+    for _ in range(rng.choice((1, 3, 10, 30))):
+        source, destination = rng.sample(ends, 2)
+        link, at_s = Link(source, destination), rng.random() * HORIZON_S
+        kind = rng.random()
+        if kind < 0.6:
+            steps.append(Step("reset", link, at_s, parameters={"kind": rng.choice(("rst", "fin"))}))
+            continue
+        if kind < 0.85:
+            steps.append(Step("cut", link, at_s))
+        else:
+            slow = {"latency_ms": 1.0, "jitter_ms": rng.choice((1.0, 20.0))}
+            steps.append(Step("latency", link, at_s, parameters=slow))
+        steps.append(Step("heal", link, at_s + 0.3 * HEARTBEAT_TIMEOUT_S * rng.random()))
+    return steps
+
+
+def draw_timers(rng: random.Random) -> dict[str, float]:
+    """Return settings of the control plane's timers, half of the time none."""
+    if rng.random() < 0.5:
+        return {}
+    drawn = {name: rng.choice(values) for name, values in TIMERS.items() if rng.random() < 0.5}
+    return {name: value for name, value in drawn.items() if value != getattr(Config(), name)}
+
+
+def leave_broken(rng: random.Random, plan: Plan) -> Plan:
+    """Return a plan in which a node that dies anyway, or is slow, may stay paused for good.
+
+    The others are the core on which everything that can end has to end.
+    """
+    touched = {step.target.number for step in plan.steps if step.target.kind == "node"} - {0}
+    dies = [step for step in plan.steps if step.action in ("kill", "restart", "remove_node")]
+    may = sorted(touched & {step.target.number for step in dies if step.target.kind == "node"})
+    if not may or rng.random() >= BROKEN:
+        return plan
+    victim, at_s = rng.choice(may), rng.random() * HORIZON_S
+    kept = [
+        step
+        for step in plan.steps
+        if victim not in (getattr(step.target, "number", -1), getattr(step.target, "node", -1))
+        or step.target.kind not in ("node", "worker")
+        or (step.at_s or 0.0) < at_s
+    ]
+    return Plan([*kept, Step("pause", Node(victim), at_s)])
+
+
+def with_keys(rng: random.Random, program: Body, number: Callable[[], int]) -> Body:
+    """Return a program with operations on the key-value table in some programs: of the driver, and
+    of tasks that run beside it."""
+    if rng.random() >= KEYS:
+        return program
+    ops = list(program.ops)
+    for _ in range(rng.choice([2, 5, 10])):
+        at = rng.randint(0, len(ops))
+        if rng.random() < 0.5:
+            ops.insert(at, _key_op(rng))
+            continue
+        body = Body(tuple(_key_op(rng) for _ in range(rng.randint(1, 4))))
+        key, seconds = number(), rng.choice([0.0, 0.01, 0.1])
+        call = Call(key, seconds, retries=rng.choice(RETRIES), cpus=0.0, body=body)
+        ops.insert(at, Op("call", (), key, call))
+    return Body(tuple(ops))
+
+
+def _key_op(rng: random.Random) -> Op:
+    return Op(rng.choice(["set_key", "read_key"]), count=rng.randrange(3))
+
+
+def draw_drivers(rng: random.Random, large_stores: bool) -> tuple[Body, ...]:
+    """Return the programs of further drivers, mostly none; some end while their tasks run."""
+    if rng.random() >= DRIVERS:
+        return ()
+    bodies = []
+    for number in range(1, rng.choice([2, 2, 3])):
+        draw = Draw(rng, {"streams"} if rng.random() < 0.3 else (), large_stores)
+        draw.number = number * NUMBERS_OF_DRIVER
+        scope = Scope()
+        for _ in range(rng.randint(2, 8)):
+            draw.step(scope)
+            if rng.random() < 0.3:
+                scope.ops.append(_key_op(rng))
+        if rng.random() < 0.3:
+            scope.ops.append(Op("exit"))
+        bodies.append(Body(tuple(scope.ops)))
+    return tuple(bodies)
 
 
 def draw_program(draw: Draw, groups: Groups, alone: random.Random) -> Body:

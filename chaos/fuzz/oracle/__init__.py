@@ -1,3 +1,3 @@
-"""The oracle: the sequential run, the errors that faults explain, and the invariants."""
+"""The oracle: the sequential run, errors and the deaths that explain them, and invariants."""
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from raytwin.chaos.fuzz.oracle.register import Operation
 from raytwin.chaos.fuzz.programs.program import ActorSpec
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
 
@@ -39,13 +40,17 @@ class History:
     ends: list[tuple[End, str]] = field(default_factory=list)
     """The actors and groups that the program has ended, in order."""
 
+    keys: list[Operation] = field(default_factory=list)
+    """The operations on the key-value table, of all processes."""
+
     def own(self, array: str, owner: str) -> None:
         """Note that a process has submitted or put an array."""
         self.owners.setdefault(array[:ARRAY_DIGITS], set()).add(owner)
 
-    def seen(self, error: BaseException) -> None:
-        """Note the time at which the driver got an error, which later ends do not explain."""
+    def seen(self, error: BaseException, at_s: float) -> None:
+        """Note the time at which the driver got an error, which later events do not explain."""
         error.__dict__.setdefault("ends_before", len(self.ends))
+        error.__dict__.setdefault("seen_s", at_s)
 
     def ends_before(self, error: BaseException) -> list[tuple[End, str]]:
         """Return the actors and groups that the program had ended when it got an error."""

@@ -12,10 +12,12 @@
 ``tables``           the end   the GCS's tables are empty (`sim`)
 ``references``       the end   no client owns or borrows an array (`local`: the driver),
                                and no node keeps a reference for a value (`sim`)
-``values``           the end   the program's values are those of a sequential run
+``memory``           each turn no store has more than its capacity; the end: the GCS waits for no
+                               object (`sim`)
+``jobs``             the end   the jobs of the drivers that have ended are over (`sim`)
 ==================== ========= ==================================================
 
-A check returns a list of violations, one line each. "The end" is when the program has
+A check returns a list of violations. "The end" is when the program has
 dropped all its references and all work has ended. Arrays that may rightly be left do not
 count: see `_kept`.
 
@@ -29,6 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
 from raytwin.runtime.control.actors.actor_record import ActorState
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
@@ -40,8 +43,8 @@ SETTLE_S = 2.0 + Config().store_wait_s
 """Longer than every timer that continues work, on every backend."""
 
 
-class Violation(AssertionError):
-    """An invariant is violated."""
+class Late(AssertionError):
+    """A program has not ended in time."""
 
 
 # -- at every turn -----------------------------------------------------------------
@@ -54,7 +57,7 @@ class Watch:
         self._cluster = cluster
         self._resumes: dict[str, int] = {}
         """{worker: its number of resumes when all leases of its node fitted last}."""
-        self.found: list[str] = []
+        self.found: list[Finding] = []
         cluster.after_node_turn.append(self._look)
 
     def _look(self, node: int) -> None:
@@ -62,12 +65,17 @@ class Watch:
             for address, worker in self._cluster.workers.items():
                 if worker.node == node:
                     self._resumes[address] = worker.executor.resumes
-        for line in oversubscription(self._cluster, node, self._resumes):
+        for each in oversubscription(self._cluster, node, self._resumes):
             if len(self.found) < 10:
-                self.found.append(f"at {self._cluster.env.now:.6f} s: {line}")
+                at = f"at {self._cluster.env.now:.6f} s {each.detail}"
+                self.found.append(Finding(each.kind, at))
+        store = self._cluster.stores.get(node)
+        if store is not None and store.used > store.capacity and len(self.found) < 10:
+            text = f"the store of node {node} has {store.used:,} of {store.capacity:,} bytes"
+            self.found.append(Finding(Kind.MEMORY, text))
 
 
-def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> list[str]:
+def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> list[Finding]:
     """Return the resources of which more is in use than the node has.
 
     The CPU of a worker that has resumed since `resumes` does not count: a resumed task
@@ -75,22 +83,28 @@ def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> lis
     of a worker that has given it up counts if the task uses it nevertheless. A bundle of
     a placement group uses the resources it has taken, and adds its own to the node's.
     """
-    used: Counter[str] = Counter()
-    has: Counter[str] = Counter({**cluster.resources[node], f"node:{node}": 1.0})
-    for bundle in cluster.node_managers[node].bundles.all():
-        used.update(dict(parse_demand(bundle.demand)))
+    used: dict[str, int] = {}
+    bundles = list(cluster.node_managers[node].bundles.all())
+    for bundle in bundles:
+        for name, units in parse_demand(bundle.demand):
+            used[name] = used.get(name, 0) + units
+    for address, worker in cluster.workers.items():
+        if worker.node != node or worker.executor.running is None:
+            continue
+        executor = worker.executor
+        gone_on = executor.resumes > resumes.get(address, 0)
+        without = gone_on or (executor.suspended and not worker.in_use)
+        for name, units in parse_demand(executor.running.demand):
+            if not without or not is_cpu(name):
+                used[name] = used.get(name, 0) + units
+    if not used:
+        return []
+    has: Counter[str] = Counter(cluster.own_resources(node))
+    for bundle in bundles:
         if bundle.committed:
             has.update(bundle.resources)
-    for address, worker in cluster.workers.items():
-        executor = worker.executor
-        if worker.node == node and executor.running is not None:
-            gone_on = executor.resumes > resumes.get(address, 0)
-            without = gone_on or (executor.suspended and not worker.in_use)
-            for name, units in parse_demand(executor.running.demand):
-                if not without or not is_cpu(name):
-                    used[name] += units
     return [
-        f"oversubscription: node {node} uses {units / UNIT:g} of {has[name]:g} {name}"
+        Finding(Kind.OVERSUBSCRIPTION, f"node {node} uses {units / UNIT:g} of {has[name]:g} {name}")
         for name, units in used.items()
         if units > round(has[name] * UNIT)
     ]
@@ -99,7 +113,7 @@ def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> lis
 # -- at the end --------------------------------------------------------------------
 
 
-def at_end(session: Any) -> list[str]:
+def at_end(session: Any) -> list[Finding]:
     """Return the remains of a program that has dropped everything and has settled.
 
     Takes the driver's session, of `sim` or `local`.
@@ -110,7 +124,7 @@ def at_end(session: Any) -> list[str]:
     return _at_end_of_sim(session) if session.name == "sim" else _at_end_of_local(session)
 
 
-def _at_end_of_local(session: Any) -> list[str]:
+def _at_end_of_local(session: Any) -> list[Finding]:
     found = []
     for node, queue, total, available in session.query("loads"):
         found += _resources(node, queue, total, available)
@@ -119,52 +133,82 @@ def _at_end_of_local(session: Any) -> list[str]:
     return found + _references([session.client], set())
 
 
-def _at_end_of_sim(session: Any) -> list[str]:
+def _at_end_of_sim(session: Any) -> list[Finding]:
     cluster = session.cluster
     found = []
     kept = _kept(session)
+    whole = _whole_nodes(cluster)
     for number, scheduler in cluster.node_managers.items():
-        if f"node:{number}" not in cluster.processes:
+        if number not in whole:
             continue
         pool = scheduler.pool
         total = {name: units / UNIT for name, units in pool.total.items()}
-        found += _lasting(scheduler, total, {**cluster.resources[number], f"node:{number}": 1.0})
+        found += _lasting(scheduler, total, cluster.own_resources(number))
         found += _resources(scheduler.node, scheduler.queue, total, pool.available())
         stored = scheduler.objects.memory._stored.items()
         left = [size for oid, (_, size) in stored if oid[:ARRAY_BYTES] not in kept]
-        nowhere = cluster.stores[scheduler.node].used - sum(size for _, (_, size) in stored)
+        memory = scheduler.objects.memory
+        nowhere = cluster.stores[scheduler.node].used - memory.stored_bytes
         found += _store(scheduler.node, len(left), sum(left), nowhere)
         found += _disk(scheduler, cluster.stores[scheduler.node].disk_used, kept)
     rows = [array for tables in cluster.gcs_tables for array in tables.arrays]
     remaining = [array.hex() for array in rows if array not in kept]
     if remaining:
         first = remaining[0]
-        found.append(f"tables: {len(remaining)} arrays are left in the GCS, the first is {first}")
-    clients = [worker.client for worker in cluster.workers.values()]
+        text = f"{len(remaining)} arrays are left in the GCS, the first is {first}"
+        found.append(Finding(Kind.TABLES, text))
+    clients = [each.client for each in cluster.workers.values() if each.node in whole]
+    found += _unsettled(cluster) + _jobs(cluster)
     found += _references([session.client, *clients], kept)
     for scheduler in cluster.node_managers.values():
         contained_references = scheduler.contained_references
-        if f"node:{scheduler.node}" in cluster.processes:
+        if scheduler.node in whole:
             inside = [array for array in contained_references.contained if array not in kept]
             if inside or contained_references._promised:
-                found.append(
-                    f"references: node {scheduler.node} keeps references for {len(inside)} values"
+                text = (
+                    f"node {scheduler.node} keeps references for {len(inside)} values"
                     f" and was promised some by {len(contained_references._promised)} workers"
                 )
+                found.append(Finding(Kind.REFERENCES, text))
     return found
 
 
-def _references(clients: Iterable[Any], kept: set[bytes]) -> list[str]:
+def _unsettled(cluster: Any) -> list[Finding]:
+    """Return what the GCS still waits for."""
+    sizes: Counter[str] = Counter()
+    for tables in cluster.gcs_tables:
+        sizes.update(tables.table.sizes())
+    found = {name: sizes[name] for name in ("awaited", "unheard") if sizes[name]}
+    return [Finding(Kind.MEMORY, f"the GCS has {found}")] if found else []
+
+
+def _jobs(cluster: Any) -> list[Finding]:
+    left = [each.job for each in cluster.drivers if each.job in cluster.gcs.jobs.rows]
+    return [Finding(Kind.JOBS, f"{left} of drivers that have ended go on")] if left else []
+
+
+def _whole_nodes(cluster: Any) -> set[int]:
+    """Return the nodes that run: some may be dead, or paused for good."""
+    names = {number: f"node:{number}" for number in cluster.node_managers}
+    return {
+        number
+        for number, name in names.items()
+        if name in cluster.processes and not cluster.processes[name].paused
+    }
+
+
+def _references(clients: Iterable[Any], kept: set[bytes]) -> list[Finding]:
     found = []
     for client in clients:
         owned = [array for array in client.entries if array not in kept]
         borrowed = [array for array in client.references.counter.loans if array not in kept]
         guarded = client.references.counter.guarded
         if owned or borrowed or guarded:
-            found.append(
-                f"references: {client.address} owns {len(owned)} arrays, has borrowed"
+            text = (
+                f"{client.address} owns {len(owned)} arrays, has borrowed"
                 f" {len(borrowed)} and guards arguments of {len(guarded)} tasks"
             )
+            found.append(Finding(Kind.REFERENCES, text))
     return found
 
 
@@ -205,50 +249,53 @@ def _kept(session: Any) -> set[bytes]:
 
 def _resources(
     node: int, queue: int, total: dict[str, float], available: dict[str, float]
-) -> list[str]:
-    found = [f"resources: {queue} tasks are queued on node {node}"] if queue else []
+) -> list[Finding]:
+    lines = [f"{queue} tasks are queued on node {node}"] if queue else []
     for name, amount in total.items():
         if available.get(name, 0.0) != amount:
-            found.append(
-                f"resources: {available.get(name, 0.0):g} of {amount:g} {name} are free on node"
-                f" {node}"
+            lines.append(
+                f"{available.get(name, 0.0):g} of {amount:g} {name} are free on node {node}"
             )
-    return found
+    return [Finding(Kind.RESOURCES, line) for line in lines]
 
 
-def _lasting(scheduler: Any, total: Mapping[str, float], own: Mapping[str, float]) -> list[str]:
+def _lasting(scheduler: Any, total: Mapping[str, float], own: Mapping[str, float]) -> list[Finding]:
     # A living actor may belong to an owner that is to run again.
     waiting = [a for a in scheduler.actors.actors.values() if a.state is not ActorState.ALIVE]
     if waiting:
-        return [f"actors: {len(waiting)} are left on node {scheduler.node}, and never began"]
+        text = f"{len(waiting)} are left on node {scheduler.node}, and never began"
+        return [Finding(Kind.ACTORS, text)]
     left = len(list(scheduler.bundles.all()))
     if not left and total == own:
         return []
-    return [f"bundles: {left} are left on node {scheduler.node}, which has {total} and not {own}"]
+    text = f"{left} are left on node {scheduler.node}, which has {total} and not {own}"
+    return [Finding(Kind.BUNDLES, text)]
 
 
-def _store(node: int, objects: int, nbytes: int, places: int) -> list[str]:
+def _store(node: int, objects: int, nbytes: int, places: int) -> list[Finding]:
     if not (objects or nbytes or places):
         return []
-    return [
-        f"stores: {objects} objects of {nbytes:,} bytes are left on node {node}, and {places:,}"
+    text = (
+        f"{objects} objects of {nbytes:,} bytes are left on node {node}, and {places:,}"
         " more in places or bytes"
-    ]
+    )
+    return [Finding(Kind.STORES, text)]
 
 
-def _disk(scheduler: Any, used: int, kept: set[bytes]) -> list[str]:
+def _disk(scheduler: Any, used: int, kept: set[bytes]) -> list[Finding]:
     memory = scheduler.objects.memory
     left = [oid for oid in memory.on_disk if oid[:ARRAY_BYTES] not in kept]
-    nowhere = used - memory.spilled_bytes
+    nowhere = used - memory.spilled_bytes - sum(memory.in_file().values())
     if not (left or nowhere or memory._claims):
         return []
-    return [
-        f"disks: {len(left)} objects are left on the disk of node {scheduler.node}, {nowhere:,}"
+    text = (
+        f"{len(left)} objects are left on the disk of node {scheduler.node}, {nowhere:,}"
         f" bytes more, and {len(memory._claims)} objects are claimed"
-    ]
+    )
+    return [Finding(Kind.DISKS, text)]
 
 
-def settled(check: Callable[[], list[str]], pause: Callable[[float], None]) -> list[str]:
+def settled(check: Callable[[], list[Finding]], pause: Callable[[float], None]) -> list[Finding]:
     """Return the violations once they stay the same for `SETTLE_S`, or [] once there are none.
 
     `pause` lets time pass.

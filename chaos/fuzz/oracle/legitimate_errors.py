@@ -1,32 +1,39 @@
 """Decides which errors of a random program are legitimate after the faults of a run.
 
 A value of a random program equals that of a sequential run, or is an error to which
-`Oracle.objection_to` has none. An error carries its failure as a struct, and `Oracle` judges the
+`Oracle.judge` has no objection. An error carries its failure as a struct, and `Oracle` judges the
 struct by its type and its cause, never by its text:
 
 ==================== ===================================================================
-WorkerCrash          names a task of r retries, and the plan made at least r + 1 kills
+WorkerCrash          names a task of r retries, and at least r + 1 deaths hit it; it is
+                     excused if r did, since a node may die before it gets the task
 Loss                 a node has died, and one of these holds: the object was put
                      (`Refusal.PUT`); its task lacks an input (``INPUT_LOST``), also as
                      the task of a stream (``NOT_YIELDED``), and the root of the
                      failure is legitimate; an actor's call made it, and the actor takes
-                     checkpoints or has died (``ACTOR_WENT_ON``); or the failure names a
-                     task of r retries, as above.
+                     checkpoints or has died (``ACTOR_WENT_ON``); its owner has released it,
+                     and its task has no retries (what descends from it is lost); or the
+                     failure names a task of r retries, as above.
                      Without the death of a node: the owner was a worker that has died
                      (`LossCause.OWNER_DIED`), or an earlier run of an actor's call made
                      the object (``EARLIER_RUN``)
 ActorDeath           `DeathCause.WORKER_DIED`, ``NODE_DIED``: the actor has r restarts,
-                     and at least r + 1 kills came before, the program's included.
+                     and at least r + 1 deaths hit it, the program's kills included.
                      ``KILLED``: the program killed the actor for good, or r + 1 times.
-                     ``EXITED``: the program has called `exit_actor`, and there were
-                     kills: without them the actor answers all calls before.
+                     ``EXITED``: the program has called `exit_actor`, and a death hit the
+                     actor: else it answers all calls before.
                      ``REPLAY_DIVERGED``: the actor may fail under faults.
                      ``REPLAY_INPUT_FAILED``: the root failure is legitimate
-ActorUnavailable     names a call of r retries, and at least r + 1 kills came before
+ActorUnavailable     names a call of r retries, and at least r + 1 deaths hit its actor
 GroupRemoved         names a task and its placement group, which the program has removed
-StoreFull            `FullCause.IN_USE`, and the case has small stores
-Cancellation         names a task or call that the program has cancelled
+Cancellation         names a task or call that the program has cancelled; it is excused if a
+                     worker has died, whose tasks end with it
 ==================== ===================================================================
+
+`deaths` says which deaths hit a task or actor. `Verdict` tells errors that one certain death or
+operation of the program explains from those that are *excused*: the oracle knows that there were
+faults, and not that they hit just this value. Too many excuses would hide defects, so a campaign
+counts them.
 
 No fault may fail a call of an actor with restarts and retries without end whose inputs cannot
 be lost. Lineage reconstructs a lost result whose task has retries left; a plan without the
@@ -35,8 +42,11 @@ death of a node loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
+from math import inf
+from typing import Protocol
 
 from raytwin.chaos.fuzz.oracle.history import ARRAY_DIGITS, End, History
 from raytwin.chaos.fuzz.programs.program import ActorSpec, actor_name
@@ -47,119 +57,173 @@ from raytwin.runtime.control.messages.errors import (
     Cancellation,
     DeathCause,
     Failure,
-    FullCause,
     GroupRemoved,
     Loss,
     LossCause,
     Refusal,
-    StoreFull,
     WorkerCrash,
 )
 
 
+class Verdict(Enum):
+    """The explanation of an error."""
+
+    OWN = auto()
+    """The program itself has cancelled, killed or removed what it waits for."""
+    CHARGED = auto()
+    """Deaths that hit just this task, actor or object."""
+    EXCUSED = auto()
+    """There were faults that may have caused it."""
+
+
+@dataclass(frozen=True)
+class Objection:
+    """Why an error is not legitimate."""
+
+    reason: str
+
+
+class Charges(Protocol):
+    """Which deaths hit which task or actor; see `deaths.Deaths`."""
+
+    @property
+    def nodes(self) -> Mapping[tuple[int, int], float]:
+        """{(node, incarnation): time of its death}"""
+
+    @property
+    def total(self) -> int:
+        """The number of deaths so far."""
+
+    def hits(self, name: str, before_s: float = ...) -> int:
+        """Return the most deaths before a time that hit one element of that name."""
+
+
+Judgement = Verdict | Objection
+
+
 @dataclass
 class Oracle:
-    """Judges errors by the faults and the history of a run."""
+    """Judges errors by the deaths and the history of a run."""
 
     history: History
-    kills: int = 0
-    """The number of kills of nodes and workers by the plan."""
-    deaths: int = 0
-    """The number of deaths of nodes."""
-    small_stores: bool = False
+    deaths: Charges
     died: Container[str] = frozenset()
     """Names of the actors that have died."""
     dead_workers: Container[str] = frozenset()
 
-    def objection_to(self, error: BaseException) -> str:
-        """Return why an error is not legitimate, "" if it is."""
+    def judge(self, error: BaseException) -> Judgement:
+        """Return what explains an error, or why nothing does."""
         ends = self.history.ends_before(error)
+        seen_s = error.__dict__.get("seen_s", inf)
+        text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         while isinstance(error, RayTaskError) and error.cause is not None:
             error = error.cause
         failure = error.failure if isinstance(error, RayError) else None
-        wrong = "the system did not say so" if failure is None else self._judge(failure, ends)
-        text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        return f"{text} ({wrong})" if wrong else ""
+        if failure is None:
+            return Objection(f"{text} (the system did not say so)")
+        judgement = self._judge(failure, ends, seen_s)
+        if isinstance(judgement, Objection):
+            return Objection(f"{text} ({judgement.reason})")
+        return judgement
 
-    def _judge(self, failure: Failure, ends: list[tuple[End, str]]) -> str:
-        """Return why a failure is not legitimate, "" if it is."""
+    def _judge(self, failure: Failure, ends: list[tuple[End, str]], seen_s: float) -> Judgement:
         match failure:
-            case StoreFull():
-                full = self.small_stores and failure.cause is FullCause.IN_USE
-                return "" if full else "there was room"
             case Cancellation():
-                cancelled = failure.task in self.history.cancelled
-                return "" if cancelled else "it was not cancelled"
+                if failure.task in self.history.cancelled:
+                    return Verdict.OWN
+                # The tasks of a worker that has died for good end with it.
+                return Verdict.EXCUSED if self.deaths.total else Objection("it was not cancelled")
             case GroupRemoved():
                 removed = (End.REMOVE, failure.group) in ends
                 placed = self.history.placed.get(failure.name) == failure.group
-                return "" if removed and placed else "it was not removed"
+                return Verdict.OWN if removed and placed else Objection("it was not removed")
             case ActorDeath():
-                return self._judge_death(failure, ends)
+                return self._judge_death(failure, ends, seen_s)
             case ActorUnavailable():
                 spec = self.history.actor_of.get(failure.call)
-                actor = actor_name(spec) if spec is not None else failure.call
-                return self._judge_ended(failure.call, actor, ends)
+                if spec is None:
+                    return Objection("it does not name its call")
+                return self._judge_ended(failure.call, actor_name(spec), ends, seen_s)
             case WorkerCrash():
-                return self._judge_task(failure.task)
+                return self._judge_task(failure.task, seen_s)
             case Loss():
-                return self._judge_loss(failure, ends)
-        return "nothing explains it"
+                return self._judge_loss(failure, ends, seen_s)
+        return Objection("nothing explains it")
 
-    def _judge_death(self, death: ActorDeath, ends: list[tuple[End, str]]) -> str:
+    def _judge_death(
+        self, death: ActorDeath, ends: list[tuple[End, str]], seen_s: float
+    ) -> Judgement:
         name = death.name
         match death.cause:
             case DeathCause.KILLED:
                 if (End.KILL_FOR_GOOD, name) in ends:
-                    return ""
+                    return Verdict.OWN
                 if (End.KILL, name) not in ends:
-                    return f"the program has not killed {name}"
-                return self._judge_ended(name, name, ends)
+                    return Objection(f"the program has not killed {name}")
+                return self._judge_ended(name, name, ends, seen_s)
             case DeathCause.EXITED:
-                may = (End.LEAVE, name) in ends and self.kills
-                return "" if may else "calls before the last one are answered"
+                if (End.LEAVE, name) in ends and self.deaths.hits(name, seen_s):
+                    return Verdict.CHARGED
+                return Objection("calls before the last one are answered")
             case DeathCause.WORKER_DIED | DeathCause.NODE_DIED:
-                return self._judge_ended(name, name, ends)
+                return self._judge_ended(name, name, ends, seen_s)
             case DeathCause.REPLAY_DIVERGED:
                 spec = self.history.actor_of.get(death.detail)
-                may = spec is not None and not spec.exact and self.kills
-                return "" if may else "its calls do the same every time"
+                if spec is not None and not spec.exact and self.deaths.hits(name, seen_s):
+                    return Verdict.CHARGED
+                return Objection("its calls do the same every time")
             case DeathCause.REPLAY_INPUT_FAILED if death.root is not None:
-                return self._judge(death.root, ends)
-        return "nothing has ended it"
+                return self._judge(death.root, ends, seen_s)
+        return Objection("nothing has ended it")
 
-    def _judge_ended(self, name: str, actor: str, ends: list[tuple[End, str]]) -> str:
+    def _judge_ended(
+        self, name: str, actor: str, ends: list[tuple[End, str]], seen_s: float
+    ) -> Judgement:
         """Judge a failure that names an actor or its call, whose name ends with its retries."""
         if (End.REMOVE, self.history.placed.get(actor)) in ends:
-            return ""
-        return _too_few(self.kills + ends.count((End.KILL, actor)), name)
+            return Verdict.OWN
+        kills = ends.count((End.KILL, actor))
+        return _charge(kills + self.deaths.hits(actor, seen_s), name)
 
-    def _judge_task(self, name: str) -> str:
-        return _too_few(self.kills, name) if name.startswith("k") else "it does not name its task"
+    def _judge_task(self, name: str, seen_s: float) -> Judgement:
+        if not name.startswith("k"):
+            return Objection("it does not name its task")
+        hits = self.deaths.hits(name, seen_s)
+        judgement = _charge(hits, name)
+        if isinstance(judgement, Objection) and self.deaths.nodes and hits == retries_of(name):
+            # The scheduler may have placed it on a node that died before the placement had left.
+            return Verdict.EXCUSED
+        return judgement
 
-    def _judge_loss(self, loss: Loss, ends: list[tuple[End, str]]) -> str:
+    def _judge_loss(self, loss: Loss, ends: list[tuple[End, str]], seen_s: float) -> Judgement:
         if loss.refusal in (Refusal.INPUT_LOST, Refusal.NOT_YIELDED) and isinstance(
             loss.root, Loss
         ):
-            return self._judge(loss.root, ends)
+            return self._judge(loss.root, ends, seen_s)
         lost = loss.object.hex()
         owners = self.history.owners.get(lost[:ARRAY_DIGITS], ())
         if loss.cause is LossCause.OWNER_DIED and any(o in self.dead_workers for o in owners):
-            return ""
+            return Verdict.CHARGED
         spec = self.history.actor_of.get(lost)
         if loss.cause is LossCause.EARLIER_RUN:
-            return "" if spec is not None and self.kills else "no call was made again"
-        if not self.deaths:
-            return "no node died"
+            if spec is not None and self.deaths.total:
+                return Verdict.EXCUSED
+            return Objection("no call was made again")
+        dead = {node for (node, _), at_s in self.deaths.nodes.items() if at_s <= seen_s}
+        if not dead:
+            return Objection("no node died")
         if loss.refusal is Refusal.PUT and lost in self.history.puts:
-            return ""
+            return Verdict.CHARGED if loss.node in dead else Verdict.EXCUSED
         if loss.refusal is Refusal.ACTOR_WENT_ON:
             if self._may_go_on(spec):
-                return ""
+                return Verdict.CHARGED if loss.node in dead else Verdict.EXCUSED
             if spec is None or not isinstance(loss.root, ActorUnavailable):
-                return "it is replayed"
-            return self._judge(loss.root, ends)
-        return self._judge_task(loss.task)
+                return Objection("it is replayed")
+            return self._judge(loss.root, ends, seen_s)
+        if loss.cause is LossCause.FREED and loss.task.endswith("r0"):
+            # A node took a descendant with it, and a task without retries runs once.
+            return Verdict.CHARGED
+        return self._judge_task(loss.task, seen_s)
 
     def _may_go_on(self, spec: ActorSpec | None) -> bool:
         """Whether an actor may not reconstruct the lost values of its calls.
@@ -170,8 +234,13 @@ class Oracle:
         return spec is not None and (spec.interval > 0 or actor_name(spec) in self.died)
 
 
-def _too_few(kills: int, name: str) -> str:
-    """Return why `kills` do not explain the failure of a task or actor, whose name ends with its
-    retries."""
-    most = int(name.rpartition("r")[2])
-    return "" if 0 <= most < kills else f"there were {kills} kills"
+def retries_of(name: str) -> int:
+    """Return the retries of a task or actor, with which its name ends."""
+    return int(name.rpartition("r")[2])
+
+
+def _charge(deaths: int, name: str) -> Judgement:
+    """Judge the failure of a task or actor, whose name ends with its retries, after so many deaths
+    hit it."""
+    most = retries_of(name)
+    return Verdict.CHARGED if 0 <= most < deaths else Objection(f"{deaths} deaths hit it")

@@ -22,6 +22,7 @@ Modules, the lower first:
 
 - `program`: the operations, tasks and actors of a program, and their names in errors.
 - `outcomes`: values, their digests, and the items of streams.
+- `parts`: smaller programs made of a program's operations.
 - `interpreter`: executes bodies, tasks and actors' calls over an engine.
 """
 

@@ -63,7 +63,9 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
             case "drop":
                 for i in op.ins:
                     del variables[i]
-            case "wait" | "cancel" | "kill" | "remove":
+            case "exit":
+                return outcomes
+            case "wait" | "cancel" | "kill" | "remove" | "set_key" | "read_key":
                 getattr(engine, op.do)(op, ins)
             case _:
                 raise ValueError(f"no operation {op.do!r}")

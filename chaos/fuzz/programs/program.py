@@ -114,6 +114,9 @@ class Op:
     group    reserve a placement group of `bundles`
     reserved wait for the group, and check the nodes of its bundles
     remove   remove the group
+    set_key  set key number ``count`` of the key-value table to a value that no other operation sets
+    read_key read key number ``count``
+    exit     end the program at once, whatever its tasks do: the end of its job frees all of it
     ======== ==================================================================
 
     The first ``handles`` of the inputs of ``call`` and ``tell`` are actors: the body of `call` has

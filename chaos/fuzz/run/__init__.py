@@ -1,3 +1,3 @@
-"""Runs the fuzz: one case, or a campaign of many seeds."""
+"""Runs the fuzz: one case, a campaign of many seeds, the shrinking of a case, a replay."""
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import Any
 
 import raytwin.runtime.api as api
 from raytwin.chaos.fuzz.oracle.history import End, history
+from raytwin.chaos.fuzz.oracle.register import Operation
 from raytwin.chaos.fuzz.programs.interpreter import FoldActor, run_task, sum_of
 from raytwin.chaos.fuzz.programs.outcomes import CORRECT, Boom, Stream, digest, mix, yielded
 from raytwin.chaos.fuzz.programs.program import (
@@ -27,6 +28,7 @@ from raytwin.chaos.fuzz.programs.program import (
     call_name,
     task_name,
 )
+from raytwin.runtime.api.backend import current
 from raytwin.runtime.api.exceptions import (
     ActorDiedError,
     ActorPlacementGroupRemoved,
@@ -146,13 +148,6 @@ def begin_program() -> None:
     _actor_class.cache_clear()
 
 
-def remove_groups() -> None:
-    """Remove the placement groups of a program that has not run to its end."""
-    for group in _groups:
-        remove_placement_group(group)
-    _groups.clear()
-
-
 # -- the engine ------------------------------------------------------------------------
 
 
@@ -265,6 +260,16 @@ class Api:
         right = sum_of({key: mix(key) for key in (*took, op.call.key)})
         return [CORRECT if found == right else found]
 
+    def set_key(self, op: Op, ins: list[Any]) -> None:
+        # Numbered, since the task may run twice: each value is set once.
+        value = b"%d" % len(history.keys)
+        with _key_operation(op.count, value) as operation:
+            operation.answer = _tables().kv_put(operation.key, value)
+
+    def read_key(self, op: Op, ins: list[Any]) -> None:
+        with _key_operation(op.count) as operation:
+            operation.answer = _tables().kv_get(operation.key)
+
     def put(self, value: Any) -> Any:
         ref = _record_owner(api.put(list(value) if isinstance(value, list) else value))
         history.puts.add(ref.hex())
@@ -302,7 +307,7 @@ class Api:
         except Exception as error:
             if not self.driver:
                 raise
-            history.seen(error)
+            history.seen(error, api.now())
             # A traceback would keep references alive.
             return error.with_traceback(None)
         return value if isinstance(value, Boom) else digest(value)
@@ -313,6 +318,20 @@ class Api:
         ready, rest = api.wait(refs, num_returns=count)
         if len(ready) != count or len(ready) + len(rest) != len(refs):
             raise AssertionError(f"wait for {count} of {len(refs)} gave {len(ready)}")
+
+
+def _tables() -> Any:
+    """Return the session of the calling program; programs have no key-value table in Ray's API."""
+    return current()
+
+
+@contextmanager
+def _key_operation(number: int, value: bytes | None = None) -> Iterator[Operation]:
+    """Record an operation on a key; it has no end if the process dies meanwhile."""
+    operation = Operation(b"key/%d" % number, value, api.now())
+    history.keys.append(operation)
+    yield operation
+    operation.ended_s = api.now()
 
 
 def misplaced(row: Mapping[str, Any]) -> str:

@@ -5,19 +5,27 @@ The kernel kills the processes when their parent dies; only the parent handles C
 
 from __future__ import annotations
 
-import json
+import gc
+import logging
 import multiprocessing
 import os
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from raytwin.chaos.fuzz.generate import case_file
 from raytwin.chaos.fuzz.generate.cases import draw_case
+from raytwin.chaos.fuzz.oracle.legitimate_errors import Verdict
 from raytwin.chaos.fuzz.run.case_run import Report, run_case
 from raytwin.runtime.processes.spawn.zygote import die_with
+
+EXCUSED_MAX = 0.02
+"""The largest share of values in whose place a campaign accepts an error without certain cause."""
+OUTCOMES_MIN = 1_000
+"""The fewest values of which the share says anything."""
 
 
 def run_seeds(
@@ -27,6 +35,8 @@ def run_seeds(
 
     A caller that does not need all reports closes the generator, which ends the processes.
     """
+    # Modules stay loaded: the collections at the end of each case need not look at them.
+    gc.freeze()
     if jobs == 1:
         for seed in seeds:
             yield _run(seed, lossless)
@@ -48,6 +58,45 @@ def run_seeds(
         pool.shutdown(cancel_futures=True)
 
 
+@dataclass
+class Summary:
+    """Adds up the reports of a campaign."""
+
+    ran: int = 0
+    failed: int = 0
+    tasks: int = 0
+    faults: int = 0
+    outcomes: int = 0
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+
+    def add(self, report: Report) -> None:
+        self.ran += 1
+        self.failed += bool(report.failures)
+        self.tasks += report.tasks
+        self.faults += report.faults
+        self.outcomes += report.outcomes
+        self.verdicts += report.verdicts
+
+    @property
+    def excused(self) -> float:
+        """The share of values in whose place came an error without a certain cause."""
+        return self.verdicts[Verdict.EXCUSED] / max(1, self.outcomes)
+
+    @property
+    def excuses_too_much(self) -> bool:
+        """Whether so much is excused that defects may hide there; of few values it says nothing."""
+        return self.outcomes >= OUTCOMES_MIN and self.excused > EXCUSED_MAX
+
+    def __str__(self) -> str:
+        return (
+            f"{self.ran - self.failed} of {self.ran} seeds hold: {self.tasks:,} tasks,"
+            f" {self.faults:,} faults; of {self.outcomes:,} values"
+            f" {self.verdicts[Verdict.OWN]:,} were ended by their program,"
+            f" {self.verdicts[Verdict.CHARGED]:,} lost to deaths that hit just them,"
+            f" {self.excused:.2%} excused"
+        )
+
+
 def _begin(parent_pid: int) -> None:
     die_with(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -55,25 +104,19 @@ def _begin(parent_pid: int) -> None:
 
 
 def _run(seed: int, lossless: bool) -> Report:
-    return run_case(draw_case(seed, lossless))
+    # Faults make clusters warn; the report has what matters.
+    log = logging.getLogger("raytwin")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        return run_case(draw_case(seed, lossless))
+    finally:
+        log.setLevel(level)
 
 
 def write_failure(report: Report, directory: Path) -> Path:
-    """Write a failing seed with its plan and its violations; return the file."""
-    case = report.case
-    data: dict[str, Any] = {
-        "seed": case.seed,
-        "lossless": case.lossless,
-        "nodes": case.nodes,
-        "cpus_per_node": case.cpus,
-        "object_store_memory": case.store_bytes,
-        "direct_after": case.direct_after,
-        **case.gcs,
-        "tasks": case.program.tasks,
-        "failures": report.failures,
-        **case.plan.to_data(),
-    }
+    """Write the case of a seed that fails, and what it has violated; return the file."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"fuzz-{case.seed}.json"
-    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    path = directory / f"fuzz-{report.case.seed}.json"
+    case_file.write(path, report.case, list(map(str, report.failures)))
     return path

@@ -2,42 +2,43 @@
 
 A seed decides a case (`generate.cases`): a cluster, a program and a plan. `run_case` executes
 it on `sim`; a second run of the case repeats the first to the last message. `run_case` checks
-three properties:
+four properties:
 
 - every value is that of a sequential run (`oracle.sequential`), or an error that
   `oracle.legitimate_errors` accepts;
-- the program ends: the simulator raises in a cluster without further events, and a check
-  raises in one that is busy after `LIMIT_S`;
+- the program ends: the simulator raises in a cluster without further events, and `Deadline`
+  raises in one that is busy for longer after the last fault than `liveness` allows;
+- the history of each key of the key-value table is linearizable (`oracle.register`);
 - the invariants of `oracle.invariants` hold, at every turn of a node and at the end.
 """
 
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from math import inf
 from typing import Any
 
 import raytwin.runtime.api as api
 from raytwin.chaos.faults.injector import Injection, attach
-from raytwin.chaos.fuzz.generate.cases import HEARTBEAT_TIMEOUT_S, STORE_BYTES, Case
+from raytwin.chaos.fuzz.generate.cases import HEARTBEAT_TIMEOUT_S, Case
 from raytwin.chaos.fuzz.oracle import invariants
+from raytwin.chaos.fuzz.oracle.deaths import Deaths
+from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
 from raytwin.chaos.fuzz.oracle.history import begin_history, history
-from raytwin.chaos.fuzz.oracle.legitimate_errors import Oracle
+from raytwin.chaos.fuzz.oracle.legitimate_errors import Objection, Oracle, Verdict
+from raytwin.chaos.fuzz.oracle.register import wrong_keys
 from raytwin.chaos.fuzz.oracle.sequential import Sequential
 from raytwin.chaos.fuzz.programs.interpreter import run_body
 from raytwin.chaos.fuzz.programs.outcomes import Items, is_unexpected
 from raytwin.chaos.fuzz.programs.program import SLOT
-from raytwin.chaos.fuzz.run.api_engine import Api, begin_program, remove_groups
-from raytwin.runtime.api.exceptions import ObjectStoreFullError
+from raytwin.chaos.fuzz.run.api_engine import Api, begin_program
+from raytwin.chaos.fuzz.run.liveness import bound_s
+from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.simulator.cluster.sim_backend import connect
-
-LIMIT_S = 300.0
-"""The most virtual seconds of a program; most take two or three."""
-KILLS = ("kill", "restart", "pause", "remove_node")
-"""Actions that may end a running task."""
-WITHOUT_TASKS = ("replica", "head")
-"""Targets that run no tasks."""
 
 
 @dataclass
@@ -45,24 +46,29 @@ class Report:
     """The result of a case."""
 
     case: Case
-    failures: list[str] = field(default_factory=list)
-    """One line for each violation."""
+    failures: list[Finding] = field(default_factory=list)
     tasks: int = 0
     faults: int = 0
-    excused: int = 0
-    """The number of values that were replaced by a legitimate error."""
+    outcomes: int = 0
+    """The number of values that the program got."""
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    """The values in whose place a legitimate error came, by what explains the error."""
 
 
 def run_case(
-    case: Case, prepare: Callable[[Any], None] = lambda session: None, **options: Any
+    case: Case,
+    prepare: Callable[[Any], None] = lambda session: None,
+    at_end: Callable[[Any, list[Injection]], None] = lambda session, injections: None,
+    **options: Any,
 ) -> Report:
     """Run a case on `sim` and check all properties.
 
     `options` override the session's options. `prepare` gets the session before the program
-    begins.
+    begins, `at_end` gets it, and what was injected, before it is shut down.
     """
     report = Report(case, tasks=case.program.tasks)
-    expected = run_body(Sequential(), case.program)
+    bodies = (case.program, *case.drivers)
+    expected = [run_body(Sequential(), body) for body in bodies]
     begin_history()
     begin_program()
     session: Any = connect(
@@ -71,44 +77,68 @@ def run_case(
         seed=case.seed,
         heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
         direct_after=case.direct_after,
+        timers=case.timers,
         more_resources={SLOT: case.slots} if case.slots else None,
         **{"object_store_memory": case.store_bytes, **case.gcs, **options},
     )
     prepare(session)
+    deaths = Deaths(session.cluster)
     watch = invariants.Watch(session.cluster)
-    session.cluster.after_node_turn.append(lambda _: _check_time(session))
+    deadline = Deadline(session, case)
     injector = attach(session, case.plan)
     try:
-        try:
-            outcomes = run_body(Api(driver=True), case.program)
-        except ObjectStoreFullError as error:
-            # The driver's own put has failed, and its program ends there.
-            oracle = Oracle(history, small_stores=case.store_bytes < STORE_BYTES)
-            wrong = oracle.objection_to(error)
-            report.failures += [wrong] if wrong else []
-            report.excused += not wrong
-            remove_groups()
-        else:
-            _compare(report, expected, outcomes, injector.injections, session)
-            del outcomes
+        others = [
+            session.cluster.run_driver(partial(run_body, Api(driver=True), body))
+            for body in case.drivers
+        ]
+        outcomes = [run_body(Api(driver=True), case.program), *(each.wait() for each in others)]
+        deadline.end()
+        report.failures += _wrong_keys()
+        oracle = _oracle(deaths, session)
+        # No variable here may keep an error, whose references would not be released.
+        while outcomes:
+            _compare(report, expected.pop(0), outcomes.pop(0), oracle)
         report.faults = len(injector.injections)
         if session.references.dropped or gc.isenabled():
-            gc.collect(0)
+            # All generations: a cluster with scarce resources has collected, and so aged, them.
+            gc.collect()
         _finish_plan(session, injector)
         report.failures += invariants.settled(lambda: invariants.at_end(session), api.sleep)
     except Exception as error:
-        line = " ".join(str(error).split())
-        report.failures.append(f"{type(error).__name__}: {line}")
+        report.failures.append(raised(error))
     finally:
         injector.stop()
+        at_end(session, injector.injections)
         api.shutdown()
     report.failures += watch.found
     return report
 
 
-def _check_time(session: Any) -> None:
-    if session.now() > LIMIT_S:
-        raise invariants.Violation(f"it has not ended after {LIMIT_S:g} virtual seconds")
+class Deadline:
+    """Raises `Late` in a program that does not end within its bound after the last fault."""
+
+    def __init__(self, session: Any, case: Case) -> None:
+        last_s = max((step.at_s or 0.0 for step in case.plan.steps), default=0.0)
+        self._session = session
+        self._bound_s = bound_s(case, session.cluster.config)
+        self._end_s = session.now() + last_s + self._bound_s
+        session.cluster.after_node_turn.append(self._check)
+
+    def end(self) -> None:
+        """The program has ended."""
+        self._end_s = inf
+
+    def _check(self, node: int) -> None:
+        if self._session.now() > self._end_s:
+            raise invariants.Late(f"it has not ended {self._bound_s:.1f} s after the last fault")
+
+
+def kind_of(error: Exception) -> Kind:
+    """Return the kind of the finding that an error is which nothing explains."""
+    if isinstance(error, invariants.Late):
+        return Kind.LIVENESS
+    # The simulator raises if nothing happens any more.
+    return Kind.HANG if isinstance(error, RaySystemError) else Kind.ERROR
 
 
 def _finish_plan(session: Any, injector: Any) -> None:
@@ -118,41 +148,78 @@ def _finish_plan(session: Any, injector: Any) -> None:
     _events(session)
 
 
+def _wrong_keys() -> list[Finding]:
+    return [
+        Finding(Kind.KEYS, f"the history of {key.decode()} is not linearizable")
+        for key in wrong_keys(history.keys)
+    ]
+
+
+def _oracle(deaths: Deaths, session: Any) -> Oracle:
+    events = _events(session)
+    return Oracle(
+        history,
+        deaths,
+        died={row[2] for row in events if row[1] == "actor_died"},
+        dead_workers={row[2] for row in events if row[1] == "worker_died"},
+    )
+
+
 def _compare(
     report: Report,
     expected: Sequence[Any],
     outcomes: Sequence[Any],
-    injections: Sequence[Injection],
-    session: Any,
+    oracle: Oracle,
 ) -> None:
+    report.outcomes += len(expected)
     if len(expected) != len(outcomes):
-        report.failures.append(f"{len(outcomes)} outcomes instead of {len(expected)}")
+        text = f"{len(outcomes)} outcomes instead of {len(expected)}"
+        report.failures.append(Finding(Kind.VALUE, text))
         return
-    kills = sum(
-        each.step.action in KILLS and each.step.target.kind not in WITHOUT_TASKS and not each.error
-        for each in injections
-    )
-    events = _events(session)
-    oracle = Oracle(
-        history,
-        kills,
-        deaths=sum(row[1] == "node_died" for row in events),
-        small_stores=report.case.store_bytes < STORE_BYTES,
-        died={row[2] for row in events if row[1] == "actor_died"},
-        dead_workers={row[2] for row in events if row[1] == "worker_died"},
-    )
     for number, (right, got) in enumerate(zip(expected, outcomes, strict=True)):
         if right == got:
             continue
-        unexpected = (
-            got.unexpected if isinstance(got, Items) else [got] if is_unexpected(got) else []
-        )
-        if not unexpected or (isinstance(got, Items) and not got.is_right(right)):
-            report.failures.append(f"value {number} is {got!r} and not {right!r}")
+        wrong = wrong_value(number, right, got)
+        if wrong is not None:
+            report.failures.append(wrong)
             continue
-        wrong = [oracle.objection_to(each) for each in unexpected]
-        report.failures += [f"value {number}: {line}" for line in wrong if line]
-        report.excused += not any(wrong)
+        unexpected = unexpected_of(got)
+        judgements = [oracle.judge(each) for each in unexpected]
+        objections = [
+            (error, judgement.reason)
+            for error, judgement in zip(unexpected, judgements, strict=True)
+            if isinstance(judgement, Objection)
+        ]
+        for error, reason in objections:
+            text = f"in place of value {number}: {reason}"
+            report.failures.append(Finding(kind_of(error), text, type(error).__name__))
+        if not objections:
+            # The weakest explanation of a stream's errors counts.
+            weakest = max((each for each in judgements if isinstance(each, Verdict)),
+                          key=lambda verdict: verdict.value)  # fmt: skip
+            report.verdicts[weakest] += 1
+
+
+def raised(error: Exception) -> Finding:
+    """Return an error that has ended a program."""
+    kind, name = kind_of(error), type(error).__name__
+    text = f"{name}: {' '.join(str(error).split())}"
+    return Finding(Kind.RAISED if kind is Kind.ERROR else kind, text, name)
+
+
+def unexpected_of(outcome: Any) -> list[Exception]:
+    """Return the errors of an outcome that no program raises on purpose."""
+    if isinstance(outcome, Items):
+        return outcome.unexpected
+    return [outcome] if is_unexpected(outcome) else []
+
+
+def wrong_value(number: int, right: Any, got: Any) -> Finding | None:
+    """Return how a value is wrong, None if it is right or an error is in its place."""
+    errors = unexpected_of(got)
+    if got == right or (errors and not (isinstance(got, Items) and not got.is_right(right))):
+        return None
+    return Finding(Kind.VALUE, f"{number} is {got!r} and not {right!r}")
 
 
 def _events(session: Any) -> list[tuple[float, str, str, str, int]]:

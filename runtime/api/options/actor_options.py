@@ -9,14 +9,14 @@ from raytwin.runtime.api.options.checks import INTEGER_MAX, integer, namespace, 
 from raytwin.runtime.api.options.task_options import EVER, TaskOptions, options_given
 
 _OF_TASKS = (
-    "num_cpus", "num_gpus", "resources", "scheduling_strategy", "runtime_env", "accelerator_type",
+    "num_cpus", "num_gpus", "memory", "resources", "scheduling_strategy", "runtime_env",
+    "accelerator_type",
 )  # fmt: skip
 """Options with the same meaning as for a task."""
 NAMES = (
     *_OF_TASKS, "name", "namespace", "get_if_exists", "lifetime", "max_restarts",
     "max_task_retries", "max_concurrency", "max_pending_calls", "checkpoint_interval",
 )  # fmt: skip
-CONCURRENCY_MAX = 10_000
 _LEAST = {
     "max_restarts": -1, "max_task_retries": -1, "max_pending_calls": -1, "max_concurrency": 0,
     "checkpoint_interval": 0,
@@ -28,11 +28,17 @@ _LEAST = {
 class ActorOptions:
     """Checked options of an actor.
 
-    An actor has its resources until it ends; by default it needs none.
+    An actor has its resources until it ends. By default it takes none, but needs a node with a CPU:
+    so a node without CPUs is kept free of actors whose author has not thought of it.
     """
 
     task: TaskOptions = TaskOptions(num_cpus=0, demand="", stream=0)  # noqa: RUF009
     """The actor's resources, scheduling strategy and environment variables."""
+    placement: TaskOptions | None = TaskOptions(stream=0)  # noqa: RUF009
+    """What its node must have in total, if that is more than the actor takes: a CPU, for an actor
+    without ``num_cpus`` and resources but memory."""
+    cpus_given: bool = False
+    """Whether ``num_cpus`` was given, also as 0."""
     name: str = ""
     namespace: str = ""
     get_if_exists: bool = False
@@ -55,19 +61,21 @@ class ActorOptions:
         for a value of the wrong type.
         """
         changes = options_given("actor ", NAMES, given)
+        cpus_given = self.cpus_given or "num_cpus" in changes
         task = self.task.changed({n: changes.pop(n) for n in _OF_TASKS if n in changes})
         for name in changes:
             if name in _LEAST:
-                most = CONCURRENCY_MAX if name == "max_concurrency" else INTEGER_MAX
                 note = EVER if _LEAST[name] < 0 else ""
-                changes[name] = integer(name, changes[name], _LEAST[name], most, note)
+                changes[name] = integer(name, changes[name], _LEAST[name], INTEGER_MAX, note)
             elif name == "namespace":
                 changes[name] = namespace(changes[name])
             elif name != "get_if_exists":
                 changes[name] = text(name, changes[name])
         if "name" in changes and not changes["name"]:
             raise ValueError("an actor's name is not empty")
-        options = replace(self, task=task, **changes)
+        takes_more = task.num_gpus or task.resources or task.accelerator_type
+        placement = None if cpus_given or takes_more else task.changed({"num_cpus": 1})
+        options = replace(self, task=task, cpus_given=cpus_given, placement=placement, **changes)
         options._check()
         return options
 

@@ -90,6 +90,11 @@ def name_of(function: Any) -> str:
     return encodable(str(getattr(function, "__qualname__", None) or repr(function)))
 
 
+def short_name(name: str) -> str:
+    """Return the last part of a qualified name: as in Ray, tasks are called by it."""
+    return name.rpartition(".")[2]
+
+
 def encodable(words: str) -> str:
     """Return a string with escapes for characters without an encoding, of a file name say."""
     return words.encode(errors="backslashreplace").decode()

@@ -17,6 +17,11 @@ _ONLY = {
     "nodes_per_host": "sim",
     "cores_per_host": "sim",
     "object_spilling_dir": "local",
+    "image": "docker",
+    "shared_directories": "docker",
+    "container_cpus": "docker",
+    "container_memory_bytes": "docker",
+    "container_disk_bytes": "docker",
 }
 """Options that only one backend has."""
 

@@ -19,12 +19,11 @@ from raytwin.runtime.control.messages import DYNAMIC, STREAM
 RETRIES_DEFAULT = 3
 
 NAMES = (
-    "num_cpus", "num_gpus", "resources", "num_returns", "max_retries", "name", "retry_exceptions",
-    "scheduling_strategy", "runtime_env", "accelerator_type",
+    "num_cpus", "num_gpus", "memory", "resources", "num_returns", "max_retries", "name",
+    "retry_exceptions", "scheduling_strategy", "runtime_env", "accelerator_type",
 )  # fmt: skip
 
 UNSUPPORTED = {
-    "memory": "nodes do not account for memory: give them a resource of your own",
     "max_calls": "workers are not ended after a number of calls",
     "object_store_memory": "Ray itself does not act on it",
     "placement_group": "use scheduling_strategy=PlacementGroupSchedulingStrategy(...)",
@@ -58,6 +57,14 @@ EVER = " (for ever)"
 ACCELERATOR_AMOUNT = 0.001
 """The amount of ``accelerator_type:X`` that a task takes: it selects nodes, but limits nothing."""
 
+_OPTIONS_OF = {
+    "CPU": "num_cpus",
+    "GPU": "num_gpus",
+    "memory": "memory",
+    "object_store_memory": "init(object_store_memory=...)",
+}
+"""What says how much of a resource a task takes, or a node has, in place of ``resources``."""
+
 _STREAMS = {"streaming": STREAM, "dynamic": DYNAMIC}
 
 
@@ -67,6 +74,8 @@ class TaskOptions:
 
     num_cpus: float = 1
     num_gpus: float = 0
+    memory: float = 0
+    """Bytes; they select nodes and limit how many such tasks run there, not what a task uses."""
     resources: tuple[tuple[str, float], ...] = ()
     num_returns: int = 1
     """The references per call; 1 for a generator task, streaming or dynamic."""
@@ -101,9 +110,12 @@ class TaskOptions:
         for name in ("name", "accelerator_type"):
             if name in changes:
                 changes[name] = text(name, changes[name])
-        for name in ("num_cpus", "num_gpus"):
+        for name in ("num_cpus", "num_gpus", "memory"):
             if name in changes:
                 changes[name] = amount(name, changes[name])
+        gpus = changes.get("num_gpus", 0)
+        if gpus > 1 and gpus != int(gpus):
+            raise ValueError(f"num_gpus is a whole number, or below 1, not {gpus!r}")
         if "retry_exceptions" in changes:
             changes["retry_exceptions"] = exception_classes(changes["retry_exceptions"])
         if "scheduling_strategy" in changes:
@@ -111,7 +123,12 @@ class TaskOptions:
         if "runtime_env" in changes:
             changes["env_vars"] = env_vars(changes.pop("runtime_env"))
         options = replace(self, **changes)
-        demand = {"CPU": options.num_cpus, "GPU": options.num_gpus, **dict(options.resources)}
+        demand = {
+            "CPU": options.num_cpus,
+            "GPU": options.num_gpus,
+            "memory": options.memory,
+            **dict(options.resources),
+        }
         if options.accelerator_type:
             demand[f"accelerator_type:{options.accelerator_type}"] = ACCELERATOR_AMOUNT
         plain = (
@@ -147,9 +164,9 @@ def options_given(kind: str, names: Sequence[str], given: dict[str, Any]) -> dic
 
 def _resources(resources: Any) -> tuple[tuple[str, float], ...]:
     checked = amounts("resources", resources)
-    for reserved in ("CPU", "GPU"):
+    for reserved, option in _OPTIONS_OF.items():
         if reserved in checked:
-            raise ValueError(f"use num_{reserved.lower()}s instead of resources")
+            raise ValueError(f"{reserved} is not one of the resources: use {option}")
     return tuple(sorted(checked.items()))
 
 

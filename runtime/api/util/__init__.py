@@ -72,8 +72,9 @@ def map_unordered(
     *,
     backpressure_size: int | None = 100,
     chunk_size: int = 10,
+    yield_obj_refs: bool = False,
 ) -> Iterator[Any]:
-    """Yield ``fn``'s value for each item as it becomes ready.
+    """Yield ``fn``'s value for each item, or the reference to it, as it becomes ready.
 
     At most ``backpressure_size`` tasks run or wait at a time; None: all.
     """
@@ -90,7 +91,7 @@ def map_unordered(
             return
         wait(left, num_returns=1)
         ready, left = wait(left, num_returns=min(chunk_size, len(left)), timeout=0)
-        yield from get(ready)
+        yield from ready if yield_obj_refs else get(ready)
 
 
 def __getattr__(name: str) -> Any:

@@ -142,17 +142,34 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
 
     Keys as in Ray: ``placement_group_id``, ``name``, ``bundles``,
     ``bundles_to_node_id``, ``strategy``, ``state`` (PENDING, CREATED,
-    RESCHEDULING or REMOVED). An unknown group's row is empty.
+    RESCHEDULING or REMOVED), and ``stats``. A bundle without a node has the node ID ""; one of a
+    removed group has the node on which it was. An unknown group's row is empty.
+
+    The stats: ``scheduling_state`` (INFEASIBLE, if even empty nodes could not take the bundles,
+    NO_RESOURCES, SCHEDULING_STARTED, FINISHED or REMOVED), ``end_to_end_creation_latency_ms``,
+    ``scheduling_latency_ms`` of the attempt that succeeded, both 0 until then;
+    ``scheduling_attempt`` (there is one each 100 ms, and when a node joins, also for what is
+    infeasible), ``highest_retry_delay_ms``.
     """
     table = {
         group: {
             "placement_group_id": group,
             "name": name,
             "bundles": dict(enumerate(bundles)),
-            "bundles_to_node_id": {int(index): str(node) for index, node in nodes.items()},
+            "bundles_to_node_id": {
+                index: str(nodes.get(str(index), "")) for index in range(len(bundles))
+            },
             "strategy": strategy,
             "state": state,
+            "stats": {
+                "end_to_end_creation_latency_ms": creation_s * 1000,
+                "scheduling_latency_ms": placement_s * 1000,
+                "scheduling_attempt": attempts,
+                "highest_retry_delay_ms": retry_s * 1000,
+                "scheduling_state": scheduling,
+            },
         }
-        for group, name, bundles, nodes, strategy, state, _ in _visible_groups("groups")
+        for group, name, bundles, nodes, strategy, state, _, stats in _visible_groups("groups")
+        for scheduling, creation_s, placement_s, attempts, retry_s in [stats]
     }
     return table if placement_group is None else table.get(placement_group.id.hex(), {})

@@ -7,6 +7,7 @@ threads or processes of its own, and behaves alike in real and virtual time.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from typing import Any
 
 from raytwin.runtime.api.actors import ActorClass, kill
 from raytwin.runtime.api.backend import ObjectRef
-from raytwin.runtime.api.lifecycle import cluster_resources, init, is_initialized
+from raytwin.runtime.api.lifecycle import ADDRESS, cluster_resources, init, is_initialized
 from raytwin.runtime.api.modules import explains_missing_attributes, missing_names
 from raytwin.runtime.api.tasks import get, wait
 
@@ -30,6 +31,15 @@ Callback = Callable[[Any], object]
 ErrorCallback = Callable[[BaseException], object]
 Outcome = tuple[bool, Any]
 """(True, value) or (False, exception) of one call."""
+
+
+class PoolTaskError(Exception):
+    """What `imap` yields in place of the value of a call that raised."""
+
+    def __init__(self, underlying: Exception) -> None:
+        """Keep what the call raised."""
+        super().__init__(underlying)
+        self.underlying = underlying
 
 
 class _Process:
@@ -157,7 +167,7 @@ class IMapIterator:
         return self.next()
 
     def next(self, timeout: float | None = None) -> Any:
-        """Return the next value, or raise the exception of its call.
+        """Return the next value, or a `PoolTaskError` if its call raised: further values follow.
 
         Raises multiprocessing.TimeoutError, and StopIteration at the end.
         """
@@ -172,15 +182,16 @@ class IMapIterator:
                 raise TimeoutError
             self._chunks.remove(ready[0])
             self._values.extend(get(ready[0]))
-        return _value(self._values.popleft())
+        ok, value = self._values.popleft()
+        return value if ok else PoolTaskError(value)
 
 
 @explains_missing_attributes("Pool")
 class Pool:
     """Runs functions in a pool of ``processes``; see `multiprocessing.pool.Pool`.
 
-    Starts a cluster if there is none. ``processes`` is at most the number of
-    the cluster's CPUs, which is the default. ``ray_remote_args`` are options of
+    Starts a cluster with a CPU for each process if there is none to join. ``processes`` is at most
+    the number of the cluster's CPUs, which is the default. ``ray_remote_args`` are options of
     the actors, which take one CPU each. Raises ValueError for an impossible number of
     processes, and for ``maxtasksperchild``: an actor lives as long as its pool.
     """
@@ -200,7 +211,8 @@ class Pool:
         if context is not None:
             raise ValueError("raytwin's Pool has no context: its processes are actors")
         if not is_initialized():
-            init(ray_address)
+            starts = (ray_address or os.environ.get(ADDRESS)) in (None, "", "local")
+            init(ray_address, num_cpus=processes if starts else None)
         most = int(cluster_resources().get("CPU", 0))
         self.processes = most if processes is None else processes
         if not 1 <= self.processes <= most:

@@ -10,7 +10,8 @@
         └─it may restart: LogCalls ──> GCS ──CallsLogged──────────┘
 
 The calls of one caller start in the order in which it made them: a call whose inputs are missing
-delays the later calls of the same caller, and no others.
+delays the later calls of the same caller, and no others. The calls of a concurrent actor have no
+order: each has a queue of its own.
 
 A reply leaves only when its call is in the actor's lineage, so every reply that a client has
 seen can be reconstructed. It goes to the client that made the call last, and to all waiters.
@@ -98,7 +99,7 @@ class CallQueue:
         if spec.array in actor.waiting:
             self._take_over(actor, actor.waiting[spec.array], spec)
         else:
-            self.queue(actor, spec, spec.owner, ())
+            self.queue(actor, spec, _queue_of(actor, spec), ())
 
     def _take_batch(self, actor: ActorRecord, batch: TaskSpec) -> bool:
         """Give the worker a batch of calls unless one waits or is repeated; return whether."""
@@ -125,14 +126,15 @@ class CallQueue:
         """
         self._withdraw(old)
         actor.replies.add_waiter(spec.array, old.spec.owner, spec.owner)
-        call = actor.waiting[spec.array] = QueuedCall(spec, spec.owner)
+        caller = _queue_of(actor, spec)
+        call = actor.waiting[spec.array] = QueuedCall(spec, caller)
         calls = actor.callers[old.caller]
         calls[calls.index(old)] = call
-        if old.caller != spec.owner:
+        if old.caller != caller:
             del actor.callers[old.caller]
             for each in calls:
-                each.caller = spec.owner
-            actor.callers.setdefault(spec.owner, deque()).extend(calls)
+                each.caller = caller
+            actor.callers.setdefault(caller, deque()).extend(calls)
         call.rank = self._services.inputs.claim(spec) if spec.deps else 0
         self._want(actor, call, list(spec.deps))
 
@@ -367,7 +369,8 @@ class CallQueue:
         """A running call has yielded an item; the log has only the end of its stream."""
         owner = actor.running[item.array].spec.owner
         actor.replies.add_item(item)
-        self._services.results.finish_item(item, owner, actor.id)
+        replayed = item.array in actor.replaying
+        self._services.results.finish_item(item, owner, actor.id, replayed=replayed)
         for waiter in actor.replies.waiters(item.array):
             if self._may_live(waiter):
                 self._services.results.finish_item(item, waiter, actor.id, fresh=False)
@@ -464,3 +467,8 @@ class CallQueue:
         for item in cached.items:
             self._services.results.finish_item(item, spec.owner, actor.id, fresh=False)
         return True
+
+
+def _queue_of(actor: ActorRecord, spec: TaskSpec) -> str:
+    """Return the name of a call's queue: its caller's, or its own if calls have no order."""
+    return spec.owner if actor.info.max_concurrency == 1 else f"{spec.owner} {spec.array.hex()}"

@@ -347,8 +347,8 @@ class NodeActors:
         """The GCS ends an incarnation."""
         actor = self.actors.get(message.actor)
         if actor is not None and actor.incarnation <= message.incarnation:
-            if message.graceful and actor.state is ActorState.ALIVE:
-                self._end_gracefully(actor)
+            if message.graceful and actor.worker is not None:
+                self._end_gracefully(actor, actor.worker)
             else:
                 self._drop(actor, "it was stopped", message.restarts)
         ended = self.calls.take_ended(message.actor, message.incarnation)
@@ -374,10 +374,8 @@ class NodeActors:
             worker.restarts = restarts
             self._services.end_worker(worker, reason)
 
-    def _end_gracefully(self, actor: ActorRecord) -> None:
-        """End an actor to which no client has a handle, after the calls that run."""
-        worker = actor.worker
-        assert worker is not None, "it is alive"
+    def _end_gracefully(self, actor: ActorRecord, worker: Worker) -> None:
+        """End an actor to which no client has a handle, after its constructor or calls that run."""
         self._forget(actor)
         self._ctx.send(worker.address, Exit())
         self._kill_if_late(worker)
@@ -434,9 +432,14 @@ class NodeActors:
         actor = self._of_worker(worker)
         if actor is None:
             return worker.restarts
-        if actor.leaving:
+        if actor.leaving is not None:
             return False
         return actor.info.max_restarts < 0 or actor.incarnation < actor.info.max_restarts
+
+    def is_leaving(self, worker: Worker) -> bool:
+        """Whether a worker's actor ends itself."""
+        actor = self._of_worker(worker)
+        return actor is not None and actor.leaving is not None
 
     def rows(self) -> list[list[object]]:
         """Return a row of each, for the query ``actors``."""

@@ -49,13 +49,16 @@ class NodeServices(Protocol):
     """The parts of a node, as its actors see them."""
 
     config: Config
-    pool: ResourcePool
     objects: NodeObjects
     results: ResultManager
     contained_references: ContainedReferences
     timeline: RangeLog
     members: Membership
     access: JobAccess
+
+    @property
+    def pool(self) -> ResourcePool:
+        """The node's resources."""
 
     @property
     def inputs(self) -> Dependencies:

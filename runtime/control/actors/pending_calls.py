@@ -8,7 +8,8 @@ All clients of a node share one `CallRoute` to an actor, which keeps their calls
     submit ──> WAITING ──actor is ALIVE──> SENT ──the result comes──> done
                   ↑                          │
                   │   the actor restarts:    ├── retries left: sent again, first
-                  │                          └── none left: ActorUnavailableError
+                  │                          └── none left: ActorUnavailableError at once, as
+                  │                              new calls without retries until it is ALIVE
                   ├─ the actor is being reconstructed: its node is asked for the reply
                   │  (`actor_reconstruction`), if the call may have taken effect before
                   └─ the actor is DEAD: ActorDiedError for all, once its node has
@@ -48,7 +49,12 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
     WatchActors,
 )
-from raytwin.runtime.control.messages.errors import ActorUnavailable, Failure
+from raytwin.runtime.control.messages.errors import (
+    ActorDeath,
+    ActorUnavailable,
+    DeathCause,
+    Failure,
+)
 
 DEAD_ROUTES_MAX = 65_536
 """How many dead actors a node remembers, at most; it asks the GCS again about others."""
@@ -64,7 +70,7 @@ class CallRoute:
         self.incarnation = -1
         self.logged = False
         self.reason: Failure | None = None
-        """Why it is dead or restarts."""
+        """Why it is dead or restarts; None if it is alive, or starts for the first time."""
         self.waiting: list[TaskSpec] = []
         self.sent: dict[bytes, TaskSpec] = {}
         """Calls without a result, by array, in order."""
@@ -78,6 +84,17 @@ class CallRoute:
         """Node and incarnation of an actor that is being reconstructed, once it has its lineage."""
         self.early: list[TaskSpec] = []
         """Calls to send to that node at the end of the turn, for replies from the lineage."""
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the actor has failed and is not alive again: only calls with retries wait."""
+        return self.state in (PENDING, STARTING) and self.reason is not None
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a program has asked for the restart: its next calls may overtake the report of
+        it, so that they wait in either case."""
+        return isinstance(self.reason, ActorDeath) and self.reason.cause is DeathCause.KILLED
 
     def split_batches(self) -> None:
         """Split all batches into single calls."""
@@ -166,6 +183,8 @@ class PendingCalls:
             self._send(route, spec)
         elif route.state == DEAD:
             self._end(spec, route.reason)
+        elif route.restarts and spec.retries == 0 and not route.was_killed:
+            self._end(spec, ActorUnavailable(spec.name, actor))
         else:
             self._under_way[spec.array] = route
             route.waiting.append(spec)
@@ -296,6 +315,8 @@ class PendingCalls:
         route.state, route.reason = message.state, message.reason
         route.starting = None
         route.split_batches()
+        if route.restarts:
+            self._end_without_retries(route)
         if route.state == DEAD:
             # Calls queued for the end of this turn stay here.
             route.out = []
@@ -323,6 +344,19 @@ class PendingCalls:
             route.starting = message.node, message.incarnation
             route.logged = message.logged
             self._ask(route, [*route.sent.values(), *route.waiting])
+
+    def _end_without_retries(self, route: CallRoute) -> None:
+        """The actor has failed: end the sent calls without retries, which may have taken effect.
+
+        Calls that wait were made before it was first alive, or after a client here killed it.
+        """
+        ended = [spec for spec in route.sent.values() if spec.retries == 0]
+        route.sent = {call: spec for call, spec in route.sent.items() if spec.retries}
+        route.out = [spec for spec in route.out if spec.retries]
+        for spec in ended:
+            del self._under_way[spec.array]
+            route.asked.discard(spec.array)
+            self._end(spec, ActorUnavailable(spec.name, route.actor))
 
     def _ask(self, route: CallRoute, calls: Sequence[TaskSpec]) -> None:
         """Ask an actor that is being reconstructed for replies; see `actor_reconstruction`.

@@ -19,6 +19,7 @@ The world also makes threads wait, by the count of missing objects in a `Waiter`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from raytwin.runtime.control.client.direct_calls import DirectCalls
@@ -38,6 +39,7 @@ from raytwin.runtime.control.messages import (
     BorrowersGone,
     DirectClosed,
     DirectOpen,
+    Event,
     GiveBack,
     GroupCreated,
     KvReply,
@@ -64,6 +66,8 @@ class Client:
         """The arrays that this client owns; all parts share the table."""
         self.buffer = SendBuffer(ctx, self.node, config)
         self.pins = Pins(self.buffer)
+        self.on_warning: Callable[[Event], None] | None = None
+        """Called with an event that the driver's user has to know of; None: it has no user."""
         self.direct = DirectCalls(ctx, address, self.entries, self.buffer)
         self.references = References(
             ctx, address, self.node, self.entries, self.pins, self.buffer, self.direct
@@ -100,7 +104,12 @@ class Client:
             self.references.counter.on_updates(message)
         elif isinstance(message, BorrowersGone):
             self.references.counter.on_gone(message)
+        elif isinstance(message, Event):
+            if self.on_warning is not None:
+                self.on_warning(message)
         elif isinstance(message, GiveBack):
+            if message.cycles:
+                self.references.collect_cycles()
             self.references.give_back()
         elif isinstance(message, DirectOpen):
             self.direct.on_open(message.actor, source)

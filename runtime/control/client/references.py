@@ -122,6 +122,8 @@ class References:
         )
         self.collect: Callable[[], None] = _nothing
         """Drops the references that the garbage collector has found since the last turn."""
+        self.collect_cycles: Callable[[], None] = _nothing
+        """Runs the garbage collector."""
 
     # -- ObjectRefs --------------------------------------------------------------
 

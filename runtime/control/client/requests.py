@@ -86,7 +86,7 @@ class Requests:
     ) -> tuple[int, Waiter]:
         """Look an actor up by name, or create it; the answer is an `ActorFound`."""
         if create is not None and create.array not in self._entries:
-            entry = self._references.own(Entry(create.array, 1, 1, 1))
+            entry = self._references.own(Entry(create.array, 1, 1, 0))
             entry.keeper = keeper
             self._references.hold_inputs(entry, holds + create.deps)
         self._buffer.flush()

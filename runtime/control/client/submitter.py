@@ -153,6 +153,14 @@ class Submitter:
         self._buffer.submit(specs)
         return entry
 
+    def create(self, spec: TaskSpec, holds: tuple[bytes, ...], keeper: bytes) -> None:
+        """Submit the creation of an actor, as `submit` does.
+
+        The client does not await the constructor's end: an actor to which nobody has a handle ends
+        before it, too, lest one whose process crashes in it restart for ever.
+        """
+        self.submit(spec.array, [spec], 1, 1, holds, keeper).missing = 0
+
     def call(
         self, array: bytes, extra: TaskExtra, name: str, retries: int, args: bytes,
         actor: bytes, keeper: bytes = b"",
@@ -193,12 +201,6 @@ class Submitter:
         entry = self._references.own(Entry(result.array, 1, 1, 0, result))
         self._buffer.put(result)
         return entry
-
-    def disown(self, array: bytes) -> None:
-        """Drop the entry of an actor that exists already, under another ID."""
-        entry = self._entries[array]
-        entry.missing = 0
-        self._references.release_if_free(entry)
 
     # -- cancellation ------------------------------------------------------------
 

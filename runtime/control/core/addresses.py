@@ -4,6 +4,7 @@
 ``gcs``, ``gcs.<s>``            the GCS; the tables of its shard s, from 1
 ``global``                      the global scheduler
 ``links``, ``links:<n>``        the connections of the head, and of node n
+``health``, ``heartbeat:<n>``   the failure detector in the head; node n's sender of heartbeats
 ``node:<n>``                    the node process: local scheduler and object manager
 ``store:<n>``, ``pool:<n>``     a node's object store; the part that starts its workers
 ``admission:<n>``               the part of node n that admits drivers
@@ -29,6 +30,10 @@ is ever used twice."""
 STORAGE = "storage:gcs"
 """The disk of the GCS's flushed rows."""
 
+HEAD = "head"
+"""The name of the head's process."""
+HEALTH = "health"
+"""The failure detector, in the head."""
 MASTER = "master"
 RELAY = "relay"
 """Carries messages between chains; see `gcs.sharding.relay`."""
@@ -92,6 +97,20 @@ def incarnation_of(address: Address) -> int:
     (1, 2)
     """
     return int(address.rpartition(".")[2]) // WORKERS_PER_INCARNATION + 1
+
+
+def heartbeat_of(node: int) -> str:
+    """Return the address of a node's sender of heartbeats."""
+    return f"heartbeat:{node}"
+
+
+def process_of(address: Address) -> str:
+    """Return the process that an address outside of this process belongs to.
+
+    >>> process_of("gcs"), process_of("node:3"), process_of("replica:0.2"), process_of("links:3")
+    ('head', 'node:3', 'replica:0.2', 'links:3')
+    """
+    return address if ":" in address else HEAD
 
 
 def shard_address(shard: int) -> str:

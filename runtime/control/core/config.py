@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+HEAD_RETURN_S = 30.0
+"""How long nodes wait for the restart of a head with a durable GCS."""
+
 
 class Config(Struct, frozen=True, array_like=True):
     """The settings of a cluster. Names say the unit: ``_s`` seconds, ``bytes`` bytes."""
@@ -16,8 +19,9 @@ class Config(Struct, frozen=True, array_like=True):
     """Seconds between heartbeats of a node. Shorter: fresher queue lengths for placement, more
     messages."""
     heartbeat_timeout_s: float = 5.0
-    """The GCS declares a node dead after so many seconds without a heartbeat. Shorter: faster
-    recovery; longer: slow nodes and links are not taken for dead ones."""
+    """The GCS declares a node dead after so many seconds without a heartbeat, and takes a process
+    for unreachable that acknowledges no frame for so long. Shorter: faster recovery; longer: slow
+    nodes and links are not taken for dead ones."""
     inline_bytes_max: int = 100_000
     """The largest value in bytes that is sent inside messages; a larger one goes to the object
     store, which costs a round trip and saves copies."""
@@ -61,10 +65,10 @@ class Config(Struct, frozen=True, array_like=True):
     actor_end_s: float = 30.0
     """Seconds that an actor which ends gracefully has before its process is killed."""
     store_wait_s: float = 10.0
-    """Seconds that a `get` waits for room while the whole store is pinned; a task's input waits
-    as long after the last unpin. Longer survives peaks; shorter reports a full store sooner."""
-    allocate_wait_s: float = 2.0
-    """Seconds that a write waits for room in the same case."""
+    """Seconds that a task's input waits for room while the whole store is pinned, since the last
+    unpin; then it is mapped from disk. Longer keeps more in memory, shorter starts sooner."""
+    allocate_wait_s: float = 0.2
+    """Seconds that a write or a `get` waits for room in the same case."""
     fetch_streams: int = 4
     """TCP connections over which a node fetches one large object: bandwidth against sockets."""
     stripe_bytes_min: int = 8 << 20
@@ -84,6 +88,21 @@ class Config(Struct, frozen=True, array_like=True):
     gcs_shards: int = 1
     """Chains over which the tables of tasks, objects, functions and keys are spread: throughput
     against processes."""
+
+    @property
+    def stall_s(self) -> float:
+        """Seconds without a byte after which a connection is replaced, or a fetch given up."""
+        return self.heartbeat_timeout_s / 2
+
+    @property
+    def fence_s(self) -> float:
+        """Seconds without an answer of the head after which a node leaves the cluster.
+
+        Far more than the failure detector's limit: the cluster gives up one silent node soon, and
+        all nodes would give up a head that was only slow. One with a durable GCS may come back.
+        """
+        own_s = 20 * self.heartbeat_timeout_s
+        return max(own_s, HEAD_RETURN_S) if self.gcs_durable else own_s
 
     @property
     def chains(self) -> int:

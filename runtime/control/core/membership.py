@@ -32,6 +32,8 @@ class Membership:
         return [info for _, info in sorted(self.nodes.items()) if info.alive]
 
     def _fence(self, mine: NodeInfo) -> str:
+        if mine.incarnation < self.incarnation:
+            return ""  # the news of an earlier process's death, which came too late for it
         if mine.incarnation > self.incarnation:
             return "another process took its place"
         return "" if mine.alive else (mine.reason or "declared dead")

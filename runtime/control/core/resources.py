@@ -171,11 +171,10 @@ class ResourcePool:
             self.total[name] -= units
 
     def end_group_loan(self, demand: str) -> None:
-        """End the loan of a demand to a placement group: it is free again."""
+        """End the loan of a demand to a placement group, which is then a taken demand again."""
         self._slots.clear()
         for name, units in parse_demand(demand):
             self.total[name] += units
-        self.give(demand)
 
     def is_free(self, resources: Mapping[str, float]) -> bool:
         """Whether so much of all of these is free."""
@@ -206,6 +205,96 @@ class ResourcePool:
     def available(self) -> dict[str, float]:
         """Return the free amounts."""
         return {name: max(0, units) / UNIT for name, units in self.free.items()}
+
+
+Units = tuple[tuple[int, int], ...]
+"""(number of a GPU, how much of it in 1/10,000), ..."""
+
+
+class NumberedPool(ResourcePool):
+    """The resources of a node, whose GPUs are numbered.
+
+    A program must know which GPU it may use, so a lease of GPUs is one of units: whole ones, and
+    of one more the rest. A fraction goes to the unit with the least left that has room for it, so
+    that whole units stay whole. A demand fits only if there are such units: two halves free on two
+    GPUs are no whole one. Bundles of placement groups take units from the node, and tasks in a
+    group take them from its bundles, under the group's names for them.
+    """
+
+    def __init__(self, resources: Mapping[str, float]) -> None:
+        super().__init__(resources)
+        whole, rest = divmod(self.total.get("GPU", 0), UNIT)
+        units = dict.fromkeys(range(whole), UNIT)
+        if rest:
+            units[whole] = rest
+        self._units: dict[str, dict[int, int]] = {"GPU": units}
+        """By name of a resource: how much of each unit is free."""
+
+    def fits(self, demand: str) -> bool:
+        return super().fits(demand) and ("GPU" not in demand or self._choose(demand) is not None)
+
+    def lease(self, demand: str) -> Units:
+        """Take a demand, which must fit; return its units."""
+        chosen = self._choose(demand) if "GPU" in demand else ()
+        assert chosen is not None, "it does not fit"
+        self.take(demand)
+        self._move(demand, chosen, -1)
+        return chosen
+
+    def end_lease(self, demand: str, units: Units) -> None:
+        """Return the resources of a demand with its units."""
+        self.give(demand)
+        self._move(demand, units, 1)
+
+    def add_bundle(self, resources: Mapping[str, float], units: Units) -> None:
+        """Add the named resources of a bundle that has taken these units."""
+        self.add(resources)
+        for name in filter(_is_gpu, resources):
+            there = self._units.setdefault(name, {})
+            for number, amount in units:
+                there[number] = there.get(number, 0) + amount
+
+    def remove_bundle(self, resources: Mapping[str, float], units: Units) -> None:
+        """Remove the named resources of a bundle, which are free."""
+        self.remove(resources)
+        for name in filter(_is_gpu, resources):
+            for number, amount in units:
+                self._units[name][number] -= amount
+            if name not in self.total:
+                del self._units[name]  # the node has no other bundle of the group
+
+    def _move(self, demand: str, units: Units, sign: int) -> None:
+        if units:
+            for name, _ in parse_demand(demand):
+                if _is_gpu(name):
+                    for number, amount in units:
+                        self._units[name][number] += sign * amount
+
+    def _choose(self, demand: str) -> Units | None:
+        """Return free units for a demand, none if it asks for no GPU; None if there are not."""
+        wanted = [(self._units[name], amount) for name, amount in parse_demand(demand)
+                  if _is_gpu(name)]  # fmt: skip
+        if not wanted:
+            return ()
+        # In a group a demand names the units of its bundle and, as the same, those of the group.
+        (first, amount), *others = wanted
+        free = {n: min([left, *(o.get(n, 0) for o, _ in others)]) for n, left in first.items()}
+        whole, rest = divmod(amount, UNIT)
+        chosen = [(number, UNIT) for number, left in sorted(free.items()) if left == UNIT][:whole]
+        if len(chosen) < whole:
+            return None
+        if rest:
+            taken = {number for number, _ in chosen}
+            room = [(left, n) for n, left in free.items() if left >= rest and n not in taken]
+            if not room:
+                return None
+            chosen.append((min(room)[1], rest))
+        return tuple(chosen)
+
+
+def _is_gpu(name: str) -> bool:
+    """Whether a resource is GPUs: a node's own, or those that a placement group has there."""
+    return name == "GPU" or name.startswith("GPU_group_")
 
 
 def is_cpu(name: str) -> bool:

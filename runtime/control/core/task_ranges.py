@@ -17,13 +17,20 @@ def part_of(spec: TaskSpec, start: int, count: int) -> TaskSpec:
     assert spec.start <= start and start + count <= spec.start + spec.count and count > 0
     return TaskSpec(
         spec.array, start, count, spec.function, spec.args, spec.owner, spec.demand,
-        spec.deps, spec.returns, spec.retries, spec.first, spec.name, spec.extra,
+        spec.deps, spec.returns, spec.retries, spec.first, spec.name, spec.extra, spec.depth,
     )  # fmt: skip
 
 
-def cut(spec: TaskSpec, message: CancelTask) -> tuple[list[TaskSpec], TaskSpec | None]:
-    """Split a range into the parts that stay and the part that the message cancels, or None."""
-    if spec.array != message.array:
+def cut(
+    spec: TaskSpec, message: CancelTask, claimant: str = ""
+) -> tuple[list[TaskSpec], TaskSpec | None]:
+    """Split a range into the parts that stay and the part that the message cancels, or None.
+
+    `claimant`: the client that has taken the range over from the owner in its spec.
+    """
+    if spec.array != message.array if message.array else is_of_actor(spec):
+        return [spec], None
+    if message.owners and (claimant or spec.owner) not in message.owners:
         return [spec], None
     end = spec.start + spec.count
     first = max(spec.start, message.start)
@@ -66,6 +73,18 @@ def array_of(row: Any) -> bytes:
 def attempt_of(spec: TaskSpec) -> int:
     """Return how often the GCS has placed the range again."""
     return spec.extra.attempt if spec.extra is not None else 0
+
+
+def is_of_actor(spec: TaskSpec) -> bool:
+    """Whether a range creates an actor, or is a call of one."""
+    extra = spec.extra
+    return extra is not None and (extra.actor is not None or bool(extra.call))
+
+
+def is_crash_loop(crashes: int) -> bool:
+    """Whether to warn of what has crashed so often: at 3, 6, 12, 24 times and so on."""
+    times, rest = divmod(crashes, 3)
+    return not rest and times.bit_count() == 1
 
 
 def task_of(index: int) -> int:

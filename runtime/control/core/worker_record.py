@@ -39,6 +39,7 @@ class Worker:
         "cancels",
         "demand",
         "functions",
+        "has_children",
         "is_killed",
         "job",
         "kill_cause",
@@ -48,6 +49,7 @@ class Worker:
         "pid",
         "restarts",
         "state",
+        "units",
     )
 
     def __init__(self, address: str, number: int) -> None:
@@ -56,6 +58,8 @@ class Worker:
         self.pid = 0
         self.state = State.STARTING
         self.demand = ""
+        self.units: tuple[tuple[int, int], ...] = ()
+        """The GPUs of its lease, or of its last one; see `numbered_units`."""
         self.job = b""
         """The job of its tasks, fixed by the first one."""
         self.actor = b""
@@ -72,6 +76,8 @@ class Worker:
         """Its last result, if it has sent it to the driver itself."""
         self.functions: set[bytes] = set()
         """Functions that the node has sent to it."""
+        self.has_children = False
+        """Whether it has submitted tasks other than actors and calls."""
         self.is_killed = False
         """Whether `KillWorker` is on its way: the worker gets no more tasks."""
         self.kill_cause: CancelTask | None = None

@@ -28,14 +28,18 @@ Lineage rules
 * Some values are unreconstructable: a value that was put, an actor's result, the result of a task
   without retries or whose record is gone, and every value with such an input. If one is lost,
   `get` raises `ObjectLostError`, which names the cause.
-* An actor is rebuilt from its checkpoint and the logged calls since; each takes effect once.
-* An object is lost with its owner, unless the owner's task runs again and takes the object over.
+* An actor is rebuilt from its checkpoint and the logged calls since; each takes effect once. This
+  replay makes the large results again, also released ones, for lost values that descend from them:
+  their tasks run again at once, without a `get`.
+* An object is lost with its owner, and the task that makes it ends, unless the owner's task runs
+  again and takes it over.
 
 Promises: G2 (a lost object comes back, or `get` says why not), G3 (an actor is the fold of its
 logged calls), G8 (memory is bounded: all that the GCS remembers for late messages has a limit).
 
 ``gcs``                  dispatches messages; operations on several tables
-``node_table``           membership and failure detection
+``node_table``           membership; which of two nodes leaves that cannot reach one another
+``failure_detector``     heartbeats: in the head, no part of the GCS
 ``job_table``            jobs and their namespaces; detached actors of a job, which outlive it
 ``function_table``       serialized functions
 ``actor_table``          actors: states, names, restarts and lineage

@@ -39,6 +39,7 @@ from raytwin.runtime.control.core.batching import cut, record_bytes
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, job_number, job_of
+from raytwin.runtime.control.core.task_ranges import is_crash_loop
 from raytwin.runtime.control.gcs.event_log import Log
 from raytwin.runtime.control.gcs.job_table import JobTable
 from raytwin.runtime.control.gcs.pubsub import PubSub
@@ -88,6 +89,7 @@ class ActorRow(Struct):
     incarnation: int = 0
     restarts_left: int = 0
     reason: Failure | None = None
+    """Why it restarts; None if it is alive, or starts for the first time."""
     checkpoint: bytes = b""
     saved: int = 0
     """Calls that the checkpoint contains."""
@@ -278,7 +280,11 @@ class ActorTable:
     def on_placed(self, source: str, message: ActorPlaced) -> None:
         """Note the node that the global scheduler has chosen."""
         row = self._current(message.actor, message.incarnation)
-        if row is None or row.state not in (PENDING, STARTING):
+        if row is None:
+            # It ended while the global scheduler chose.
+            self.ctx.send(f"node:{message.node}", StopActor(message.actor, message.incarnation))
+            return
+        if row.state not in (PENDING, STARTING):
             return  # it may move before it has started: see `starvation`
         row.state, row.node = STARTING, message.node
         if message.node not in self._alive:
@@ -292,7 +298,7 @@ class ActorTable:
         if row is None or not (early or row.node == message.node):
             self.ctx.send(source, StopActor(message.actor, message.incarnation))
             return
-        row.state, row.node = ALIVE, message.node
+        row.state, row.node, row.reason = ALIVE, message.node, None
         if row.incarnation:
             self._log("actor_restarted", row.spec.name, f"{message.replayed} calls replayed")
             if message.replayed:
@@ -306,10 +312,16 @@ class ActorTable:
         if row is not None:
             self._fail(row, message.reason, message.final)
 
-    def on_node_died(self, node: int, reason: str) -> None:
-        """Restart the dead node's actors on other nodes, or declare them dead."""
-        for row in [r for r in self.rows.values() if r.node == node]:
+    def on_node_died(self, node: int, reason: str) -> bool:
+        """Restart the dead node's actors on other nodes, or declare them dead.
+
+        Returns whether any of them restarts.
+        """
+        there = [r for r in self.rows.values() if r.node == node]
+        restarts = any(row.restarts_left != 0 for row in there)
+        for row in there:
             self._fail(row, ActorDeath(DeathCause.NODE_DIED, detail=reason), False)
+        return restarts
 
     def drop_orphans(self, died: Callable[[str], bool]) -> None:
         """End the actors of dead clients, unless another client owns them since."""
@@ -380,6 +392,9 @@ class ActorTable:
         row.restarts_left -= row.restarts_left > 0
         row.incarnation += 1
         self._log("actor_restarting", row.spec.name, brief(reason))
+        if is_crash_loop(row.incarnation):
+            detail = f"the actor has died {row.incarnation} times, and restarts"
+            self._log("crash_loop", row.spec.name, detail, 1, job_id(job_number(actor)), reason)
         self._place(row)
         self._publish(row)
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Handlers
@@ -52,7 +54,6 @@ from raytwin.runtime.control.messages import (
     FetchLineage,
     FindActor,
     FindTask,
-    Heartbeat,
     JobEnded,
     KillActor,
     KvGet,
@@ -64,6 +65,7 @@ from raytwin.runtime.control.messages import (
     NodeUnreachable,
     ObjectsMissing,
     OwnersFound,
+    PeerUnreachable,
     Query,
     QueryReply,
     RegisterJob,
@@ -82,13 +84,13 @@ class Gcs:
     def __init__(self, ctx: Context, config: Config) -> None:
         self.ctx = ctx
         self.config = config
-        self.events = EventLog(ctx)
+        self.jobs = JobTable(ctx)
+        self.events = EventLog(ctx, self.jobs.driver_of)
         self.pubsub = PubSub(ctx)
         self.pubsub.subscribe("nodes", "global")
         self.pubsub.subscribe("nodes", "links")
         self.pubsub.subscribe("jobs", "global")
         self.nodes = NodeTable(ctx, config, self.pubsub, self.events.add, self._on_node_died)
-        self.jobs = JobTable(ctx)
         self.functions = FunctionTable(ctx, self.pubsub, self.jobs.ended)
         self.kv = KvTable(ctx)
         self.history = TaskHistory(ctx, config.gcs_memory_max)
@@ -108,8 +110,8 @@ class Gcs:
         )
         self._handlers: Handlers = {
             RegisterNode: self.nodes.on_register,
-            Heartbeat: self.nodes.on_heartbeat,
             NodeUnreachable: self.nodes.on_unreachable,
+            PeerUnreachable: self.nodes.on_peer_unreachable,
             RegisterJob: self.jobs.on_register,
             DescribeJob: self.jobs.on_describe,
             JobEnded: self._on_job_ended,
@@ -145,10 +147,6 @@ class Gcs:
         """The rows of the task and object tables."""
         return self.table.store.rows
 
-    def start(self) -> None:
-        """Begin to watch the nodes, in the first turn."""
-        self.nodes.start()
-
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
         self._handlers[type(message)](source, message)
@@ -159,8 +157,8 @@ class Gcs:
     # -- operations on several tables --------------------------------------------
 
     def _on_node_died(self, info: NodeInfo) -> None:
-        self.actors.on_node_died(info.node, info.reason)
-        self.table.on_node_died(info.node, info.reason)
+        restarts = self.actors.on_node_died(info.node, info.reason)
+        self.table.on_node_died(info.node, info.reason, restarts)
         self.ctx.after(ORPHANED_S, partial(self._drop_actors, info.node, info.incarnation))
 
     def _drop_actors(self, node: int, incarnation: int) -> None:
@@ -191,22 +189,16 @@ class Gcs:
     def _on_cancel(self, source: str, message: CancelTask) -> None:
         """Answer the global scheduler with the nodes that have the range: its cancellations
         reach them after its assignments."""
-        row = self.arrays.get(message.array)
-        if row is None:
-            return
-        nodes = dict.fromkeys([*(node for _, node in row.accepted), *row.owners])
-        self.ctx.send(
-            "global",
-            CancelTask(
-                message.array, message.start, message.count, message.force, message.recursive,
-                tuple(node for node in nodes if node in self.nodes.alive), message.request,
-            ),
-        )  # fmt: skip
+        nodes = self.table.nodes_with(message.array)
+        if nodes:
+            self.ctx.send("global", replace(message, nodes=nodes))
 
     # -- events and queries --------------------------------------------------------
 
     def _on_event(self, source: str, message: Event) -> None:
-        self.events.add(message.kind, message.subject, message.detail, message.count)
+        self.events.add(
+            message.kind, message.subject, message.detail, message.count, message.job, message.cause
+        )
         if source == "master" and message.kind == "head_started":
             # The new head's connections know no node yet.
             for info in self.nodes.rows.values():

@@ -65,6 +65,11 @@ class JobTable:
             row = self._ended_rows[number] = self.rows.pop(number)
             row.alive, row.reason, row.ended_s = False, reason, self._ctx.now()
 
+    def driver_of(self, job: bytes) -> str:
+        """Return the address of a running job's driver, empty if it has ended."""
+        row = self.rows.get(job_number(job))
+        return "" if row is None else row.driver
+
     def next_branch(self, job: bytes) -> int:
         """Return the number of a new detached actor of a job; 0 if there are none left."""
         number = job_number(job)

@@ -2,20 +2,23 @@
 
 ::
 
-    RegisterNode ──> ALIVE ──NodeUnreachable, or heartbeat timeout──> DEAD
+    RegisterNode ──> ALIVE ──NodeUnreachable, or a pair is cut off──> DEAD
                        ↑                                              │
                        └─────RegisterNode with a later incarnation────┘
 
-A node sends a heartbeat every ``heartbeat_s``; the failure detector suspects a node that is
-silent for ``heartbeat_timeout_s``. With the defaults that is 50 missed heartbeats; on a busy
-machine a heartbeat is late by a few scheduling quanta only.
+The failure detector reports a node whose heartbeats stay out, and the world one whose process has
+ended. A dead incarnation stays dead, and everybody refuses its frames: it is fenced. If the node
+was merely slow, or cut off, it leaves when it hears of this.
 
-The GCS declares a suspected incarnation dead, which is final and fences it. If the node was merely
-slow, the answer to its next heartbeat makes it leave; the GCS ignores its other messages.
+Two nodes may both reach the head and not one another. `PeerUnreachable` says so, and one of the
+pair has to leave, because each may wait for the other forever. The reports of `PAIR_PERIODS`
+heartbeats are judged together: a node that cannot reach several others leaves before any of
+these. Of a single pair the later node leaves; node 0, which has the first driver, never does.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from raytwin.runtime.control.core.config import Config
@@ -23,41 +26,16 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.gcs.event_log import Log
 from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.messages import (
-    Heartbeat,
-    LoadChanged,
     NodeChanged,
     NodeInfo,
     NodeUnreachable,
+    PeerUnreachable,
     Registered,
     RegisterNode,
 )
 
-
-class FailureDetector:
-    """The times at which the GCS last heard from each node."""
-
-    def __init__(self, timeout_s: float) -> None:
-        if not timeout_s > 0:
-            raise ValueError(f"a heartbeat timeout of {timeout_s} s")
-        self.timeout_s = timeout_s
-        self._heard: dict[int, float] = {}
-
-    def heard(self, node: int, now: float) -> None:
-        """Note a sign of life."""
-        self._heard[node] = now
-
-    def extend_timeouts(self, stall_s: float) -> None:
-        """Extend every node's timeout by a delay of the GCS itself."""
-        for node in self._heard:
-            self._heard[node] += stall_s
-
-    def forget(self, node: int) -> None:
-        """Stop watching a node."""
-        self._heard.pop(node, None)
-
-    def suspects(self, now: float) -> list[int]:
-        """Return the nodes whose silence is longer than the timeout."""
-        return [n for n, heard in self._heard.items() if now - heard > self.timeout_s]
+PAIR_PERIODS = 5
+"""Heartbeat periods for which the GCS collects reports of pairs before it judges them."""
 
 
 class NodeTable:
@@ -80,13 +58,9 @@ class NodeTable:
         self.rows: dict[int, NodeInfo] = {}
         self.alive: set[int] = set()
         """The numbers of living nodes."""
-        self.detector = FailureDetector(config.heartbeat_timeout_s)
-        self._checked_s = 0.0
-
-    def start(self) -> None:
-        """Begin to watch the nodes."""
-        self._checked_s = self._ctx.now()
-        self._ctx.after(self._config.heartbeat_s, self._check)
+        self._pairs: dict[tuple[int, int], str] = {}
+        """Pairs of nodes, the lesser first, of which one cannot reach the other, and the reason."""
+        self._judging = False
 
     def on_register(self, source: str, message: RegisterNode) -> None:
         """Add a node, or a later incarnation of one; refuse an incarnation that is dead."""
@@ -103,39 +77,46 @@ class NodeTable:
         )
         self.rows[info.node] = info
         self.alive.add(info.node)
-        self.detector.heard(info.node, self._ctx.now())
+        self._pairs = {p: why for p, why in self._pairs.items() if info.node not in p}
         self._ctx.send(source, Registered(incarnation, list(self.rows.values())))
         self._pubsub.publish("nodes", NodeChanged(info), but=source)
         self._pubsub.subscribe("nodes", source)
         self._pubsub.subscribe("jobs", source)
         self._log("node_added", source)
 
-    def on_heartbeat(self, source: str, message: Heartbeat) -> None:
-        """Note a sign of life and pass the load on; fence an incarnation that is dead."""
-        info = self.rows.get(message.node)
-        if info is None or not info.alive or info.incarnation != message.incarnation:
-            if info is not None:
-                self._ctx.send(source, NodeChanged(info))
-            return
-        self.detector.heard(message.node, self._ctx.now())
-        self._ctx.send("global", LoadChanged(message.node, message.load))
-
     def on_unreachable(self, source: str, message: NodeUnreachable) -> None:
-        """Declare a node dead whose connection has ended."""
+        """Declare a node dead whose process has ended, or whose heartbeats stay out."""
         known = self.rows.get(message.node)
         if message.incarnation and known is not None and known.incarnation > message.incarnation:
             return  # a later incarnation has registered already
         self.declare_dead(message.node, message.reason)
 
-    def _check(self) -> None:
-        now = self._ctx.now()
-        late_s = now - self._checked_s - self._config.heartbeat_s
-        self._checked_s = now
-        if late_s > self._config.heartbeat_s:
-            self.detector.extend_timeouts(late_s)
-        for node in self.detector.suspects(now):
-            self.declare_dead(node, f"no heartbeat for {self.detector.timeout_s:g} s")
-        self._ctx.after(self._config.heartbeat_s, self._check)
+    def on_peer_unreachable(self, source: str, message: PeerUnreachable) -> None:
+        """Note a pair of nodes that is cut, unless one of them is dead; judge it a little later."""
+        for node, incarnation in (
+            (message.node, message.incarnation),
+            (message.peer, message.peer_incarnation),
+        ):
+            if node not in self.alive or self.rows[node].incarnation != incarnation:
+                return
+        pair = (min(message.node, message.peer), max(message.node, message.peer))
+        reason = f"node {message.node} cannot reach node {message.peer}: {message.reason}"
+        self._pairs.setdefault(pair, reason)
+        if not self._judging:
+            self._judging = True
+            self._ctx.after(PAIR_PERIODS * self._config.heartbeat_s, self._judge)
+
+    def _judge(self) -> None:
+        """Declare nodes dead until no pair of living nodes is left that is cut."""
+        self._judging = False
+        counts = Counter(node for pair in self._pairs for node in pair)
+        while cut := [pair for pair in self._pairs if self.alive.issuperset(pair)]:
+            among = {node for pair in cut for node in pair}
+            worst = max(among, key=lambda node: (node > 0, counts[node], node))
+            reason = next(self._pairs[pair] for pair in cut if worst in pair)
+            self.declare_dead(worst, reason)
+        # The dead of these pairs count further: they show which living node had lost many.
+        self._pairs = {p: why for p, why in self._pairs.items() if not self.alive.isdisjoint(p)}
 
     def declare_dead(self, node: int, reason: str) -> None:
         """Fence a living node's incarnation, and publish its death."""
@@ -145,7 +126,6 @@ class NodeTable:
         info = NodeInfo(node, info.host, info.port, info.resources, False, info.incarnation, reason)
         self.rows[node] = info
         self.alive.discard(node)
-        self.detector.forget(node)
         self._log("node_died", f"node:{node}", reason)
         # The dead node is notified as well: it may only be cut off.
         self._pubsub.publish("nodes", NodeChanged(info))

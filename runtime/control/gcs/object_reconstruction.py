@@ -10,6 +10,7 @@
 
 An element is placed once at a time, however many nodes ask: `ArrayRow.resubmitted` has it until
 its end. The GCS does not place the calls of an actor that is being rebuilt: the actor replays them.
+What descends from these calls is placed without a node that waits (`follow_replays`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from raytwin.runtime.control.gcs.owner_lookup import OwnerLookup
 from raytwin.runtime.control.messages import (
     DROPPED,
     NOWHERE,
+    ForwardResults,
     Location,
     PlaceTasks,
     ResultsMissing,
@@ -108,7 +110,8 @@ class Reconstruction:
                 self.lookup.ask_all(array)
         for spec, start, count in by_spec(row, list(absent)):
             lost = next((done.lost for done in row.ended(start)), None)
-            if start >= STREAM_BASE and row.actor is not None and not any(row.ended(0)):
+            under_way = not row.released and not any(row.ended(0))
+            if start >= STREAM_BASE and row.actor is not None and under_way:
                 # Items arrive before their call is logged. The call still runs, or runs again: it
                 # yields them again, or its end shows that it does not.
                 continue
@@ -225,6 +228,42 @@ class Reconstruction:
             if row is not None and row.actor == actor:
                 self.reconstruct(array, row, self._waiters.of(array))
 
+    def follow_replays(self) -> None:
+        """Reconstruct the lost values that descend from calls which actors replay now.
+
+        Later nobody makes these calls' results again, so this does not wait for a client that
+        needs the values: the results may have been released, or may be by then.
+        """
+        others: set[bytes] = set()
+        for array, row in list(self._store.rows.items()):
+            gone = [done for done in row.done if done.lost]
+            if gone and row.owners and self._descends_from_replay(row, others):
+                lost = [
+                    object_id(array, index, 0)
+                    for done in gone
+                    for index in range(done.start, done.start + done.count)
+                ]
+                self.reconstruct(array, row, lost)
+
+    def _descends_from_replay(self, row: ArrayRow, others: set[bytes]) -> bool:
+        """Whether a call that an actor replays is among a row's inputs, or among theirs.
+
+        `others` are arrays that are known to be no such call, nor to descend from one.
+        """
+        pending, seen = list(row.deps), set[bytes]()
+        while pending:
+            array = pending.pop()
+            if array in others or array in seen:
+                continue
+            seen.add(array)
+            source = self._store.rows.get(array)
+            if source is not None and source.actor is None:
+                pending += source.deps
+            elif self._actors.may_replay(array):  # Its row may be in another shard.
+                return True
+        others |= seen
+        return False
+
     def on_actor_settled(self, actor: bytes) -> None:
         """An actor is rebuilt, or dead: results that it has not made again are lost."""
         # Reports of its results may arrive after the report of the actor.
@@ -282,6 +321,11 @@ class Reconstruction:
                 if all(done.lost for done in row.ended(index))
                 and not row.pending(index, self._store.alive)
             ]
+            for index in sorted(indices.difference(gone)):
+                for done in row.ended(index):
+                    if not done.lost and done.node in self._store.alive:
+                        # It was made there too, for a former owner, who has died.
+                        self._ctx.send(f"node:{done.node}", ForwardResults(array, index, 1, owner))
             for spec, first, length in by_spec(row, gone):
                 lost = next(done.lost for done in row.ended(first))
                 assert lost is not None

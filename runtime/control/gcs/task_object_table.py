@@ -12,7 +12,7 @@ where objects are (`LocateObjects`). `array_store` has the rows and the waiting 
 A node reports an array as released once its owner holds no reference. A run may still be
 outstanding then: the *tombstone* of the dropped row waits for its end, to free its values too. A
 row whose owner has died with its node is kept for `ORPHANED_S`: the owner's task may run again and
-take it over.
+take it over. What still runs then is cancelled, at once if nothing of the dead node runs again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from msgspec.structs import fields, replace
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, job_of
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, ELEMENTS_MAX, STREAM_BASE, job_of
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.core.task_ranges import array_of, attempt_of, needs_of, part_of
 from raytwin.runtime.control.gcs.array_row import ArrayRow, Done, inside_of
@@ -36,6 +36,7 @@ from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.gcs.task_history import TaskHistory
 from raytwin.runtime.control.messages import (
     NOWHERE,
+    CancelTask,
     ClaimTasks,
     ForwardResults,
     LocateObjects,
@@ -50,6 +51,7 @@ from raytwin.runtime.control.messages import (
     TaskUpdates,
 )
 from raytwin.runtime.control.messages.errors import Loss, LossCause, Refusal
+from raytwin.runtime.control.ownership.owner_table import NOBODY
 
 JOB_ENDED = Loss(LossCause.JOB_ENDED)
 
@@ -146,11 +148,15 @@ class TaskObjectTable:
         """Give rows to actors' calls; return those whose owner has released them already."""
         late: set[bytes] = set()
         for array, owner, actor in calls:
-            if self.store.was_released_by(array, owner) and not self.store.is_dead(owner):
+            if owner == NOBODY or (
+                self.store.was_released_by(array, owner) and not self.store.is_dead(owner)
+            ):
                 # A rebuilt actor has replayed the call. If the owner has died its task may run
                 # again and ask for the result: then the row is kept.
-                late.add(array)
-                self.store.free_at(array, node)
+                replayed = self.store.rows.get(array)
+                if replayed is None or self.store.is_void(array, replayed):
+                    late.add(array)
+                    self.store.free_at(array, node)
                 continue
             row = self.store.row(array)
             # The owner's node reports small items of a stream, and may not know the actor.
@@ -264,8 +270,20 @@ class TaskObjectTable:
             del self.store.tombstones[array]
         self.store.released.end_job(job)
 
-    def on_node_died(self, node: int, reason: str) -> None:
-        """Place the node's unfinished ranges again; the values that only it held are lost."""
+    def nodes_with(self, array: bytes) -> tuple[int, ...]:
+        """Return the living nodes that may run elements of an array, or have an owner of it."""
+        row = self.store.rows.get(array)
+        nodes = dict.fromkeys(self.store.tombstones.get(array, ()))
+        if row is not None:
+            nodes.update(dict.fromkeys([*(node for _, node in row.accepted), *row.owners]))
+        return tuple(node for node in nodes if node in self.store.alive)
+
+    def on_node_died(self, node: int, reason: str, runs_again: bool = True) -> None:
+        """Place the node's unfinished ranges again; the values that only it held are lost.
+
+        `runs_again`: whether an actor of the node may restart. If none does, and no task of the
+        node runs again, none will take over the tasks that its clients submitted.
+        """
         for array in [a for a, left in self.store.tombstones.items() if node in left]:
             self.store.end_tombstone(array, node, self.store.tombstones[array][node])
         self.waiters.drop_unsubscribed()
@@ -285,6 +303,7 @@ class TaskObjectTable:
                     lost.setdefault(at, []).append(array)
             owner = self.store.owner_of(row)
             for spec, gaps in unfinished:
+                runs_again = runs_again or (bool(owner) and spec.retries != 0)
                 for start, count in gaps:
                     if row.resubmitted is not None:
                         row.resubmitted.remove(start, count)
@@ -295,6 +314,10 @@ class TaskObjectTable:
                         row.finish(Done(start, count, node, (), why_not))
             self.reconstruction.reconstruct(array, row, self.waiters.of(array))
             self.reconstruction.settle(array, row)
+        self.reconstruction.follow_replays()
+        if not runs_again:
+            rows = self.store.rows
+            self.drop_orphans([a for a in orphans if a in rows and rows[a].outstanding()])
         if orphans:
             self._ctx.after(ORPHANED_S, partial(self.drop_orphans, orphans))
         for at, arrays in lost.items():
@@ -491,13 +514,16 @@ class TaskObjectTable:
             self.store.released.placed(spec.array, spec.owner)
 
     def drop_orphans(self, arrays: list[bytes]) -> None:
-        """Release those of the arrays that have no living owner."""
+        """Release those of the arrays that have no living owner, and end their tasks."""
         for array in arrays:
             row = self.store.rows.get(array)
             if row is not None and not row.released and not row.live_owner(self.store.alive):
                 if row.former and self.store.is_dead(row.former):
                     self.store.released.note_owner_died(array)
                 self._release_last(array, row, -1)
+                for node in self.nodes_with(array):
+                    end = CancelTask(array, 0, ELEMENTS_MAX, True, False)
+                    self._ctx.send(f"node:{node}", end)
 
     def _release_last(self, array: bytes, row: ArrayRow, node: int) -> None:
         """The last owner has released the array or died: free the values, keep needed specs."""

@@ -13,7 +13,8 @@ The way of a range::
                         ↓
                     `TaskInputs`     waits for its function and its inputs
                         ↓
-                    `ReadyQueue`     a queue per job and resource demand, oldest first
+                    `ReadyQueue`     a queue per job and resource demand, oldest first;
+                        ↓            `BlockedTasks` holds back tasks like those that are blocked
                         ↓
                     `WorkerLeases`   RunTasks: a leased worker gets work for ``ahead_s`` seconds
                         ↓            in advance
@@ -26,8 +27,8 @@ GCS then has the ranges that the node had accepted placed again.
 Messages in: SubmitTasks, AssignTasks, TasksClaimed, FindActor, WorkerReady, TasksDone,
 StreamItems, TakenBack, Blocked, Unblocked, CancelTask, MoveTasks, PrepareBundle, CommitBundle,
 ReturnBundle, ExportFunction, FunctionBlob. Out: PlaceTasks, ClaimTasks, CreateActors, TasksMoved,
-BundlePrepared, RunTasks, TakeBack, CancelTask, Resume, StartWorker, StopWorker, KillWorker,
-FetchFunction, ExportFunction, FunctionBlob, TaskResults, Event.
+BundlePrepared, RunTasks, GrantGpus, TakeBack, CancelTask, Resume, StartWorker, StopWorker,
+KillWorker, FetchFunction, ExportFunction, FunctionBlob, TaskResults, Event.
 
 Promises: resources are never oversubscribed, and free again when nothing runs (G5); an accepted
 range ends with a result or an error, or another node takes it over; only failures of the system
@@ -38,6 +39,7 @@ are retried (G4).
 | `submission` | accepts tasks that clients submit or spills them; accepts assigned tasks |
 | `spillback` | decides how much of a range stays here (the threshold: `policies.Policy.keep`) |
 | `dependencies` | keeps a range until its function and its inputs are here |
+| `blocked_tasks` | limits how many tasks of one kind are blocked at the same time |
 | `ready_queue` | ranges whose inputs are here, until a worker is free |
 | `worker_pool` | starts and stops workers |
 | `worker_leases` | leases workers to ready ranges; asks `worker_pool` for more workers |

@@ -19,7 +19,7 @@ from raytwin.runtime.control.actors.node_actors import NodeActors
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import failed_value
 from raytwin.runtime.control.core.group_resources import group_of, group_resources
-from raytwin.runtime.control.core.resources import ResourcePool, format_demand, parse_demand
+from raytwin.runtime.control.core.resources import NumberedPool, Units, format_demand, parse_demand
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
@@ -36,10 +36,11 @@ from raytwin.runtime.control.messages.errors import GroupRemoved
 
 
 class _Bundle:
-    __slots__ = ("committed", "demand", "removed", "resources")
+    __slots__ = ("committed", "demand", "removed", "resources", "units")
 
-    def __init__(self, demand: str, resources: dict[str, float]) -> None:
+    def __init__(self, demand: str, units: Units, resources: dict[str, float]) -> None:
         self.demand = demand
+        self.units = units
         self.resources = resources
         """The resources that the node has once the bundle is committed."""
         self.committed = False
@@ -55,7 +56,7 @@ class Bundles:
         ctx: Context,
         node: int,
         incarnation: int,
-        pool: ResourcePool,
+        pool: NumberedPool,
         ready: ReadyQueue,
         workers: Mapping[str, Worker],
         inputs: TaskInputs,
@@ -104,9 +105,9 @@ class Bundles:
         demand = format_demand(message.resources)
         ok = key not in self._bundles and self._pool.fits(demand)
         if ok:
-            self._pool.take(demand)
+            units = self._pool.lease(demand)
             named = group_resources(message.resources, message.group, message.index)
-            self._bundles[key] = _Bundle(demand, named)
+            self._bundles[key] = _Bundle(demand, units, named)
         answer = BundlePrepared(self._node, message.group, message.index, ok, message.attempt)
         self._ctx.send("global", answer)
 
@@ -118,7 +119,7 @@ class Bundles:
         bundle = self._bundles[(message.group, message.index)]
         bundle.committed = True
         self._pool.lend_to_group(bundle.demand)
-        self._pool.add(bundle.resources)
+        self._pool.add_bundle(bundle.resources, bundle.units)
 
     def _end_waiting(self, group: str) -> None:
         """Return a bundle. If it was committed, its group was removed: this node, which has logged
@@ -142,7 +143,7 @@ class Bundles:
             return  # it could not be prepared
         if not bundle.committed:
             del self._bundles[key]
-            self._pool.give(bundle.demand)
+            self._pool.end_lease(bundle.demand, bundle.units)
             return
         self.returning[key] = bundle
         for worker in self._workers.values():
@@ -168,5 +169,6 @@ class Bundles:
                 self._ctx.send("global", PlaceTasks([spec]))
             if self._pool.is_free(bundle.resources):
                 del self._bundles[key], self.returning[key]
-                self._pool.remove(bundle.resources)
+                self._pool.remove_bundle(bundle.resources, bundle.units)
                 self._pool.end_group_loan(bundle.demand)
+                self._pool.end_lease(bundle.demand, bundle.units)

@@ -27,17 +27,30 @@ once, takes no effect, and is neither counted nor logged. `executor` describes t
 call. Calls do not allow ``force``, as it would end the actor.
 
 With ``recursive`` the worker also cancels the children that a running element has submitted. If
-the worker was killed, its node cancels all tasks that it owned.
+the worker was killed, its node cancels all calls that it owned.
+
+The tasks of a worker end with its process, like the objects that it owns, unless the task or actor
+that it ran will run again and can take them over, or the actor has ended itself. The node cancels
+them with ``force``, and so in turn their children. The request names the dead worker, not the
+tasks: the worker may have released their results::
+
+    the worker's node ──> global scheduler ──> all other nodes
+
+A node remembers these workers, because their tasks may still be on their way to it. Calls of
+actors run to their end. If the worker's task or actor does run again, but does not take a task over
+in time, the node cancels that one task (`release_manager`); if the node has died, the GCS does
+(`task_object_table`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec.structs import replace
 
 from raytwin.runtime.control.core.addresses import is_gcs
+from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import failed_value
 from raytwin.runtime.control.core.ids import ELEMENTS_MAX
@@ -52,6 +65,8 @@ from raytwin.runtime.control.objects.node_objects import NodeObjects
 
 STUCK_S = 5.0
 """How long a worker may take to answer before the node kills it."""
+DEAD_OWNERS_MAX = 4096
+"""How many dead workers a node remembers, to end their tasks that arrive late."""
 
 
 class Canceller:
@@ -65,16 +80,21 @@ class Canceller:
         pool: WorkerPool,
         inputs: TaskInputs,
         objects: NodeObjects,
+        claims: Mapping[bytes, dict[str, None]],
         cancel_call: Callable[[bytes], bool],
     ) -> None:
-        """`cancel_call` cancels the call with an ID, and returns whether there is one."""
+        """`claims`: by array, the clients that have taken it over from the owner in its specs;
+        `cancel_call` cancels the call with an ID, and returns whether there is one."""
         self._ctx = ctx
         self._node = node
         self._ready = ready
         self._pool = pool
         self._inputs = inputs
         self._objects = objects
+        self._claims = claims
         self._cancel_call = cancel_call
+        self._dead_owners: BoundedMap[str, None] = BoundedMap(DEAD_OWNERS_MAX)
+        """Workers all of whose tasks were cancelled."""
 
     def handlers(self) -> Handlers:
         return {CancelTask: self.on_cancel}
@@ -83,21 +103,30 @@ class Canceller:
         """Cancel the elements that are here; forward a client's request for the others."""
         if self._cancel_call(message.array):
             return
-        self.cancel_waiting(message)
-        for worker in self._pool.workers.values():
-            if any(cut(spec, message)[1] is not None for spec in worker.assigned):
-                self._cancel_on(worker, message)
+        self._cancel_here(message)
         # With shards the GCS itself sends it to every node that may have the range.
         asked = source != "global" and not is_gcs(source)
         if asked and not self._all_done(message):
             self._ctx.send("global", message)
+
+    def _cancel_here(self, message: CancelTask) -> None:
+        if not message.array:
+            self._dead_owners.update(dict.fromkeys(message.owners))
+        self.cancel_waiting(message)
+        for worker in self._pool.workers.values():
+            if any(self._cut(spec, message) is not None for spec in worker.assigned):
+                self._cancel_on(worker, message)
+
+    def _cut(self, spec: TaskSpec, message: CancelTask) -> TaskSpec | None:
+        """Return the part of a range that the message cancels."""
+        return cut(spec, message, next(reversed(self._claims.get(spec.array, {})), ""))[1]
 
     def cancel_waiting(self, message: CancelTask) -> None:
         """End elements that no worker has."""
         inputs = self._inputs
 
         def taken(spec: TaskSpec) -> TaskSpec | None:
-            return cut(spec, message)[1]
+            return self._cut(spec, message)
 
         for spec in [*self._ready.take_out(taken), *inputs.take_out(taken)]:
             inputs.unclaim(spec)
@@ -116,7 +145,7 @@ class Canceller:
                 worker.cancels.append((number, message))
                 continue
             first = worker.assigned[0] if message.force and worker.assigned else None
-            if first is not None and cut(first, message)[1] is not None:
+            if first is not None and self._cut(first, message) is not None:
                 self._kill(worker, message)
 
     def _kill(self, worker: Worker, message: CancelTask) -> None:
@@ -127,23 +156,43 @@ class Canceller:
         """The worker has not answered: it runs C code that lets no other thread run."""
         there = self._pool.workers.get(worker.address) is worker
         silent = (number, message) in worker.cancels and worker.assigned
-        if there and silent and not worker.is_killed and cut(worker.assigned[0], message)[1]:
+        if there and silent and not worker.is_killed and self._cut(worker.assigned[0], message):
             # Another element may be running: it runs again, and takes its children over.
             self._kill(worker, replace(message, recursive=False))
 
-    def cancel_owned(self, worker: Worker, cause: CancelTask, owned: list[bytes]) -> None:
-        """Cancel the tasks of a worker that was killed for `cause`: no client can read their
-        results."""
-        if cause.recursive and worker.assigned and cut(worker.assigned[0], cause)[1] is not None:
+    def cancel_calls(self, worker: Worker, cause: CancelTask, owned: list[bytes]) -> None:
+        """Cancel the calls of a worker that was killed for `cause`, if that includes children."""
+        if cause.recursive and worker.assigned and self._cut(worker.assigned[0], cause) is not None:
             for array in owned:
-                children = CancelTask(
-                    array, 0, ELEMENTS_MAX, cause.force, True, request=cause.request
-                )
-                self.on_cancel("", children)
+                self._cancel_call(array)
+
+    def spares_running(self, worker: Worker, cause: CancelTask) -> bool:
+        """Whether a worker that was killed for `cause` may have run an element not cancelled."""
+        running = worker.assigned[0]
+        part = self._cut(running, cause)
+        return part is None or part.count < running.count
+
+    def owners_died(self, owners: tuple[str, ...]) -> None:
+        """End all tasks of a worker that has died, everywhere.
+
+        `owners`: the worker, and those whose tasks it had taken over.
+        """
+        message = CancelTask(b"", 0, ELEMENTS_MAX, True, False, owners=owners)
+        self._cancel_here(message)
+        self._ctx.send("global", message)
+
+    def unclaimed(self, owner: str, arrays: list[bytes]) -> None:
+        """End tasks of a dead worker that the next run of its task has not taken over."""
+        for array in arrays:
+            self.on_cancel("", CancelTask(array, 0, ELEMENTS_MAX, True, False, owners=(owner,)))
+
+    def is_late(self, spec: TaskSpec) -> bool:
+        """Whether a range arrives whose owner has died, so that its tasks were cancelled."""
+        return spec.owner in self._dead_owners
 
     def _cancel_on(self, worker: Worker, message: CancelTask) -> None:
         runs = worker.assigned[0]
-        may_run = cut(runs, message)[1] is not None
+        may_run = self._cut(runs, message) is not None
         if message.force and may_run and runs.count == 1:
             # At once, because the worker may not be able to answer.
             self._kill(worker, message)

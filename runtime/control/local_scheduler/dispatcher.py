@@ -28,9 +28,10 @@ from raytwin.runtime.control.core.call_batches import results_of, split
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import failed_value
 from raytwin.runtime.control.core.ids import job_of
-from raytwin.runtime.control.core.resources import ResourcePool, cpu_part
-from raytwin.runtime.control.core.task_ranges import part_of
+from raytwin.runtime.control.core.resources import NumberedPool, cpu_part
+from raytwin.runtime.control.core.task_ranges import is_crash_loop, job_of_task, part_of
 from raytwin.runtime.control.core.worker_record import State, Worker
+from raytwin.runtime.control.local_scheduler.blocked_tasks import BlockedTasks
 from raytwin.runtime.control.local_scheduler.cancellation import Canceller
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
@@ -64,8 +65,9 @@ class Dispatcher:
     def __init__(
         self,
         ctx: Context,
-        resources: ResourcePool,
+        resources: NumberedPool,
         ready: ReadyQueue,
+        blocked: BlockedTasks,
         pool: WorkerPool,
         leases: WorkerLeases,
         objects: NodeObjects,
@@ -79,6 +81,7 @@ class Dispatcher:
         self._ctx = ctx
         self._resources = resources
         self.ready = ready
+        self._blocked = blocked
         self._pool = pool
         self.workers = pool.workers
         self.leases = leases
@@ -236,12 +239,14 @@ class Dispatcher:
         if worker.state is State.LEASED:
             worker.state = State.BLOCKED
             self._resources.give(cpu_part(worker.demand))
+            self._blocked.add(worker)
 
     def on_unblocked(self, source: str, message: Unblocked) -> None:
         worker = self.workers[source]
         if worker.state is State.BLOCKED:
             worker.state = State.LEASED
             self._resources.retake(cpu_part(worker.demand))
+            self._blocked.remove(worker)
             self.leases.on_report(worker)
             self._ctx.send(source, Resume())
 
@@ -251,11 +256,20 @@ class Dispatcher:
             self._inputs.unclaim(spec)
         for function in [function for function in self.leases.means if job_of(function) == job]:
             del self.leases.means[function]
+        self._blocked.end_job(job)
         workers = [worker for worker in self.workers.values() if worker.job == job]
         for worker in workers:
             self.leases.assigned -= sum(spec.count for spec in worker.assigned)
             worker.assigned.clear()
         return workers
+
+    def runs_again(self, worker: Worker) -> bool:
+        """Whether the task that a dead worker ran, if it is not an actor's, will run again."""
+        if worker.kill_error is not None or not worker.assigned:
+            return False
+        if worker.kill_cause is not None:
+            return self._canceller.spares_running(worker, worker.kill_cause)
+        return worker.assigned[0].retries != 0
 
     def died(self, worker: Worker, reason: str) -> None:
         """End the lease of a worker that was removed, and run its ranges again."""
@@ -264,7 +278,8 @@ class Dispatcher:
         elif worker.state is not State.STARTING:
             if worker.state is State.BLOCKED:
                 self._resources.retake(cpu_part(worker.demand))
-            self._resources.give(worker.demand)
+                self._blocked.remove(worker)
+            self._resources.end_lease(worker.demand, worker.units)
         self._ctx.send("gcs", Event("worker_died", worker.address, reason))
         if worker.answer is not None:
             self._results.deliver_again(worker.answer)
@@ -299,13 +314,19 @@ class Dispatcher:
             self._inputs.fail(running, failed_value(crash))
             return
         self._ctx.send("gcs", Event("task_retried", running.name, reason, running.count))
+        crashes = 1 + (0 if running.extra is None else running.extra.crashes)
         # One by one: only one element of the range can have crashed the worker.
         for index in reversed(range(running.start, running.start + running.count)):
             self._timeline.again(running.array, index)
             one = part_of(running, index, 1)
             one.retries = running.retries - 1 if running.retries > 0 else -1
-            one.extra = _begun(running, worker)
+            one.extra = replace(_begun(running, worker), crashes=crashes)
             self.ready.push_front(one)
+        if is_crash_loop(crashes):
+            detail = f"its process has died {crashes} times, and it runs again: {reason}"
+            self._ctx.send(
+                "gcs", Event("crash_loop", running.name, detail, job=job_of_task(running))
+            )
 
 
 def _begun(spec: TaskSpec, worker: Worker) -> TaskExtra:

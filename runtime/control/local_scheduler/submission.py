@@ -18,7 +18,8 @@ So a parent that runs a second time submits nothing twice.
 **Assignments** come from the global scheduler. The node ignores ranges for its earlier
 incarnations, which the GCS places again, and ranges of jobs that have ended. If the owner was a
 client of this node and has died, the node accepts the range and keeps the result for borrowers,
-which ask the GCS for it. A range that fails before it has run ends here with that error.
+which ask the GCS for it. A range ends at once if its owner's tasks were cancelled before, see
+`cancellation`. A range that fails before it has run ends here with that error.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.call_batches import arrays_of, singles
 from raytwin.runtime.control.core.context import Context, Handlers
-from raytwin.runtime.control.core.failed_values import is_lost
+from raytwin.runtime.control.core.failed_values import failed_value, is_lost
 from raytwin.runtime.control.core.ids import STREAM_BASE
-from raytwin.runtime.control.core.task_ranges import attempt_of, needs_of, part_of
+from raytwin.runtime.control.core.task_ranges import attempt_of, is_of_actor, needs_of, part_of
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.gcs.array_store import LOST_S
+from raytwin.runtime.control.local_scheduler.cancellation import Canceller
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.spillback import Spillback
 from raytwin.runtime.control.messages import (
@@ -53,7 +55,7 @@ from raytwin.runtime.control.messages import (
     TasksClaimed,
     TaskSpec,
 )
-from raytwin.runtime.control.messages.errors import unpack
+from raytwin.runtime.control.messages.errors import Cancellation, unpack
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.objects.result_manager import ResultManager
@@ -76,6 +78,7 @@ class Submission:
         actors: NodeActors,
         pending_calls: PendingCalls,
         results: ResultManager,
+        canceller: Canceller,
     ) -> None:
         self._ctx = ctx
         self._node = node
@@ -89,6 +92,7 @@ class Submission:
         self._actors = actors
         self._pending_calls = pending_calls
         self._results = results
+        self._canceller = canceller
         self.assigned = 0
         """Elements that the global scheduler has assigned to this node so far."""
         self._created_again: set[bytes] = set()
@@ -116,6 +120,8 @@ class Submission:
             if spec.extra is not None and spec.extra.batch is not None:
                 self._on_batch(source, spec)
                 continue
+            if worker is not None and not worker.has_children:
+                worker.has_children = not is_of_actor(spec)
             array, end = spec.array, spec.start + spec.count
             new = spec.start
             if array in self._objects.owners:
@@ -258,6 +264,9 @@ class Submission:
                     continue
             else:
                 self._keep_if_owner_died(spec)
+                if self._canceller.is_late(spec):
+                    self._inputs.fail(spec, failed_value(Cancellation(spec.name)))
+                    continue
             self._inputs.accept(spec)
 
     def _keep_if_owner_died(self, spec: TaskSpec) -> None:

@@ -20,13 +20,19 @@ from raytwin.runtime.control.actors.actor_record import ActorRecord
 from raytwin.runtime.control.actors.node_actors import NodeActors
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Timer
-from raytwin.runtime.control.core.resources import ResourcePool, cpu_part
+from raytwin.runtime.control.core.resources import NumberedPool, cpu_part
 from raytwin.runtime.control.core.task_ranges import job_of_task, part_of
 from raytwin.runtime.control.core.worker_record import State, Worker
+from raytwin.runtime.control.local_scheduler.blocked_tasks import BlockedTasks
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.ready_queue import Lane, ReadyQueue
 from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
-from raytwin.runtime.control.messages import Assignment, FunctionBlob, RunTasks
+from raytwin.runtime.control.messages import (
+    Assignment,
+    FunctionBlob,
+    GrantGpus,
+    RunTasks,
+)
 
 STUCK_AHEADS = 4
 """The interval between looks, in ``ahead_s``; a worker that is silent for longer is stuck."""
@@ -43,8 +49,9 @@ class WorkerLeases:
         self,
         ctx: Context,
         config: Config,
-        resources: ResourcePool,
+        resources: NumberedPool,
         ready: ReadyQueue,
+        blocked: BlockedTasks,
         pool: WorkerPool,
         inputs: TaskInputs,
         actors: NodeActors,
@@ -53,6 +60,7 @@ class WorkerLeases:
         self._config = config
         self._resources = resources
         self._ready = ready
+        self._blocked = blocked
         self._pool = pool
         self.workers = pool.workers
         self._inputs = inputs
@@ -97,14 +105,18 @@ class WorkerLeases:
         """Give ready ranges to workers; call it at the end of each turn."""
         if self._actors.queued:
             self._begin_actors()
+        if self._ready.size:
+            self._serve()
+            while self._ready.closed and self._blocked.open_if_stalled():
+                self._serve()
+        self._watch_stuck()
+
+    def _serve(self) -> None:
+        """Lease workers to ready ranges as far as there are resources."""
         ready = self._ready
-        if not ready.size:
-            self._watch_stuck()
-            return
         lanes = ready.lanes()
         if len(lanes) > 1 and len({job for job, _ in lanes}) > 1:
             self._share(lanes)
-            self._watch_stuck()
             return
         for lane in lanes:
             served = 0
@@ -126,7 +138,6 @@ class WorkerLeases:
                             self._give(worker)
                         if not ready.has(lane):
                             break
-        self._watch_stuck()
 
     def _share(self, lanes: list[Lane]) -> None:
         """Give leases to several jobs, each time to the one that holds the fewest."""
@@ -162,13 +173,20 @@ class WorkerLeases:
         worker = self._pool.take_idle(job)
         if worker is None:
             return False
-        self._resources.take(demand)
-        worker.demand = demand
+        self._take(worker, demand)
         worker.state = State.LEASED
         self.on_report(worker)
         self._give(worker, served)
         self.drain(worker)
         return True
+
+    def _take(self, worker: Worker, demand: str) -> None:
+        """Give a worker the resources of a demand, and tell it the GPUs that are other ones now."""
+        worker.demand = demand
+        units = self._resources.lease(demand)
+        if units != worker.units:
+            worker.units = units
+            self._ctx.send(worker.address, GrantGpus(tuple(number for number, _ in units)))
 
     def on_report(self, worker: Worker) -> None:
         worker.last_report_s = self._ctx.now()
@@ -227,6 +245,8 @@ class WorkerLeases:
         """Remove ended elements from the worker, add them to the averages; return their owner."""
         spec = worker.assigned[0]
         assert spec.start == start, "out of order"
+        if self._blocked.stalled_s:
+            self._blocked.ended(spec)
         if count == spec.count:
             worker.assigned.popleft()
         else:
@@ -255,9 +275,8 @@ class WorkerLeases:
             job = job_of_task(actor.spec)
             worker = self._pool.take_idle(job, for_good=True) if fits else None
             if worker is not None:
-                worker.demand = actor.spec.demand
                 worker.state = State.LEASED
-                self._resources.take(worker.demand)
+                self._take(worker, actor.spec.demand)
                 self._actors.begin(actor, worker)
             else:
                 waiting.append(actor)
@@ -277,7 +296,7 @@ class WorkerLeases:
             return  # a new range would die with it
         # The lease ends here and may begin again in this turn's dispatch, so
         # that the oldest waiting demand comes first.
-        self._resources.give(worker.demand)
+        self._resources.end_lease(worker.demand, worker.units)
         self._pool.make_idle(worker, bool(self._ready.size))
 
     def _watch_stuck(self) -> None:

@@ -26,7 +26,7 @@ so they belong to the world, which calls them through the same messages:
 ``admission:<n>``    admits drivers to the cluster, and reports their end
 ``launcher``         starts and stops replicas of the GCS
 ``storage``          the GCS's disk
-``world``            real processes or the simulation itself, which sees broken connections
+``world``            real processes or the simulation itself, which sees the ends of processes
 ==================== =======================================================
 
 ==================== =======================================================
@@ -36,31 +36,40 @@ client  -> node      SubmitTasks, ExportFunction, WantObjects, PutObjects,
 worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, StreamItems
                      (and all of the above)
 node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply, GiveBack,
-                     GroupCreated
-node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit, CancelTask
-node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
+                     GroupCreated, Event
+node    -> worker    FunctionBlob, RunTasks, GrantGpus, TakeBack, Resume, Exit,
+                     CancelTask
+node    -> heartbeat Heartbeat
+heartbeat -> health  Heartbeat
+health  -> heartbeat HeartbeatEcho, NodeChanged (of a dead incarnation)
+health  -> global    LoadChanged (by way of the master, if the tables are a chain)
+health  -> gcs       NodeUnreachable (to the masters, if they are a chain)
+heartbeat -> node    NodeChanged (the node has fenced itself, or hears that it is dead)
+node    -> gcs       RegisterNode, PeerUnreachable, ExportFunction, FetchFunction,
                      TaskUpdates, LocateObjects, Query, Event, ResultsMissing,
                      ObjectsMissing, ClaimTasks, OwnersFound
 gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
                      FreeObjects, QueryReply, TaskResults (of ranges that
                      cannot be reconstructed), TasksClaimed, ForwardResults,
                      SeekOwners
-gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
-gcs     -> links     NodeChanged
+gcs     -> global    NodeChanged, ObjectLocations, PlaceTasks
+gcs     -> node      Event (a warning for the driver of a job)
+gcs     -> links     NodeChanged (which passes it on to health)
 gcs     -> global    CancelTask (with the nodes that have accepted the task)
 node    -> global    PlaceTasks, CancelTask, CreateGroup, RemoveGroup,
                      BundlePrepared, Query, TasksMoved
 global  -> node      AssignTasks, TaskResults (of infeasible ranges), CancelTask,
                      PrepareBundle, CommitBundle, ReturnBundle, GroupCreated, QueryReply,
-                     MoveTasks
+                     MoveTasks, GiveBack
 global  -> gcs       LocateObjects, TaskUpdates, CancelTask, Event
-node    -> node      TaskResults, PullObject, ObjectPayload, Query, QueryReply
+node    -> node      TaskResults, Probe, PullObject, ObjectPayload, Query, QueryReply
 node    -> store     Allocate, Free, Fetch, Spill, DropSpilled
 store   -> node      Allocated, Fetched, NoRoom, Spilled
 node    -> pool      StartWorker, StopWorker, KillWorker
 pool    -> node      WorkerDied
 node    -> links     NodeChanged
 world   -> gcs       NodeUnreachable
+world   -> node      NodeUnreachable (of another node)
 world   -> client    TasksUnsent
 client  -> node      KvPut, KvGet, FindTask (forwarded to the gcs, which
                      answers with KvReply, TaskFound)

@@ -50,6 +50,8 @@ class ActorInfo(Struct, array_like=True, gc=False):
     """How often the actor was started before."""
     branch: int = 0
     """A detached actor's number within its job, part of its IDs; see `ids`."""
+    placement: str = ""
+    """A demand that its node must be able to meet in total, beyond what the actor takes there."""
 
 
 class CallBatch(Struct, array_like=True, gc=False):
@@ -90,6 +92,8 @@ class TaskExtra(Struct, array_like=True, gc=False):
     """If the spec is a batch: the ``count`` calls of one actor; ``array`` is that of the first."""
     tries: int = 0
     """How often it has raised and was retried: each try has children with other IDs."""
+    crashes: int = 0
+    """How often its worker died while it ran."""
     begun: int = -1
     """The node on which an earlier run began and may have left children; -1: none."""
 
@@ -119,6 +123,9 @@ class TaskSpec(Struct, array_like=True, gc=False):
     first: int = -1
     name: str = ""
     extra: Union[TaskExtra, None] = None
+    depth: int = 0
+    """How many tasks it is nested in: 0 if a driver has submitted it. Calls of actors do not
+    count, so a task that an actor has submitted is nested in one."""
 
 
 class ResultRefs(Struct, array_like=True, gc=False):

@@ -144,7 +144,7 @@ class ActorDeath(Struct, array_like=True, frozen=True, tag=4, gc=False):
 
 
 class ActorUnavailable(Struct, array_like=True, frozen=True, tag=5, gc=False):
-    """An actor restarted before a call took effect, and the call has no retries left."""
+    """An actor restarts before a call's result came, and the call has no retries left."""
 
     call: str
     actor: bytes
@@ -166,27 +166,12 @@ class GroupRemoved(Struct, array_like=True, frozen=True, tag=7, gc=False):
     actor: bool = False
 
 
-class FullCause(IntEnum):
-    """Why no room can be made in an object store."""
-
-    TOO_LARGE = 1
-    """The object is larger than the whole store."""
-    DISK_FAILED = 2
-    """Objects in the store cannot be written to disk, for `StoreFull.detail`."""
-    IN_USE = 3
-    """All objects in the store are in use."""
-
-
 class StoreFull(Struct, array_like=True, frozen=True, tag=8, gc=False):
-    """A node's object store of ``capacity`` bytes has no room for ``size`` more."""
+    """A node's object store of ``capacity`` bytes has no room for ``size`` more, and its disk none
+    for what is in it, for the reason `detail`."""
 
-    cause: FullCause
     size: int
     capacity: int
-    pinned: int = 0
-    """Bytes that are in use and cannot leave."""
-    spilled: int = 0
-    """Bytes that are on disk."""
     detail: str = ""
 
 

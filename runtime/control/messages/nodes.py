@@ -9,6 +9,8 @@ from typing import Any, Union
 
 from msgspec import Struct
 
+from raytwin.runtime.control.messages.errors import Failure
+
 
 class NodeInfo(Struct, array_like=True):
     """A row of the node table.
@@ -42,7 +44,7 @@ class NodeChanged(Struct, array_like=True, tag=32):
 
 
 class NodeUnreachable(Struct, array_like=True, tag=42):
-    """The world saw the connection to a node break.
+    """A node's process has ended, or the head has heard nothing of it for too long.
 
     ``incarnation``: the node's, if it is known; 0: the present one.
     """
@@ -50,6 +52,16 @@ class NodeUnreachable(Struct, array_like=True, tag=42):
     node: int
     reason: str
     incarnation: int = 0
+
+
+class PeerUnreachable(Struct, array_like=True, tag=197):
+    """A node cannot reach another one, which it believes to be alive."""
+
+    node: int
+    incarnation: int
+    peer: int
+    peer_incarnation: int
+    reason: str
 
 
 class Load(Struct, array_like=True, gc=False):
@@ -73,13 +85,23 @@ class Load(Struct, array_like=True, gc=False):
 
 
 class Heartbeat(Struct, array_like=True, tag=33):
+    """A sign of life, and the load. ``sent_s``: the node's own clock; negative if the node asks for
+    no echo."""
+
     node: int
     incarnation: int
     load: Load
+    sent_s: float = -1.0
+
+
+class HeartbeatEcho(Struct, array_like=True, tag=198):
+    """The answer to a heartbeat, with its ``sent_s``: the head hears the node."""
+
+    sent_s: float
 
 
 class LoadChanged(Struct, array_like=True, tag=34):
-    """A heartbeat, as the GCS publishes it to the global scheduler."""
+    """A heartbeat, as the failure detector passes it on to the global scheduler."""
 
     node: int
     load: Load
@@ -133,6 +155,10 @@ class Event(Struct, array_like=True, tag=41):
     detail: str = ""
     count: int = 1
     """The number of things that it happened to, for instance tasks."""
+    job: bytes = b""
+    """The job whose driver the GCS sends the event to, as a warning; empty: none."""
+    cause: Failure | None = None
+    """The failure behind it; the driver has the text of failures."""
 
 
 class JobInfo(Struct, array_like=True):
@@ -187,7 +213,7 @@ class JobEnded(Struct, array_like=True, tag=168):
 
 
 ClusterMessage = Union[
-    RegisterNode, Registered, NodeChanged, NodeUnreachable, Heartbeat, LoadChanged, StartWorker,
-    StopWorker, KillWorker, WorkerDied, Query, QueryReply, Event,
-    RegisterJob, JobRegistered, DescribeJob, JobEnded,
+    RegisterNode, Registered, NodeChanged, NodeUnreachable, PeerUnreachable, Heartbeat,
+    HeartbeatEcho, LoadChanged, StartWorker, StopWorker, KillWorker, WorkerDied, Query, QueryReply,
+    Event, RegisterJob, JobRegistered, DescribeJob, JobEnded,
 ]  # fmt: skip

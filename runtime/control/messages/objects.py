@@ -64,8 +64,12 @@ class Unpin(Struct, array_like=True, tag=12):
 
 
 class GiveBack(Struct, array_like=True, tag=56):
-    """The arena is full: the client must unpin objects that it does not read, and send its
+    """Something is scarce: the client must unpin objects that it does not read, and send its
     dropped references."""
+
+    cycles: bool = False
+    """Whether resources are scarce that actors have: the client has its garbage collector look for
+    handles of actors in reference cycles as well. Else the arena is full."""
 
 
 class LocateObjects(Struct, array_like=True, tag=36):
@@ -145,6 +149,11 @@ class OwnersFound(Struct, array_like=True, tag=148):
     kept: list[tuple[bytes, str, tuple[int, ...]]] = []
 
 
+class Probe(Struct, array_like=True, tag=199):
+    """A node sends this to find out whether it reaches another one: the answer is the channel's
+    acknowledgement."""
+
+
 class PullObject(Struct, array_like=True, tag=50):
     """A node asks another one for a small object; answered by `ObjectPayload`."""
 
@@ -179,5 +188,5 @@ class BorrowersGone(Struct, array_like=True, tag=146):
 ObjectMessage = Union[
     WantObjects, ObjectsReady, PutObjects, AllocateObject, ObjectAllocated, AbandonObject,
     Release, Unpin, GiveBack, LocateObjects, ObjectLocations, FreeObjects, ObjectsMissing,
-    SeekOwners, OwnersFound, PullObject, ObjectPayload, RefUpdates, BorrowersGone,
+    SeekOwners, OwnersFound, Probe, PullObject, ObjectPayload, RefUpdates, BorrowersGone,
 ]  # fmt: skip

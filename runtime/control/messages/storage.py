@@ -10,11 +10,17 @@ from typing import Union
 
 from msgspec import Struct
 
+IN_FILE = 1 << 48
+"""Offsets from here on are places in the node's file on disk, which clients map as they map the
+arena: those of objects that find no room in it."""
+
 
 class Allocate(Struct, array_like=True, tag=60):
     object: bytes
     size: int
     client: str
+    in_file: bool = False
+    """Whether to allocate on disk, because nothing leaves the arena in time."""
 
 
 class Allocated(Struct, array_like=True, tag=61):
@@ -41,6 +47,8 @@ class Fetch(Struct, array_like=True, tag=63):
     node: int
     first: bool = False
     """Whether the node has evicted objects for this one: the store allocates it first."""
+    in_file: bool = False
+    """As for `Allocate`."""
 
 
 class Fetched(Struct, array_like=True, tag=64):
@@ -55,6 +63,8 @@ class Fetched(Struct, array_like=True, tag=64):
     """The source of the `Fetch`."""
     gone: bool = False
     """That node does not have the object any more."""
+    stalled: bool = False
+    """No byte came for `Config.stall_s`."""
 
 
 class Spill(Struct, array_like=True, tag=52):
@@ -93,6 +103,8 @@ class NoRoom(Struct, array_like=True, tag=55):
     client: str = ""
     node: int = -1
     """The source of the `Fetch`."""
+    reason: str = ""
+    """Why there is no room on disk either; empty if the arena was asked."""
 
 
 StorageMessage = Union[

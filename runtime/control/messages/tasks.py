@@ -91,6 +91,12 @@ class RunTasks(Struct, array_like=True, tag=19):
     tasks: list[Assignment]
 
 
+class GrantGpus(Struct, array_like=True, tag=190):
+    """The worker's next tasks, or its actor, have these GPUs of the node."""
+
+    numbers: tuple[int, ...]
+
+
 class TakeBack(Struct, array_like=True, tag=20):
     """The worker must give back the ranges that it has not started; numbered from 1."""
 
@@ -113,6 +119,8 @@ class CancelTask(Struct, array_like=True, tag=26):
     ``force``: kill the worker that runs one of them. ``recursive``: cancel their children, too.
     ``nodes``: the nodes that have accepted them; the GCS fills this in. ``request``: the client and
     its number of the request, by which a worker recognizes a duplicate; empty: none can arrive.
+    ``owners``: only elements of these workers, which have died; with them, an empty ``array`` means
+    all their tasks, but for actors and calls.
     """
 
     array: bytes
@@ -122,6 +130,7 @@ class CancelTask(Struct, array_like=True, tag=26):
     recursive: bool
     nodes: tuple[int, ...] = ()
     request: str = ""
+    owners: tuple[str, ...] = ()
 
 
 class TaskUpdates(Struct, array_like=True, tag=35):
@@ -217,7 +226,7 @@ class ForwardResults(Struct, array_like=True, tag=47):
 
 TaskMessage = Union[
     SubmitTasks, TasksUnsent, ExportFunction, FetchFunction, FunctionBlob, Blocked, Unblocked,
-    Resume, TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit, StreamItems,
-    CancelTask, TaskUpdates, PlaceTasks, AssignTasks, ResultsMissing, ClaimTasks, TasksClaimed,
-    ForwardResults, MoveTasks, TasksMoved,
+    Resume, TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, GrantGpus, TakeBack, Exit,
+    StreamItems, CancelTask, TaskUpdates, PlaceTasks, AssignTasks, ResultsMissing, ClaimTasks,
+    TasksClaimed, ForwardResults, MoveTasks, TasksMoved,
 ]  # fmt: skip

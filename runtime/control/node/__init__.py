@@ -23,15 +23,15 @@ part                  handles
 `ObjectManager`       PutObjects, WantObjects, Unpin, RefUpdates, PullObject,
                       ObjectPayload, ObjectLocations, SeekOwners
 `ObjectMemory`        AllocateObject, Allocated, AbandonObject, Spilled
-`PullManager`         Fetched, NoRoom
+`PullManager`         Fetched, NoRoom, Probe
 `PendingCalls`        ActorChanged, CallsDrained
 `NodeActors`          ActorCalls, CancelCall, ActorLineage, CallsLogged, StopActor,
                       DrainCalls, SaveActor, ExitActor, CallsRan
 `Queries`             Query, QueryReply
-`NodeManager` itself  Registered, NodeChanged, WorkerDied, RegisterJob, JobRegistered,
-                      DescribeJob, JobEnded, KillActor, ForwardResults, CreateGroup,
-                      RemoveGroup, KvPut, KvGet, FindTask, GroupCreated, ActorFound,
-                      TaskFound, KvReply
+`NodeManager` itself  Registered, NodeChanged, NodeUnreachable, WorkerDied, RegisterJob,
+                      JobRegistered, DescribeJob, JobEnded, Event, GiveBack, KillActor,
+                      ForwardResults, CreateGroup, RemoveGroup, KvPut, KvGet, FindTask,
+                      GroupCreated, ActorFound, TaskFound, KvReply
 ===================== =============================================================
 
 Promises: an unknown message is a programming error and raises; the node ignores messages of dead

@@ -34,12 +34,14 @@ from typing import Any
 from raytwin.runtime.control.actors.node_actors import NodeActors
 from raytwin.runtime.control.actors.pending_calls import PendingCalls
 from raytwin.runtime.control.core.access import JobAccess
+from raytwin.runtime.control.core.addresses import heartbeat_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Handlers, handlers_of
-from raytwin.runtime.control.core.ids import job_id
+from raytwin.runtime.control.core.ids import job_id, job_number
 from raytwin.runtime.control.core.membership import Membership
-from raytwin.runtime.control.core.resources import ResourcePool
-from raytwin.runtime.control.core.worker_record import Worker
+from raytwin.runtime.control.core.resources import NumberedPool
+from raytwin.runtime.control.core.worker_record import State, Worker
+from raytwin.runtime.control.local_scheduler.blocked_tasks import BlockedTasks
 from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.cancellation import Canceller
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
@@ -56,8 +58,10 @@ from raytwin.runtime.control.messages import (
     BorrowersGone,
     CreateGroup,
     DescribeJob,
+    Event,
     FindTask,
     ForwardResults,
+    GiveBack,
     GroupCreated,
     Heartbeat,
     JobEnded,
@@ -70,6 +74,8 @@ from raytwin.runtime.control.messages import (
     Load,
     NodeChanged,
     NodeInfo,
+    NodeUnreachable,
+    PeerUnreachable,
     PlaceTasks,
     RangeResult,
     Registered,
@@ -114,7 +120,7 @@ class NodeManager:
         self.incarnation = incarnation
         self.config = config
         self.resources = dict(resources)
-        self.pool = ResourcePool(resources)
+        self.pool = NumberedPool(resources)
         self.log = GcsWriteLog(ctx, node, config, incarnation)
         self.objects = NodeObjects(ctx, node, config, self.log.copied, self._lives)
         self.members = Membership(node, incarnation)
@@ -139,6 +145,7 @@ class NodeManager:
             self.objects.owners.actors, self.access.is_over,
         )  # fmt: skip
         self.ready = ReadyQueue()
+        self.blocked = BlockedTasks(ctx, self.pool, self.ready)
         self.workers = WorkerPool(
             ctx,
             node,
@@ -148,7 +155,7 @@ class NodeManager:
             self.contained_references,
         )
         self.leases = WorkerLeases(
-            ctx, config, self.pool, self.ready, self.workers, self.inputs, self.actors
+            ctx, config, self.pool, self.ready, self.blocked, self.workers, self.inputs, self.actors
         )
         self.starvation = Starvation(
             ctx, node, incarnation, config, self.pool, self.ready, self.leases, self.actors,
@@ -160,11 +167,12 @@ class NodeManager:
         )  # fmt: skip
         self.canceller = Canceller(
             ctx, node, self.ready, self.workers, self.inputs, self.objects,
-            self.pending_calls.cancel,
+            self.results.claims, self.pending_calls.cancel,
         )  # fmt: skip
         self.dispatcher = Dispatcher(
-            ctx, self.pool, self.ready, self.workers, self.leases, self.objects, self.inputs,
-            self.results, self.actors, self.canceller, self.timeline, self.contained_references,
+            ctx, self.pool, self.ready, self.blocked, self.workers, self.leases, self.objects,
+            self.inputs, self.results, self.actors, self.canceller, self.timeline,
+            self.contained_references,
         )  # fmt: skip
         self.spillback = Spillback(
             node, make_policy(config), self.pool, self.members, self.dispatcher, self.bundles
@@ -172,10 +180,11 @@ class NodeManager:
         self.submission = Submission(
             ctx, node, incarnation, self.spillback, self.workers.workers, self.objects, self.log,
             self.inputs, self.access, self.actors, self.pending_calls, self.results,
+            self.canceller,
         )  # fmt: skip
         self.releases = ReleaseManager(
             ctx, self.objects, self.results, self.pending_calls.forget_all, self.log,
-            self.contained_references,
+            self.contained_references, self.canceller.unclaimed,
         )  # fmt: skip
         self.object_manager = ObjectManager(
             ctx, node, self.objects, self.log, self.contained_references, self._lives
@@ -217,11 +226,14 @@ class NodeManager:
         return {
             Registered: self._on_node_registered,
             NodeChanged: self._on_node_changed,
+            NodeUnreachable: self._on_unreachable,
             WorkerDied: self._on_worker_died,
             RegisterJob: self._on_register,
             JobRegistered: self._on_registered,
             DescribeJob: self._on_describe,
             JobEnded: self._on_job_ended,
+            Event: self._on_warning,
+            GiveBack: self._on_give_back,
             KillActor: self._on_kill_actor,
             ForwardResults: self._on_forward,
             CreateGroup: self._on_create_group,
@@ -329,7 +341,7 @@ class NodeManager:
         self._send_heartbeat()
 
     def _send_heartbeat(self) -> None:
-        """Report the load to the GCS, which takes it as a sign of life, every ``heartbeat_s``."""
+        """Report the load to the head, which takes it as a sign of life, every ``heartbeat_s``."""
         now = self.ctx.now()
         if now - self._last_heartbeat_s < LATE_PERIODS * self.config.heartbeat_s:
             self.leases.on_timely_heartbeat()
@@ -340,11 +352,11 @@ class NodeManager:
             bandwidth=self.objects.pulls.bandwidth,
             assigned=self.submission.assigned,
             available=self.pool.available(),
-            starving={} if self.members.alone else self.starvation.look(),
+            starving=self.starvation.look(),
             reserved=dict(self.pool.reserved),
             busy_s=self.leases.busy_s,
         )
-        self.ctx.send("gcs", Heartbeat(self.node, self.incarnation, load))
+        self.ctx.send(heartbeat_of(self.node), Heartbeat(self.node, self.incarnation, load))
         self.ctx.after(self.config.heartbeat_s, self._send_heartbeat)
 
     def _on_node_changed(self, source: str, message: NodeChanged) -> None:
@@ -354,6 +366,8 @@ class NodeManager:
         """
         info = message.info
         self.members.update(info)
+        if info.node == self.node and info.incarnation < self.incarnation:
+            return  # what its former incarnation had is not here, and what is here is not lost
         self.ctx.send(f"links:{self.node}", message)
         self.queries.on_node_changed(info)
         self.objects.on_node_changed(info.node, info.alive)
@@ -362,6 +376,13 @@ class NodeManager:
             self._report_missing()
             for client in self.objects.owners.clients():
                 self.ctx.send(client, BorrowersGone(info.node, info.incarnation))
+
+    def _on_unreachable(self, source: str, message: NodeUnreachable) -> None:
+        """A frame for another node waits in vain: the GCS decides which of the two leaves."""
+        report = PeerUnreachable(
+            self.node, self.incarnation, message.node, message.incarnation, message.reason
+        )
+        self.ctx.send("gcs", report)
 
     def _report_missing(self) -> None:
         """Report missing results to the GCS: one may have been on its way from a dead node."""
@@ -382,8 +403,9 @@ class NodeManager:
     def _on_worker_died(self, source: str, message: WorkerDied) -> None:
         """A worker has died: ignore its messages from now on.
 
-        The node frees its room in the arena, cancels the children of a cancelled task, drops the
-        arrays that it owned or keeps them for its next run, and runs its tasks again or fails them.
+        The node frees its room in the arena. It runs the worker's tasks again or fails them. It
+        keeps the arrays that the worker owned for its next run; if there will be none, it drops
+        them and ends the worker's children.
         """
         worker = self.dispatcher.workers.pop(message.worker, None)
         client = message.worker
@@ -393,13 +415,14 @@ class NodeManager:
         self.contained_references.worker_gone(client)
         if worker is None:
             return
-        running = worker.assigned[0] if worker.assigned else None
-        cause = worker.kill_cause
-        if cause is not None:
-            self.canceller.cancel_owned(worker, cause, owned)
+        if worker.kill_cause is not None:
+            self.canceller.cancel_calls(worker, worker.kill_cause, owned)
+        runs_again = self.dispatcher.runs_again(worker) or self.actors.may_restart(worker)
+        is_over = runs_again or self.actors.is_leaving(worker) or worker.job in self.access.ended
+        if worker.has_children and not is_over:
+            former = {self.objects.owners.died.get(array, client) for array in owned}
+            self.canceller.owners_died(tuple(sorted({client, *former})))
         if owned:
-            retried = cause is None and running is not None and running.retries != 0
-            runs_again = retried or self.actors.may_restart(worker)
             self.releases.owner_died(client, owned, runs_again)
         self.dispatcher.died(worker, message.reason)
 
@@ -435,6 +458,18 @@ class NodeManager:
             for driver in gone:
                 self._drop_driver(driver)
                 del self.access.drivers[driver]
+
+    def _on_warning(self, source: str, message: Event) -> None:
+        """The GCS warns the driver of a job."""
+        for driver, job in self.access.drivers.items():
+            if job_number(job) == job_number(message.job):
+                self.ctx.send(driver, message)
+
+    def _on_give_back(self, source: str, message: GiveBack) -> None:
+        """Resources are scarce in the cluster: ask all clients for what they have dropped."""
+        running = [w.address for w in self.dispatcher.workers.values() if w.state != State.STARTING]
+        for client in [*self.access.drivers, *running]:
+            self.ctx.send(client, message)
 
     def _drop_job(self, job: bytes, reason: str) -> None:
         """Drop everything of a job, queues first, so that none of its tasks begins."""

@@ -5,8 +5,9 @@ submitted or put it. A small value is part of the result message, and goes with 
 to nodes that pull it. A large value is written to the arena, the shared memory of its node, and
 *sealed*: from then on it never changes, and may be read and copied. A node evicts the objects that
 it has made and those that it has fetched by the same rule: the least recently used go to disk, and
-return when a task or client needs them. The store itself (`store:<node>`) belongs to the world: the
-control plane decides, and the store allocates, copies and writes to disk.
+return when a task or client needs them. While all memory is in use, clients map them from disk. The
+store itself (`store:<node>`) belongs to the world: the control plane decides, and the store
+allocates, copies and writes to disk.
 
 State, in one node::
 

@@ -61,7 +61,7 @@ class NodeObjects:
             self.memory,
             self._dead,
             copied,
-            config.store_wait_s,
+            config,
         )
 
     def add(self, result: RangeResult) -> None:

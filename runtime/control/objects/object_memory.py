@@ -5,8 +5,8 @@ Small objects are in results, large ones in the arena. A client first writes a l
     AllocateObject ──> Allocate to the store ──> Allocated ──> UNSEALED: its client writes
                             │ NoRoom                              │
                             └──> eviction makes room              ├─ sealed: a result or a put
-                                 and retries, or fails            │  names it
-                                 with ObjectStoreFullError        └─ freed: abandoned, its client
+                                 and retries, in the end          │  names it
+                                 in the file                      └─ freed: abandoned, its client
                                                                      died, its result is not kept
 
 A client that has the place of a sealed object **pins** it until it sends `Unpin` or dies. The
@@ -19,8 +19,13 @@ allocation or fetch as a *request* for room::
                   ↑  │                                        │
                   │  ├─ no victim: clients are asked to unpin │
                   │  │  objects that they do not read ────────┤
-                  │  └─ none for too long: ObjectStoreFullError
+                  │  └─ none for too long, or too large: tried again in the file
                   └───────────── NoRoom (it was in pieces) ───┘
+
+The node's file on disk, which clients can map, takes what finds no room in memory: there it is read
+and written like an object in memory, and counts as one that nobody evicts. An object that was
+spilled before is mapped where it is, as long as a client pins it. Only if the disk fails, the
+request does, with ObjectStoreFullError.
 
 The least recently used objects go to disk first, as in the paper. A large object is in memory, on
 disk, or both (*clean*: it was brought back, or pinned while it was written). Objects never change,
@@ -48,6 +53,7 @@ from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id, split_object_id
 from raytwin.runtime.control.messages import (
+    IN_FILE,
     OK,
     AbandonObject,
     Allocate,
@@ -62,7 +68,7 @@ from raytwin.runtime.control.messages import (
     Spill,
     Spilled,
 )
-from raytwin.runtime.control.messages.errors import FullCause, StoreFull
+from raytwin.runtime.control.messages.errors import StoreFull
 from raytwin.runtime.control.objects.result_table import ResultTable
 
 CLIENT = -1
@@ -76,7 +82,8 @@ class Request(Struct):
     size: int
     rank: int
     until_s: float
-    retry: Callable[[], None]
+    retry: Callable[[bool], None]
+    """Its argument: whether in the file."""
     fail: Callable[[StoreFull], None]
     free: int = 0
     """Bytes that were free, perhaps fragmented, when the request did not fit."""
@@ -183,11 +190,16 @@ class ObjectMemory:
 
     def memory_usage(self) -> tuple[int, int, int]:
         """Return (large objects in memory, their bytes, unsealed objects)."""
-        return len(self._stored), self.stored_bytes, len(self._unsealed)
+        return len(self._stored) - len(self.in_file()), self.stored_bytes, len(self._unsealed)
 
     def disk_usage(self) -> tuple[int, int]:
         """Return (objects on disk, their bytes)."""
-        return len(self.on_disk), self.spilled_bytes
+        sizes = {oid: size for oid, (_, size) in self.on_disk.items()} | self.in_file()
+        return len(sizes), sum(sizes.values())
+
+    def in_file(self) -> dict[bytes, int]:
+        """Return the sizes of the large objects that clients map in the file."""
+        return {oid: size for oid, (offset, size) in self._stored.items() if offset >= IN_FILE}
 
     def objects(self) -> list[bytes]:
         """Return the large objects in memory and on disk."""
@@ -212,8 +224,8 @@ class ObjectMemory:
         """The arena is full: make room for a client's object."""
         oid, size, client = message.object, message.size, message.client
 
-        def retry() -> None:
-            self._ctx.send(self._store, Allocate(oid, size, client))
+        def retry(in_file: bool) -> None:
+            self._ctx.send(self._store, Allocate(oid, size, client, in_file))
 
         def fail(full: StoreFull) -> None:
             self._ctx.send(client, ObjectAllocated(oid, -1, full))
@@ -256,8 +268,9 @@ class ObjectMemory:
         self._stored[oid] = (offset, size)
         self._stored_of.setdefault(oid[:ARRAY_BYTES], set()).add(oid)
         self._lost.discard(oid)
-        self.stored_bytes += size
-        self._make_idle(oid)
+        if offset < IN_FILE:
+            self.stored_bytes += size
+            self._make_idle(oid)
 
     # -- pins --------------------------------------------------------------------
 
@@ -277,7 +290,8 @@ class ObjectMemory:
             del pins[client]
         if not pins:
             del self._pins[oid]
-            if oid in self._released_pinned:
+            mapped = oid in self.on_disk and self._is_in_file(oid)
+            if oid in self._released_pinned or mapped:
                 self._free(oid)
             else:
                 self._make_idle(oid)
@@ -316,8 +330,14 @@ class ObjectMemory:
             if not claims:
                 del self._claims[oid]
 
+    def _is_in_file(self, oid: bytes) -> bool:
+        """Whether a large object is in the node's file, as if it were in memory."""
+        return oid in self._stored and self._stored[oid][0] >= IN_FILE
+
     def _make_idle(self, oid: bytes) -> None:
-        if oid in self._stored and oid not in self._idle and oid not in self._spilling:
+        if oid not in self._stored or oid in self._idle or oid in self._spilling:
+            return
+        if not self._is_in_file(oid):
             self._idle[oid] = None
             self._idle_bytes += self._stored[oid][1]
             self._changed = True
@@ -348,7 +368,8 @@ class ObjectMemory:
         self._make_busy(oid)
         self._spilling.pop(oid, None)
         offset, size = self._stored.pop(oid)
-        self.stored_bytes -= size
+        if offset < IN_FILE:
+            self.stored_bytes -= size
         self._frees += 1
         self._changed = True
         self._ctx.send(self._store, Free(oid, offset))
@@ -369,6 +390,9 @@ class ObjectMemory:
     def need(self, request: Request, full: NoRoom) -> None:
         """The store has no room for a request; `make_room` serves it."""
         self.capacity = full.capacity
+        if full.reason:
+            request.fail(StoreFull(request.size, full.capacity, full.reason))
+            return
         request.free = full.free
         request.seen = self._frees
         self._numbers += 1
@@ -382,10 +406,16 @@ class ObjectMemory:
             if self._frees != request.seen:
                 heappop(self.requests)
                 request.tries += 1
-                request.retry()
+                request.retry(False)
                 continue
-            reason = self._failure_of(request)
-            if reason is None and self._changed:
+            if self._disk_error:
+                reason, self._disk_error = self._disk_error, ""
+                heappop(self.requests)
+                self._changed = True
+                request.fail(StoreFull(request.size, self.capacity, reason))
+                continue
+            fits = request.size <= self.capacity
+            if fits and self._changed:
                 victims = self._choose(request)
                 for oid in victims:
                     self._evict(oid)
@@ -395,13 +425,13 @@ class ObjectMemory:
                     # Clients may still pin objects that they no longer read.
                     request.asked = True
                     self._ask_back()
-            if reason is None and self._ctx.now() < request.until_s:
+            if fits and self._ctx.now() < request.until_s:
                 self._changed = False
                 self._watch(request.until_s)
                 return
             heappop(self.requests)
             self._changed = True
-            request.fail(reason or self._in_use(request))
+            request.retry(True)
 
     def on_spilled(self, message: Spilled) -> None:
         """The store has written an object to disk, or could not."""
@@ -432,19 +462,6 @@ class ObjectMemory:
             offset, size = self._stored[oid]
             self._spilling[oid] = offset
             self._ctx.send(self._store, Spill(oid, offset, size))
-
-    def _failure_of(self, request: Request) -> StoreFull | None:
-        """Return why a request can never be served, None if it may be."""
-        if request.size > self.capacity:
-            return StoreFull(FullCause.TOO_LARGE, request.size, self.capacity)
-        if self._disk_error:
-            error, self._disk_error = self._disk_error, ""
-            return StoreFull(FullCause.DISK_FAILED, request.size, self.capacity, detail=error)
-        return None
-
-    def _in_use(self, request: Request) -> StoreFull:
-        pinned = self.stored_bytes - self._idle_bytes
-        return StoreFull(FullCause.IN_USE, request.size, self.capacity, pinned, self.spilled_bytes)
 
     def _watch(self, until_s: float) -> None:
         """Run a turn when a request has waited for too long."""

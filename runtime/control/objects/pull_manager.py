@@ -13,7 +13,9 @@ The life of a wanted object that is not in memory::
                  └─────────────  is made, or made again ─────────  in memory
 
 The node neither waits for a dead source nor asks it again. It reports a living source that does
-not have the object to the GCS (`ObjectsMissing`), which would otherwise name that source again.
+not have the object to the GCS (`ObjectsMissing`), which would otherwise name that source again. A
+fetch whose bytes stay out is given up: the node takes another copy, if there is one, and probes
+whether it still reaches the source. If not, its channel reports the source as unreachable.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import failed_value
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, split_object_id
@@ -40,6 +43,7 @@ from raytwin.runtime.control.messages import (
     ObjectPayload,
     ObjectsMissing,
     ObjectValue,
+    Probe,
     PullObject,
     RangeResult,
 )
@@ -81,10 +85,10 @@ class PullManager:
         memory: ObjectMemory,
         dead: Collection[int],
         copied: Callable[[bytes, bytes, int], None],
-        wait_s: float,
+        config: Config,
     ) -> None:
         """`dead` are the nodes that are dead now; `copied` notifies the GCS of a copy (array,
-        object, size); a client's object waits for free memory for at most `wait_s`."""
+        object, size)."""
         self._ctx = ctx
         self._node = node
         self._store = f"store:{node}"
@@ -93,7 +97,7 @@ class PullManager:
         self._memory = memory
         self._dead = dead
         self._copied = copied
-        self._wait_s = wait_s
+        self._config = config
         self._wanted: dict[bytes, _Wanted] = {}
         self.wanted_of: dict[bytes, set[bytes]] = {}
         """Wanted objects by array."""
@@ -101,13 +105,19 @@ class PullManager:
         """Requests to the store."""
         self.asking: list[bytes] = []
         """Objects to ask the GCS for at the end of the turn, in one message."""
+        self._stalled: set[int] = set()
+        """Sources of the last fetch from which no bytes came."""
         self.transfers: deque[tuple[Any, ...]] = deque(maxlen=TRANSFERS_MAX)
         """The rows of ``transfers`` for `queries`; the source is this node if it read its disk."""
         self.bandwidth = 0.0
         """Exponential average of the bandwidth of transfers to this node, bytes/s."""
 
     def handlers(self) -> Handlers:
-        return {Fetched: lambda _, m: self.on_fetched(m), NoRoom: lambda _, m: self.on_no_room(m)}
+        return {
+            Fetched: lambda _, m: self.on_fetched(m),
+            NoRoom: lambda _, m: self.on_no_room(m),
+            Probe: lambda *_: None,
+        }
 
     def wants_any(self, arrays: Sequence[bytes]) -> bool:
         """Whether an object of any of these arrays is wanted."""
@@ -178,6 +188,7 @@ class PullManager:
                     self._missing(oid, self._node)
                 self._retry(oid)
                 return
+            nodes = [n for n in nodes if n not in self._stalled] or nodes
             node = nodes[self._ctx.rng.randrange(len(nodes))]
             if location.size:
                 self._fetch(oid, location.size, node)
@@ -200,6 +211,7 @@ class PullManager:
             if wanted.source == node:
                 wanted.source, wanted.loss = -1, None
                 self.asking.append(oid)
+        self._stalled.discard(node)
         for oid, fetch in list(self._fetching.items()):
             if fetch.node == node:
                 del self._fetching[oid]
@@ -265,11 +277,11 @@ class PullManager:
         def outdated() -> bool:
             return self._fetching.get(oid) is not fetch
 
-        def retry() -> None:
+        def retry(in_file: bool) -> None:
             if outdated():
                 return
             if oid in self._wanted:
-                again = Fetch(oid, fetch.size, fetch.node, first=True)
+                again = Fetch(oid, fetch.size, fetch.node, first=True, in_file=in_file)
                 self._ctx.send(self._store, again)
             else:
                 del self._fetching[oid]
@@ -282,11 +294,14 @@ class PullManager:
                 self._arrived(failed_value(full, oid))
 
         wanted = self._wanted[oid]
-        until_s = self._ctx.now() + self._wait_s
         if wanted.rank == CLIENT:
-            # One limit holds for all waits of a client together. Tasks wait as long as there is
-            # progress: the pins of earlier tasks end when these have run.
-            until_s = wanted.until_s = wanted.until_s or until_s
+            # One limit holds for all waits of a client together.
+            until_s = wanted.until_s or self._ctx.now() + self._config.allocate_wait_s
+            wanted.until_s = until_s
+        else:
+            # Tasks wait as long as there is progress: the pins of earlier tasks end when these
+            # have run.
+            until_s = self._ctx.now() + self._config.store_wait_s
         self._memory.need(Request(message.size, wanted.rank, until_s, retry, fail), message)
 
     def on_fetched(self, message: Fetched) -> None:
@@ -299,6 +314,7 @@ class PullManager:
         elif message.offset < 0:
             return  # the late answer of a dead source, after the request to another one
         if message.offset >= 0:
+            self._stalled.discard(message.node)
             elapsed_s = message.elapsed_s
             start_s = self._ctx.now() - elapsed_s
             self.transfers.append((self._node, message.node, start_s, elapsed_s, message.size, oid))
@@ -319,6 +335,9 @@ class PullManager:
                 self._missing(oid, self._node, Missing.UNREADABLE, message.reason)
             elif far and message.gone and message.node not in self._dead:
                 self._missing(oid, message.node)
+            elif message.stalled and message.node not in self._dead:
+                self._stalled.add(message.node)
+                self._ctx.send(f"node:{message.node}", Probe())
             self._retry(oid)
 
     def resolve(self, array: bytes) -> None:

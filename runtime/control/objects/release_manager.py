@@ -60,14 +60,17 @@ class ReleaseManager:
         forget_calls: Callable[[Sequence[bytes]], None],
         log: GcsWriteLog,
         contained_references: ContainedReferences,
+        end_tasks: Callable[[str, list[bytes]], None],
     ) -> None:
-        """`forget_calls` forgets each of some arrays that is an actor's call under way."""
+        """`forget_calls` forgets each of some arrays that is an actor's call under way;
+        `end_tasks` ends a dead worker's tasks that no client has taken over."""
         self._ctx = ctx
         self._objects = objects
         self._results = results
         self._forget_calls = forget_calls
         self._log = log
         self._contained_references = contained_references
+        self._end_tasks = end_tasks
 
     def handlers(self) -> Handlers:
         return {
@@ -140,5 +143,10 @@ class ReleaseManager:
 
     def _end_wait(self, worker: str, arrays: list[bytes]) -> None:
         owners = self._objects.owners
-        unclaimed = [array for array in arrays if owners.get(array) == NOBODY]
-        self.release_all([array for array in unclaimed if owners.died[array] == worker])
+        unclaimed = [
+            array
+            for array in arrays
+            if owners.get(array) == NOBODY and owners.died[array] == worker
+        ]
+        self._end_tasks(worker, unclaimed)
+        self.release_all(unclaimed)

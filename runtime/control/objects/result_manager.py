@@ -21,7 +21,8 @@ owner of a repeated call gets::
     a reply that the cache has dropped ──────────> ObjectLostError
 
 The call does not run again: the state of its actor has changed since. When an actor is
-reconstructed, the replay makes the large values again whose owner lives (`ResultManager.replayed`).
+reconstructed, the replay makes the large values again (`ResultManager.replayed`) for owners that
+live, and for the GCS, which knows whether lost values descend from what was released.
 
 The node keeps and delivers consecutive results that a worker reports as one batch in one step if
 each is new here and only its owner waits for it; else one by one.
@@ -53,6 +54,7 @@ from raytwin.runtime.control.messages.errors import Loss, LossCause, Refusal
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
+from raytwin.runtime.control.ownership.owner_table import NOBODY
 
 
 class ResultManager:
@@ -87,7 +89,7 @@ class ResultManager:
         self._is_over = is_over
         self._for_others: set[bytes] = set()
         """Arrays that their owner here has released, and that other nodes still need."""
-        self._claims: dict[bytes, dict[str, None]] = {}
+        self.claims: dict[bytes, dict[str, None]] = {}
         """By array: clients that have taken it over, besides the owner in its task specs."""
         self._gathered: list[RangeResult] | None = None
         """Results of the worker's report that the node is handling; None: it handles none."""
@@ -140,9 +142,9 @@ class ResultManager:
 
     def released(self, arrays: Sequence[bytes]) -> None:
         """Forget the claims on arrays that their owners here released."""
-        if self._claims:
+        if self.claims:
             for array in arrays:
-                self._claims.pop(array, None)
+                self.claims.pop(array, None)
 
     def freed(self, array: bytes) -> None:
         """The GCS frees an array."""
@@ -150,8 +152,8 @@ class ResultManager:
 
     def end_job(self, job: bytes) -> None:
         """Forget the claims of a job that ended."""
-        for array in [array for array in self._claims if job_of(array) == job]:
-            del self._claims[array]
+        for array in [array for array in self.claims if job_of(array) == job]:
+            del self.claims[array]
         self._for_others = {array for array in self._for_others if job_of(array) != job}
 
     def finish(self, result: RangeResult, owner: str, answered: bool = False) -> None:
@@ -178,8 +180,8 @@ class ResultManager:
         else:
             # The owner died: no client can ask for the values.
             self._objects.memory.discard(result)
-        if self._claims:
-            claimants = self._claims.get(result.array, ())
+        if self.claims:
+            claimants = self.claims.get(result.array, ())
             for claimant in claimants:
                 if claimant != owner and node_of(claimant) != self._node:
                     self._send(claimant, [result])
@@ -213,7 +215,7 @@ class ResultManager:
     def _take_refs(self, result: RangeResult, owner: str) -> None:
         """Keep the references inside the values as long as these are here; see `ownership`."""
         self._contained_references.pass_on(result, owner)
-        for claimant in self._claims.get(result.array, ()):
+        for claimant in self.claims.get(result.array, ()):
             if claimant != owner:
                 self._contained_references.pass_on(result, claimant)
         if self.is_kept(result.array, owner):
@@ -278,7 +280,7 @@ class ResultManager:
             if (result.start < end and message.start < result.start + result.count)
             or result.start >= STREAM_BASE
         ]
-        self._claims.setdefault(message.array, {})[message.owner] = None
+        self.claims.setdefault(message.array, {})[message.owner] = None
         failed = [result for result in results if is_lost(result)]
         if failed:
             # These inputs were lost with the first owner, and the new owner makes them again.
@@ -396,7 +398,7 @@ class ResultManager:
         This is the owner on this node, if there is one: the reply to a repeated call names the
         client that was the last caller when the call was logged.
         """
-        if node_of(owner) == self._node:
+        if owner != NOBODY and node_of(owner) == self._node:
             owner = self._objects.owners.get(array) or owner
         self._log.called(array, owner, actor)
 
@@ -420,7 +422,12 @@ class ResultManager:
             self._contained_references.drop(result)
 
     def finish_item(
-        self, result: RangeResult, owner: str, actor: bytes, fresh: bool = True
+        self,
+        result: RangeResult,
+        owner: str,
+        actor: bytes,
+        fresh: bool = True,
+        replayed: bool = False,
     ) -> None:
         """Keep and deliver an item of a call that runs, as `finish_call` does with results."""
         if not fresh:
@@ -436,12 +443,14 @@ class ResultManager:
             result = self._contained_references.again(result)
         if self._is_over(result.array):
             self._discard(result)
-        elif node_of(owner) == self._node:
+        elif node_of(owner) != self._node:
+            self._send_away(result, owner, actor)
+        elif replayed and any(result.sizes) and result.array not in self._objects.owners:
+            self.remade(result, NOBODY, actor)  # as in `replayed`
+        else:
             if result.array in self._objects.owners:
                 self._log_call(result.array, owner, actor)
             self.finish(result, owner)
-        else:
-            self._send_away(result, owner, actor)
 
     def _discard(self, result: RangeResult) -> None:
         """Free the values of a call's result that is not kept."""
@@ -452,16 +461,20 @@ class ResultManager:
     def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
         """A call was replayed: keep its large values if they are missing here.
 
-        Returns whether they were missing.
+        Returns whether they were missing, and its owner has not released them.
         """
         at: Iterable[int] = [r for r, offset in enumerate(result.offsets) if offset >= 0]
         if result.status == SYSTEM_ERROR:
             at = range(result.returns)  # no memory for the values: the callers get that error
         here = all(self._objects.memory.lookup(object_id(result.array, 0, r)) for r in at)
+        if here:
+            self._discard(result)
+            return False
         # An owner of an earlier incarnation of this node is dead; its task may run again.
         is_mine = self._contained_references.is_of_here(owner)
-        if here or (is_mine and result.array not in self._objects.owners):
-            self._discard(result)
+        if is_mine and result.array not in self._objects.owners:
+            # The GCS frees what the owner has released, unless lost values descend from it.
+            self.remade(result, NOBODY, actor)
             return False
         if node_of(owner) == self._node:
             self.remade(result, owner, actor)
@@ -470,7 +483,7 @@ class ResultManager:
         return True
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
-        """Keep and log large values that a call made here for an owner on another node."""
+        """Keep and log large values that a call made here for an owner, if it has one."""
         self._objects.memory.seal(result)
         self._log.expose(result.array)
         self._contained_references.keep(result)
@@ -503,7 +516,7 @@ class ResultManager:
 
     def _keep_batch(self, batch: RangeResult, arrays: Sequence[bytes], owner: str | None) -> bool:
         """Keep a batch if no result in it needs a decision of its own."""
-        if self._claims or not self._objects.may_add_batch(arrays, owner):
+        if self.claims or not self._objects.may_add_batch(arrays, owner):
             return False
         self._objects.results.add_batch(batch, arrays)
         return True
@@ -523,7 +536,7 @@ class ResultManager:
         self, batch: RangeResult, arrays: Sequence[bytes], owner: str, actor: bytes
     ) -> bool:
         """Keep and deliver a batch of calls if no result in it needs a decision of its own."""
-        if self._claims or not self._objects.may_add_batch(arrays, owner):
+        if self.claims or not self._objects.may_add_batch(arrays, owner):
             return False
         if not self._all_received(arrays):
             return False

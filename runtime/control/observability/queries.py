@@ -14,8 +14,8 @@ and forwards these to the GCS:
 It forwards these to the global scheduler:
 
 ``placements`` [time_s, name, array ID, first element, count, node, owner] of ranges it placed
-``groups``     [id, name, bundles, {bundle: node}, strategy, state, detached] of the
-               placement groups: removed ones, too
+``groups``     [id, name, bundles, {bundle: node}, strategy, state, detached, stats] of the
+               placement groups: removed ones, too; see `GroupTable.rows`
 ``groups_there`` the same, without removed groups, of which there may be 2,000
 
 It gathers the others from every living node, as flat rows:

@@ -9,8 +9,8 @@ effect once, in order, whichever replicas die::
                                └──────ChainConfigured: sent again
 
 With every configuration the client sends its unconfirmed requests to the head, and the tail
-the number of the last output that it has. If a connection to a replica breaks, the client
-reports that to the master, and asks it for the configuration until the answer has come.
+the number of the last output that it has. If the client cannot reach a replica, it reports that
+to the master, and asks it for the configuration until the answer has come.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from raytwin.runtime.control.replication.state_machine import decode_frames, enc
 UNACKNOWLEDGED_MAX = 64
 """After so many outputs the client acknowledges them with an empty request."""
 ASK_S = 0.02
-"""The interval of requests for the configuration after a connection broke."""
+"""The interval of requests for the configuration while a replica cannot be reached."""
 
 REQUEST_BYTES = 64 << 20
 """A turn with more bytes than this is sent as several requests."""

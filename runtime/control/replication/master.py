@@ -11,15 +11,15 @@ from `Master.members`, `Master.joining` and `Master.lost`::
     joining  ──it has the state──>  full: a new epoch with it as the tail
     any      ──no replica left──>   lost: no replica has the state
 
-The master considers a replica lost when a neighbour, a client or the world reports a broken
-connection to it, or when it has been silent for the heartbeat timeout. The report may be wrong:
-then the chain is one replica shorter for a while, and the master has the removed replica killed,
-if it lives. For the last replica the master believes only its own world, which saw the
-connection break.
+The master considers a replica lost when the world reports the end of its process, when a neighbour
+or a client cannot reach it, or when it has been silent for the heartbeat timeout. The report may be
+wrong: then the chain is one replica shorter for a while, and the master has the removed replica
+killed, if it lives. For the last replica the master believes only its own world, which saw the
+process end.
 
-The master is a client of the chain too: it reports a broken connection of a node to ``gcs``, as a
-command. In a sharded GCS each chain has a master of its own, and the master of chain 0 reports
-nodes.
+The master is a client of the chain too: what the failure detector reports of nodes it passes on
+to ``gcs`` and ``global``, as commands. In a sharded GCS each chain has a master of its own, and the
+master of chain 0 reports nodes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from raytwin.runtime.control.messages import (
     ChainHello,
     ClientGone,
     Event,
+    LoadChanged,
     NodeChanged,
     NodeInfo,
     NodeUnreachable,
@@ -103,6 +104,8 @@ class Master:
             self.ctx.send("links", message)
         elif isinstance(message, NodeUnreachable):
             self._on_unreachable(message)
+        elif isinstance(message, LoadChanged):
+            self.ctx.send("global", message)
         else:
             raise TypeError(f"the master was sent {type(message).__name__}")
 

@@ -19,8 +19,8 @@ TaskUpdates, ActorPlaced,
 ActorFailed, LocateObjects and Event to the GCS; TaskResults to the owner of a range that ends here.
 
 Promises: no range or actor is lost or placed twice; an infeasible range waits for a node that can
-run it, unless its strategy excludes every node that may join; a placement group is reserved whole
-or not at all.
+run it, and its driver is warned, unless its strategy excludes every node that may join; a placement
+group is reserved whole or not at all.
 
 | module | its task |
 |---|---|

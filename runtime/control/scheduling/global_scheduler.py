@@ -33,17 +33,21 @@ from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import cancelled_result, failed_result
+from raytwin.runtime.control.core.group_resources import group_of, plain_amounts
 from raytwin.runtime.control.core.ids import job_of
+from raytwin.runtime.control.core.resources import UNIT, format_demand
 from raytwin.runtime.control.core.task_ranges import cut, job_of_task, part_of
 from raytwin.runtime.control.messages import (
     ActorChanged,
     ActorFailed,
+    ActorInfo,
     ActorPlaced,
     AssignTasks,
     BundlePrepared,
     CancelTask,
     CreateGroup,
     Event,
+    GiveBack,
     GroupCreated,
     JobEnded,
     LoadChanged,
@@ -83,6 +87,10 @@ from raytwin.runtime.control.scheduling.strategies import (
 MOVED_MAX = 256
 """The most elements that the global scheduler asks one node to give away at once."""
 
+ASK_BACK_S = 10.0
+"""The least time between two requests for what programs have dropped: each runs the garbage
+collectors of all drivers and workers."""
+
 
 class _Locating:
     """A range whose inputs the GCS was asked to locate."""
@@ -102,17 +110,23 @@ class GlobalScheduler:
         self.ctx = ctx
         self.policy = make_policy(config)
         self.spreading = Spreading()
-        self.groups = GroupTable(ctx, self._free, self._on_bundle, self._incarnation_of)
+        self.groups = GroupTable(
+            ctx, self._free, self._totals, self._on_bundle, self._incarnation_of
+        )
         self.nodes: dict[int, Node] = {}
         self.infeasible: list[TaskSpec] = []
         self.placements: deque[tuple[Any, ...]] = deque(maxlen=config.timeline_ranges_max)
         """The rows of ``placements``, see `queries`: ranges and creations of actors."""
         self.placed = 0
         """Elements placed so far."""
+        self._warned: set[tuple[bytes, str, str]] = set()
+        """(job, name, demand) of the infeasible ranges and actors that drivers were warned of."""
         self._locating: dict[bytes, list[_Locating]] = {}
         self._heartbeat_s = config.heartbeat_s
         self._actors: dict[bytes, int] = {}
         """The node of each actor."""
+        self._asked_back_s = -ASK_BACK_S
+        """When it last asked all clients for dropped handles of actors."""
         self._ended: set[bytes] = set()
         """Jobs that have ended."""
 
@@ -139,7 +153,8 @@ class GlobalScheduler:
         elif isinstance(message, CancelTask):
             self._on_cancel(source, message)
         elif isinstance(message, BundlePrepared):
-            self.groups.on_prepared(message)
+            if self.groups.on_prepared(message):
+                self._try_infeasible()
         elif isinstance(message, CreateGroup):
             self._create_group(source, message)
         elif isinstance(message, JobEnded):
@@ -177,14 +192,16 @@ class GlobalScheduler:
             ]
             self._try_infeasible()
             return
-        self.nodes[info.node] = Node(info.resources, info.incarnation)
-        self.groups.place_soon()
+        node = self.nodes[info.node] = Node(info.resources, info.incarnation)
+        self._warned = {warning for warning in self._warned if not node.owns(warning[2])}
+        self.groups.on_node_joined()
         self._try_infeasible()
 
     def _end_job(self, job: bytes) -> None:
         """Drop the waiting ranges of a job, and return the resources of its groups."""
         self._ended.add(job)
         self.infeasible = [spec for spec in self.infeasible if job_of_task(spec) != job]
+        self._warned = {warning for warning in self._warned if warning[0] != job}
         for oid, entries in list(self._locating.items()):
             self._locating[oid] = [e for e in entries if job_of(e.spec.array) != job]
             if not self._locating[oid]:
@@ -207,7 +224,6 @@ class GlobalScheduler:
         if there:
             node.pool.remove(bundle)
             node.pool.add(named)
-            self._try_infeasible()
         else:
             node.pool.remove(named)
             node.pool.add(bundle)
@@ -218,6 +234,10 @@ class GlobalScheduler:
             number: dict(node.load.available or node.pool.available())
             for number, node in self.nodes.items()
         }
+
+    def _totals(self) -> dict[int, dict[str, float]]:
+        """Return the total resources of each node."""
+        return {number: node.own for number, node in self.nodes.items()}
 
     def _incarnation_of(self, number: int) -> int:
         return self.nodes[number].incarnation
@@ -234,7 +254,7 @@ class GlobalScheduler:
         if self._is_over(spec) or self._is_refused(spec):
             return
         if spec.extra is not None and spec.extra.actor is not None:
-            self._place_actor(spec, spec.extra.actor.incarnation)
+            self._place_actor(spec, spec.extra.actor)
             return
         if not spec.deps or not self.policy.uses_locations:
             self._place(spec, {})
@@ -256,12 +276,12 @@ class GlobalScheduler:
             self._end(spec, refusal)
         return True
 
-    def _place_actor(self, spec: TaskSpec, incarnation: int) -> None:
+    def _place_actor(self, spec: TaskSpec, actor: ActorInfo) -> None:
         strategy = strategy_of(spec)
         self._forget_actor(spec.array)
-        number = node_for_actor(self.nodes, spec.demand, strategy)
+        number = node_for_actor(self.nodes, spec.demand, actor.placement, strategy)
         if number is None and self._is_unschedulable(spec, strategy):
-            text = f"no living {strategy} has what it needs ({spec.demand})"
+            text = f"no living {strategy} has what it needs ({_needed(spec)})"
             self._fail_actor(spec, Unschedulable(spec.name, text, actor=True))
             return
         if number is None:
@@ -269,7 +289,7 @@ class GlobalScheduler:
             return
         self._actors[spec.array] = number
         self.nodes[number].give_actor(spec.demand)
-        self.ctx.send("gcs", ActorPlaced(spec.array, incarnation, number))
+        self.ctx.send("gcs", ActorPlaced(spec.array, actor.incarnation, number))
         self.ctx.send(f"node:{number}", AssignTasks([spec]))
         self._note_placed(spec, number)
 
@@ -293,12 +313,47 @@ class GlobalScheduler:
         if not is_hard(strategy):
             return False
         node = self.nodes.get(target_of(strategy))
-        return node is None or not node.owns(spec.demand)
+        return node is None or not node.owns(_needed(spec))
 
     def _await_node(self, spec: TaskSpec) -> None:
-        """Keep an infeasible range until a node joins that can run it."""
+        """Keep an infeasible range until a node can run it.
+
+        Warn the driver, once, if that takes another node or a larger bundle than there is.
+        """
         self.infeasible.append(spec)
-        self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
+        needed = _needed(spec)
+        group = group_of(spec)
+        job = b""
+        if self.groups.is_waited_for(spec):
+            detail = f"waits for placement group {group}"
+        elif any(node.owns(needed) for node in self.nodes.values()):
+            detail = f"waits, since it needs {needed}, which placement groups hold"
+        else:
+            warning = (job_of_task(spec), spec.name, needed)
+            if warning not in self._warned:
+                self._warned.add(warning)
+                job = warning[0]
+            detail = self._lack(needed, group)
+        self.ctx.send("gcs", Event("infeasible", spec.name, detail, job=job))
+
+    def _lack(self, demand: str, group: str) -> str:
+        """Return why a demand is infeasible: what it is, and what one node, or its group on one
+        node, has at most."""
+        amounts = plain_amounts(demand)
+        needed = format_demand(amounts)
+        most = []
+        for name in amounts:
+            if group:
+                named = f"{name}_group_{group}"
+                there = [node.pool.total.get(named, 0) / UNIT for node in self.nodes.values()]
+            else:
+                there = [node.own.get(name, 0.0) for node in self.nodes.values()]
+            most.append(f"{name}:{max(there, default=0.0):.15g}")
+        where = f" in placement group {self.groups.label(group)}" if group else ""
+        return (
+            f"waits, since it needs {needed}, and no node has all of that{where}: the most on one"
+            f" node is {', '.join(most)}"
+        )
 
     def _on_location(self, location: Location) -> None:
         for entry in self._locating.pop(location.object, ()):
@@ -365,6 +420,11 @@ class GlobalScheduler:
         if room:
             asked = min(count, room, MOVED_MAX)
             self.ctx.send(f"node:{node}", MoveTasks(demand, asked))
+        elif self._actors and self.ctx.now() >= self._asked_back_s + ASK_BACK_S:
+            # Actors may live that only handles in reference cycles keep.
+            self._asked_back_s = self.ctx.now()
+            for number in self.nodes:
+                self.ctx.send(f"node:{number}", GiveBack(cycles=True))
 
     def _on_moved(self, message: TasksMoved) -> None:
         """Place the tasks that have left a node, unless it has died: then the GCS does."""
@@ -376,7 +436,7 @@ class GlobalScheduler:
             if self._is_over(spec):
                 continue
             if spec.extra is not None and spec.extra.actor is not None:
-                self._place_actor(spec, spec.extra.actor.incarnation)
+                self._place_actor(spec, spec.extra.actor)
             else:
                 self._place(spec, {}, message.node)
 
@@ -415,4 +475,15 @@ class GlobalScheduler:
                     self._notify_owner(entry.spec.owner, cancelled_result(entry.spec, -1))
             if not entries:
                 del self._locating[oid]
-        self.ctx.send("gcs", message)
+        if message.array:
+            self.ctx.send("gcs", message)
+            return
+        for node in self.nodes:
+            if f"node:{node}" != source:
+                self.ctx.send(f"node:{node}", message)
+
+
+def _needed(spec: TaskSpec) -> str:
+    """Return what a node must have for a range or an actor."""
+    actor = None if spec.extra is None else spec.extra.actor
+    return spec.demand if actor is None else actor.placement or spec.demand

@@ -40,7 +40,12 @@ class Node:
 
     def owns(self, demand: str) -> bool:
         """Whether it could meet a demand if placement groups had none of its resources."""
-        return all(self.own.get(name, 0.0) * UNIT >= units for name, units in parse_demand(demand))
+        own = self.own
+        return all(round(own.get(n, 0.0) * UNIT) >= units for n, units in parse_demand(demand))
+
+    def has(self, demand: str) -> bool:
+        """Whether its total resources meet a demand, whoever has them."""
+        return self.pool.feasible(demand) or self.owns(demand)
 
     def heard(self, load: Load) -> None:
         """The node has reported its load."""

@@ -38,6 +38,7 @@ a node dies, removed groups never.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -54,6 +55,7 @@ from raytwin.runtime.control.messages import (
     BundlePrepared,
     CommitBundle,
     CreateGroup,
+    Event,
     PrepareBundle,
     RemoveGroup,
     ReturnBundle,
@@ -68,6 +70,8 @@ Free = dict[str, float]
 
 RETRY_S = 0.1
 """Pause before the next try when no node has room: a heartbeat's interval."""
+DETACHED = 6
+"""The position of `detached` in a group's row."""
 REMOVED_MAX = 2_000
 """The bound of the map of removed groups, which the table needs for late tasks, creators that run
 again and `placement_group_table`. A row with few bundles has up to 1 KB: 2 MB in each replica of
@@ -94,6 +98,20 @@ class Group:
         """The number of this attempt, unique in the table."""
         self.prepared: set[int] = set()
         self.unanswered: set[int] = set()
+        self.infeasible = False
+        """Whether even empty nodes could not take its missing bundles."""
+        self.created_s = 0.0
+        """When the table was asked for it."""
+        self.looked_s = 0.0
+        """When the table last looked for nodes of its missing bundles."""
+        self.looks = 0
+        """How often the table has looked for them."""
+        self.retry_s = 0.0
+        """The longest pause between two looks: 0 if the first one found nodes."""
+        self.creation_s = 0.0
+        """The time from `created_s` until all bundles were committed; 0 until then."""
+        self.placement_s = 0.0
+        """The time from the look that found the nodes until all bundles were committed."""
 
     @property
     def names(self) -> tuple[str, str]:
@@ -104,9 +122,25 @@ class Group:
     def row(self) -> list[Any]:
         """The group as queries return it."""
         nodes = {str(index): node for index, node in self.nodes.items()}
+        stats = [self.scheduling, self.creation_s, self.placement_s, self.looks, self.retry_s]
         return [
             self.id, self.name, self.bundles, nodes, self.strategy, self.state, self.detached,
+            stats,
         ]  # fmt: skip
+
+    @property
+    def label(self) -> str:
+        """The group in a warning: its name, or its ID if it has none."""
+        return self.name or self.id
+
+    @property
+    def scheduling(self) -> str:
+        """How far the placement of the bundles is, in Ray's words."""
+        if self.state in ("CREATED", "REMOVED"):
+            return "FINISHED" if self.state == "CREATED" else "REMOVED"
+        if self.trying:
+            return "SCHEDULING_STARTED"
+        return "INFEASIBLE" if self.infeasible else "NO_RESOURCES"
 
 
 def number_of(group: str) -> str:
@@ -124,11 +158,13 @@ class GroupTable:
         self,
         ctx: Context,
         free: Callable[[], dict[int, Free]],
+        totals: Callable[[], dict[int, Free]],
         changed: Callable[[int, Mapping[str, float], Free, bool], None],
         incarnation_of: Callable[[int], int],
     ) -> None:
         self._ctx = ctx
         self._free = free
+        self._totals = totals
         self._incarnation_of = incarnation_of
         """Returns the incarnation of a living node."""
         self._changed = changed
@@ -165,8 +201,10 @@ class GroupTable:
             self._names[group.names] = group.id
         self._created += 1
         group.number = self._created
+        group.created_s = self._ctx.now()
         self.groups[group.id] = self._unplaced[group.id] = group
         self._place_all()
+        self._warn(group)
         return group.id
 
     def remove(self, message: RemoveGroup) -> None:
@@ -180,7 +218,7 @@ class GroupTable:
         group.state = "REMOVED"
         for index, node in {**group.nodes, **group.trying}.items():
             self._give_back(group, index, node)
-        group.nodes, group.trying = {}, {}
+        group.trying = {}
         del self.groups[group.id]
         self._unplaced.pop(group.id, None)
         if group.name:
@@ -194,7 +232,7 @@ class GroupTable:
             if job_of(group.id) == ended and not group.detached:
                 self._remove(group)
         for key, row in list(self._removed.items()):
-            if job_of(key) == ended and not row[-1]:
+            if job_of(key) == ended and not row[DETACHED]:
                 del self._removed[key]
 
     def refusal(self, spec: TaskSpec) -> GroupRemoved | None:
@@ -205,22 +243,31 @@ class GroupTable:
         is_actor = spec.extra is not None and spec.extra.actor is not None
         return GroupRemoved(spec.name, group, is_actor)
 
-    def on_prepared(self, message: BundlePrepared) -> None:
-        """A node has answered."""
+    def is_waited_for(self, spec: TaskSpec) -> bool:
+        """Whether a task or an actor waits for its group, whose driver is warned on its own."""
+        return group_of(spec) in self._unplaced
+
+    def label(self, group: str) -> str:
+        """Return a group's name, or its ID if it has none or was removed."""
+        there = self.groups.get(group)
+        return there.label if there is not None else group
+
+    def on_prepared(self, message: BundlePrepared) -> bool:
+        """A node has answered; return whether tasks may use further bundles now."""
         group = self.groups.get(message.group)
         index = message.index
         if group is None or message.attempt != group.attempt or index not in group.unanswered:
             # The group was removed or the attempt given up: the bundle was returned, or its node
             # has died.
-            return
+            return False
         group.unanswered.discard(index)
         if message.ok:
             group.prepared.add(index)
         if group.unanswered:
-            return
+            return False
         if len(group.prepared) < len(group.trying):
             self._give_up(group)
-            return
+            return False
         for index, node in sorted(group.trying.items()):
             self._ctx.send(
                 f"node:{node}", CommitBundle(group.id, index, self._incarnation_of(node))
@@ -230,11 +277,14 @@ class GroupTable:
         group.prepared = set()
         if len(group.nodes) == len(group.bundles):
             group.state = "CREATED"
+            group.placement_s = self._ctx.now() - group.looked_s
+            group.creation_s = group.creation_s or self._ctx.now() - group.created_s
             del self._unplaced[group.id]
         else:
             self.place_soon()  # others were lost meanwhile
         for index, node in sorted(committed.items()):
             self._notify(group, index, node, True)
+        return True
 
     def on_node_died(self, node: int) -> None:
         """Place the bundles of a dead node again."""
@@ -248,10 +298,45 @@ class GroupTable:
                 group.state = "RESCHEDULING"
                 self._unplaced[group.id] = group
         self._place_all()
+        for group in self._unplaced.values():
+            self._warn(group)
+
+    def on_node_joined(self) -> None:
+        """A node has joined, which may take bundles that no other one could."""
+        for group in self._unplaced.values():
+            group.infeasible = group.infeasible and self._is_infeasible(group)
+        self.place_soon()
+
+    def _is_infeasible(self, group: Group) -> bool:
+        missing, used = self._missing(group), set(group.nodes.values())
+        return bool(missing) and place(missing, self._totals(), group.strategy, used) is None
+
+    def _warn(self, group: Group) -> None:
+        """Warn the driver of a group that even empty nodes cannot take any more."""
+        was, group.infeasible = group.infeasible, self._is_infeasible(group)
+        if was or not group.infeasible:
+            return
+        missing, nodes = self._missing(group), self._totals()
+        bundles = ", ".join(str(dict(bundle)) for bundle in missing.values())
+        names = {name for bundle in missing.values() for name in bundle}
+        there = Counter(
+            str({name: total[name] for name in sorted(names) if name in total})
+            for total in nodes.values()
+        )
+        detail = (
+            f"waits, since the nodes can not take the bundles {bundles} by {group.strategy}: they"
+            " have " + ", ".join(f"{count} x {total}" for total, count in there.items())
+        )
+        job = bytes.fromhex(job_of(group.id))
+        subject = f"placement group {group.label}"
+        self._ctx.send("gcs", Event("infeasible", subject, detail, job=job))
 
     def rows(self, removed: bool = True) -> list[list[Any]]:
-        """Return [id, name, bundles, {bundle: node}, strategy, state, detached] of every group.
+        """Return a row of every group: [id, name, bundles, {bundle: node}, strategy, state,
+        detached, stats].
 
+        The stats are [how far its placement is, seconds until it was created, seconds of the
+        placement that succeeded, looks for nodes, seconds of the longest pause between two].
         Removed groups come first, if `removed`, in the order of their removal, then the others,
         oldest first.
         """
@@ -287,10 +372,13 @@ class GroupTable:
                         free[node][name] = free[node].get(name, 0.0) - amount
         for group in sorted(waiting, key=lambda group: group.number):
             missing = self._missing(group)
+            group.looks += 1
+            group.looked_s = self._ctx.now()
             chosen = place(missing, free, group.strategy, set(group.nodes.values()))
             if chosen is None:
+                group.retry_s = RETRY_S
                 continue
-            group.trying = chosen
+            group.trying, group.infeasible = chosen, False
             self._attempts += 1
             group.attempt = self._attempts
             group.prepared = set()
@@ -313,6 +401,7 @@ class GroupTable:
         group.trying = {}
         group.prepared = set()
         group.unanswered = set()
+        group.retry_s = RETRY_S
         self.place_soon()
 
     def _return(self, group: Group, index: int, node: int) -> None:
@@ -358,8 +447,9 @@ def place(
         if not fitting:
             return None
         spread = strategy in ("SPREAD", "STRICT_SPREAD")
-        # Then the node with the most left, the first among equals.
-        node = min(fitting, key=lambda n: ((n in used) is spread, -sum(left[n].values()), n))
+        # Then the node with the most left of what the bundle takes, the first among equals.
+        room = {n: sum(left[n].get(name, 0.0) for name in bundle) for n in fitting}
+        node = min(fitting, key=lambda n: ((n in used) is spread, -room[n], n))
         chosen[index] = node
         used.add(node)
         for name, amount in bundle.items():

@@ -13,7 +13,8 @@ running calls that were cancelled.
 Messages
 --------
 ======================= ==================================================================
-in, from the node       RunTasks, FunctionBlob, TakeBack, Resume, CancelTask, RestoreActor, Exit
+in, from the node       RunTasks, GrantGpus, FunctionBlob, TakeBack, Resume, CancelTask,
+                        RestoreActor, Exit
 out, to the node        WorkerReady, TasksDone, StreamItems, TakenBack, Blocked, Unblocked,
                         SaveActor, ExitActor, CallsRan
 in, from a driver       DirectCall

@@ -43,6 +43,7 @@ from raytwin.runtime.control.messages import (
     Exit,
     ExitActor,
     FunctionBlob,
+    GrantGpus,
     RangeResult,
     RestoreActor,
     Resume,
@@ -74,6 +75,10 @@ class Executor:
         self.config = config
         self.queue: deque[Assignment] = deque()
         self.functions: dict[bytes, bytes] = {}
+        self.gpus: tuple[int, ...] = ()
+        """The numbers of the GPUs that its tasks or its actor have."""
+        self.on_grant: Callable[[], None] = _nothing
+        """Called when tasks with other GPUs are about to come."""
         self.exiting = False
         """Whether no further task or call begins."""
         self.leaving: ActorDeath | None = None
@@ -165,6 +170,9 @@ class Executor:
                 self.queue.append(Assignment(message.task))
         elif isinstance(message, FunctionBlob):
             self.functions[message.function] = message.blob
+        elif isinstance(message, GrantGpus):
+            self.gpus = message.numbers
+            self.on_grant()
         elif isinstance(message, TakeBack):
             self._give_back(message.number)
         elif isinstance(message, Resume):

@@ -20,7 +20,12 @@ from raytwin.runtime.processes.client import running_clusters
 from raytwin.runtime.processes.client.driver_sessions import DriverSession, make_driver
 from raytwin.runtime.processes.client.running_clusters import ClusterFile
 from raytwin.runtime.processes.net import auth
-from raytwin.runtime.processes.net.process_settings import LENGTH_BYTES, Welcome, abstract
+from raytwin.runtime.processes.net.process_settings import (
+    ARENA_FDS,
+    LENGTH_BYTES,
+    Welcome,
+    abstract,
+)
 from raytwin.runtime.session import job_setup
 from raytwin.runtime.store.arena import Arena
 
@@ -78,17 +83,18 @@ def _connect(cluster: ClusterFile) -> socket.socket:
 
 def _join_over(sock: socket.socket, cluster: ClusterFile) -> DriverSession:
     try:
-        welcome, arena_fd = _handshake(sock, bytes.fromhex(cluster.token))
+        welcome, arena_fds = _handshake(sock, bytes.fromhex(cluster.token))
     except (OSError, auth.AuthError) as error:
         sock.close()
         raise ConnectionError(f"cannot join {cluster.address}: {error}") from error
     if not welcome.address:
         sock.close()
-        os.close(arena_fd)
+        for fd in arena_fds:
+            os.close(fd)
         raise RaySystemError(f"cannot join {cluster.address}: {welcome.reason}")
     sock.settimeout(None)
     root = root_task_id(uuid.uuid4().hex, job_id(welcome.job))
-    arena = Arena.attach(arena_fd)
+    arena = Arena.attach(*arena_fds)
     session = make_driver(
         welcome.address, welcome.node, welcome.config, root, sock, arena, cluster.address
     )
@@ -96,16 +102,16 @@ def _join_over(sock: socket.socket, cluster: ClusterFile) -> DriverSession:
     return session
 
 
-def _handshake(sock: socket.socket, token: bytes) -> tuple[Welcome, int]:
+def _handshake(sock: socket.socket, token: bytes) -> tuple[Welcome, list[int]]:
     challenge = _receive(sock, auth.CHALLENGE_BYTES)
     answer = auth.answer(token, challenge, auth.DATA)
     sock.sendall(answer)
     auth.check_acceptor(token, challenge, answer, _receive(sock, auth.PROOF_BYTES))
-    head, fds, _, _ = socket.recv_fds(sock, LENGTH_BYTES, 1)
-    if len(head) != LENGTH_BYTES or len(fds) != 1:
+    head, fds, _, _ = socket.recv_fds(sock, LENGTH_BYTES, ARENA_FDS)
+    if len(head) != LENGTH_BYTES or len(fds) != ARENA_FDS:
         raise ConnectionResetError("the cluster closed the connection")
     body = _receive(sock, int.from_bytes(head, "big"))
-    return msgspec.msgpack.decode(body, type=Welcome), fds[0]
+    return msgspec.msgpack.decode(body, type=Welcome), fds
 
 
 def _receive(sock: socket.socket, nbytes: int) -> bytes:

@@ -26,7 +26,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +35,7 @@ from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.messages import Frame
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.processes.client.direct_connections import DirectConnections
+from raytwin.runtime.processes.client.lease_environment import LeaseEnvironment
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.serialization import serialization
@@ -111,6 +112,7 @@ class LocalWorld:
         self._closed = False
         self._released = False
         self.environment = Environment()
+        self._lease_environment = LeaseEnvironment()
         self._task_thread = threading.get_ident()
         self._call_threads: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
@@ -148,7 +150,7 @@ class LocalWorld:
             self.process.reactor.wake()
 
     def on_frame(self, connection: Connection, frame: Frame) -> None:
-        self.process.receive(connection, frame)
+        self.process.receive(frame)
 
     def on_close(self, connection: Connection, reason: str) -> None:
         if not self._closed:
@@ -403,6 +405,9 @@ class LocalWorld:
             for _ in range(100):
                 continue
 
+    def collect_cycles(self) -> None:
+        gc.collect()
+
     def overdue(self) -> Callable[[], bool]:
         clock = time.monotonic
         end_s = clock() + DUE_S
@@ -410,6 +415,9 @@ class LocalWorld:
 
     def on_task_thread(self) -> bool:
         return threading.get_ident() == self._task_thread
+
+    def enter_lease(self, demand: str, gpus: Sequence[int]) -> None:
+        self._lease_environment.enter(demand, gpus)
 
     def charge(self, what: str, count: int) -> None:
         """Do nothing: real calls take real time."""
@@ -454,6 +462,7 @@ class LocalWorld:
 
         Values that share the arena's memory stay valid.
         """
+        self._lease_environment.leave()
         with self._lock:
             self._closed = True
             self._wake_ready()

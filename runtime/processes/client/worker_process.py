@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Sequence
 
 import msgspec
 
@@ -17,6 +18,7 @@ from raytwin.runtime.control.messages import (
     Exit,
     Frame,
     FunctionBlob,
+    GrantGpus,
     RestoreActor,
     Resume,
     RunTasks,
@@ -38,6 +40,7 @@ _settings_of = msgspec.msgpack.Decoder(WorkerSettings).decode
 
 _FOR_EXECUTOR = (
     RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall,
+    GrantGpus,
 )  # fmt: skip
 
 
@@ -74,7 +77,7 @@ class Worker:
         self,
         settings: WorkerSettings,
         sock: socket.socket,
-        arena_fd: int,
+        arena_fds: Sequence[int],
         to_driver: socket.socket | None = None,
     ) -> None:
         """`to_driver`: see `direct_connections.rendezvous`."""
@@ -83,7 +86,7 @@ class Worker:
         self.client = Client(ctx, settings.address, settings.node, settings.config)
         self.executor = executor = Executor(ctx, settings.node, settings.config)
         process.add(settings.address, _ClientAndExecutor(self.client, executor))
-        arena = Arena.attach(arena_fd)
+        arena = Arena.attach(*arena_fds)
         self.world = world = LocalWorld(process, self.client, executor, arena, _exit)
         self._to_node = process.routes[self.client.node] = Connection(
             process.reactor, sock, self._on_node_frame, world.on_close, peer=self.client.node
@@ -167,8 +170,8 @@ def main(payload: bytes, fds: list[int]) -> None:
         import numpy as np
 
         np.random.seed(int.from_bytes(os.urandom(4)))
-    to_driver = socket.socket(fileno=fds[2]) if settings.driver else None
-    worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1], to_driver)
+    to_driver = socket.socket(fileno=fds[3]) if settings.driver else None
+    worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1:3], to_driver)
     set_current(worker.session)
     interrupts.install(worker.client, worker.executor)
     worker.world.start()

@@ -11,7 +11,7 @@ State: connections of nodes and replicas; of a durable GCS, the file: commands, 
 flushed rows.
 
 In: messages of nodes to the GCS and to the masters, and `StartReplica`, `StopReplica` from a
-master. Out: `NodeUnreachable` when a node's connection breaks, `ReplicaLost` when a replica has
+master. Out: `NodeUnreachable` when a node has ended or is silent, `ReplicaLost` when a replica has
 ended, and `Logged` once a turn's commands are in the file.
 
 Promises:
@@ -25,6 +25,8 @@ Promises:
 Modules, the lower first:
 
 - `gcs_storage`: the file of a durable GCS.
+- `process_ends`: the ends of nodes and replicas, as the zygote reports them.
+- `head_channels`: channels and the failure detector, which every head has.
 - `replicated_head`: the masters, and the launcher of replicas.
 - `durable_head`: the replica inside the head.
 - `replica_process`: the process of one replica.

@@ -26,7 +26,6 @@ def durable_head(
     settings: HeadSettings, listener: socket.socket, spawner: socket.socket
 ) -> ReplicatedHead:
     """Return a head whose only replica is a component of its own process."""
-    spawner.close()
 
     def add_launcher(process: ComponentProcess) -> None:
         storage = GcsStorage(process.context(STORAGE), settings.storage)
@@ -34,7 +33,7 @@ def durable_head(
         launcher = _InProcessLauncher(process, settings, storage)
         process.add(LAUNCHER, launcher, journaled=False)
 
-    return ReplicatedHead(settings, listener, add_launcher)
+    return ReplicatedHead(settings, listener, spawner, add_launcher)
 
 
 class _InProcessLauncher:

@@ -7,24 +7,16 @@ state from the others. It ends with the head.
 
 from __future__ import annotations
 
-import socket
-
 import msgspec
 
 from raytwin.runtime.control.assembly import make_machine
-from raytwin.runtime.control.core.addresses import RELAY, chain_of, is_node, is_replica
-from raytwin.runtime.control.messages import Frame, ReplicaInfo, ReplicaLost
+from raytwin.runtime.control.channels.channel import Channel, Me
+from raytwin.runtime.control.core.addresses import HEAD, chain_of, is_node, is_replica, process_of
+from raytwin.runtime.control.messages import ReplicaInfo, ReplicaLost
 from raytwin.runtime.control.replication.replica import Replica, State
-from raytwin.runtime.processes.net.component_process import ComponentProcess
-from raytwin.runtime.processes.net.connection import (
-    AcceptedConnection,
-    Connection,
-    DialedConnection,
-    Listener,
-    listen,
-    log,
-)
-from raytwin.runtime.processes.net.head_link import HeadLink
+from raytwin.runtime.processes.net.channels import Channels
+from raytwin.runtime.processes.net.component_process import ComponentProcess, Route
+from raytwin.runtime.processes.net.connection import listen, log
 from raytwin.runtime.processes.net.process_settings import (
     ReplicaSettings,
     journal_path,
@@ -38,12 +30,10 @@ class ReplicaProcess:
     def __init__(self, settings: ReplicaSettings) -> None:
         config = settings.config
         self.name = settings.name
-        self._token = settings.token
         self.process = ComponentProcess(config.seed, journal_path(settings.journal))
-        reactor = self.process.reactor
+        self._head = settings.head
         sock = listen(settings.host)
         host, port = sock.getsockname()[:2]
-        Listener(reactor, sock, self._accept)
         chain = chain_of(self.name)
         self.replica = Replica(
             self.process.context(self.name),
@@ -52,14 +42,17 @@ class ReplicaProcess:
             lambda: make_machine(config, chain),
         )
         self.process.add(self.name, self.replica)
-        self.process.find_route = self._dial
-        HeadLink(
+        self._channels = Channels(
             self.process,
-            settings.head,
-            self._token,
-            {self.replica.master, RELAY},
-            self.process.receive,
+            Me(self.name, 1),
+            settings.token,
+            config,
+            lambda node: None,
+            self._listens_at,
+            self._on_unreachable,
         )
+        self.process.find_route = self._find_route
+        self._channels.listen(sock)
         self.replica.start()
 
     def run(self) -> None:
@@ -72,52 +65,29 @@ class ReplicaProcess:
                 log.warning("leaving: the chain goes on without this replica")
                 process.stop("fenced")
 
-    def _on_frame(self, connection: Connection, frame: Frame) -> None:
-        source = frame.source
-        if not is_node(source) and not is_replica(source):
-            connection.refuse(f"{source} is neither a node nor a replica")
-            return
-        if connection.bound and connection.peer != source:
-            connection.refuse(f"{connection.peer} speaks as {source}")
-            return
-        if not connection.bound:
-            connection.bound = True
-            connection.peer = source
-            if is_replica(source):
-                # Both may have connected: each sends on one connection only, hence in order.
-                self.process.routes.setdefault(source, connection)
-            else:
-                self.process.routes[source] = connection
-        self.process.receive(connection, frame)
-
-    def _accept(self, sock: socket.socket, peer: str) -> None:
-        AcceptedConnection(
-            self.process.reactor, sock, self._token, self._on_frame, self._on_close, peer=peer
-        )
-
-    def _on_close(self, connection: Connection, reason: str) -> None:
-        peer = connection.peer
-        if self.process.routes.get(peer) is connection:
-            del self.process.routes[peer]
-            if is_replica(peer):
-                self.process.deliver(self.name, self.name, ReplicaLost(peer, reason))
-
-    def _dial(self, destination: str) -> Connection | None:
-        """Return a new connection to another replica; None for other addresses."""
-        info = self.replica.infos.get(destination)
-        if info is None:
+    def _find_route(self, destination: str) -> Route | None:
+        peer = process_of(destination)
+        if not (peer == HEAD or is_node(peer) or is_replica(peer)):
             return None
-        connection = DialedConnection(
-            self.process.reactor,
-            (info.host, info.port),
-            self._token,
-            self._on_frame,
-            self._on_close,
-            peer=destination,
-        )
-        connection.bound = True
-        self.process.routes[destination] = connection
-        return connection
+        route = self._channels.route(peer)
+        if route is not None:
+            self.process.routes[destination] = route
+        return route
+
+    def _listens_at(self, peer: str) -> tuple[str, int] | None:
+        if peer == HEAD:
+            return self._head
+        info = self.replica.infos.get(peer)
+        return None if info is None else (info.host, info.port)
+
+    def _on_unreachable(self, channel: Channel, reason: str) -> None:
+        peer = channel.peer
+        if peer == HEAD:
+            self.process.stop("the head is gone")
+            return
+        self._channels.peers.close(peer, reason)
+        if is_replica(peer):
+            self.process.deliver(self.name, self.name, ReplicaLost(peer, reason))
 
 
 def main(payload: bytes, fds: list[int]) -> None:

@@ -9,13 +9,13 @@ bytes not sent yet, the incomplete frame received, and the incarnation of the no
 
 A TCP connection opens by a mutual proof of the cluster's token (`auth`); Unix socket pairs are
 passed as descriptors and are open at once. The first frame on a connection names its peer;
-`links` refuses peers whose incarnation is dead. A peer that knows the token is trusted.
+`channels` refuses peers whose incarnation is dead. A peer that knows the token is trusted.
 
 Promises:
 
 - Nothing is decoded before the peer has proved that it knows the token.
-- Frames from one component to another arrive in order, or the connection closes.
-- A peer that does not read for `UNSENT_S_MAX` while more than 1 GiB waits counts as dead.
+- Frames from one component to another arrive in order and once, whatever happens to connections, or
+  the channel is closed.
 - An error closes one connection, is logged in one line, and harms nothing else.
 
 Modules, the lower first:
@@ -26,9 +26,9 @@ Modules, the lower first:
 - `connection`: a stream of frames, and the handshake before it.
 - `packets`: requests to the zygote, with descriptors.
 - `component_process`: components, turns, routes, the journal.
-- `links`: connections of nodes by incarnation.
+- `channels`: the channels of `runtime.control` over TCP: dials, accepts, breaks.
+- `heartbeat_connections`: connections for heartbeats alone.
 - `process_settings`: the settings that a process receives when it starts.
-- `head_link`: a node's or replica's connection with the head, dialed again when that returns.
 - `heap_trim`: gives free heap pages back to the system.
 """
 

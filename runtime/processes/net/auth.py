@@ -2,13 +2,13 @@
 
     accepting side                          connecting side
     magic (8), nonce a (32)      ────────>
-                                 <────────  nonce b (32), kind (1), incarnation (4),
-                                            MAC(token, "connect" a b kind i) (32)
+                                 <────────  nonce b (32), kind (1),
+                                            MAC(token, "connect" a b kind) (32)
     MAC(token, "accept" a b) (32) ───────>
 
 The MAC is keyed BLAKE2b. Every message has a fixed length, so nothing is decoded
-before the proof. The kind is the connection's purpose: control frames or
-object data. The incarnation is the connecting node's: see `links`.
+before the proof. The kind is the connection's purpose: the packets of a channel, heartbeats, or
+object data.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 TOKEN_BYTES = 32
 CHALLENGE_BYTES = len(MAGIC) + NONCE_BYTES
-INCARNATION_BYTES = 4
-ANSWER_BYTES = NONCE_BYTES + 1 + INCARNATION_BYTES + PROOF_BYTES
+ANSWER_BYTES = NONCE_BYTES + 1 + PROOF_BYTES
 
-CONTROL = b"C"
+CHANNEL = b"C"
+HEARTBEATS = b"H"
 DATA = b"D"
 
 
@@ -46,38 +46,31 @@ def challenge() -> bytes:
     return MAGIC + os.urandom(NONCE_BYTES)
 
 
-def answer(token: bytes, challenge: bytes, kind: bytes, incarnation: int = 1) -> bytes:
+def answer(token: bytes, challenge: bytes, kind: bytes) -> bytes:
     """Return the connecting side's answer to a challenge; raises AuthError."""
     if len(challenge) != CHALLENGE_BYTES or not challenge.startswith(MAGIC):
         raise AuthError("the other side is not a raytwin cluster")
     nonce = os.urandom(NONCE_BYTES)
-    claim = kind + incarnation.to_bytes(INCARNATION_BYTES, "big")
-    return nonce + claim + _prove(token, b"connect", challenge, nonce, claim)
+    return nonce + kind + _prove(token, b"connect", challenge, nonce, kind)
 
 
 def check(token: bytes, challenge: bytes, answer: bytes) -> tuple[bytes, bytes]:
     """Return (kind, the accepting side's own proof); raises AuthError."""
-    nonce, claim, proof = answer[:32], answer[32:37], answer[37:]
-    if not compare_digest(proof, _prove(token, b"connect", challenge, nonce, claim)):
+    nonce, kind, proof = answer[:32], answer[32:33], answer[33:]
+    if not compare_digest(proof, _prove(token, b"connect", challenge, nonce, kind)):
         raise AuthError("the other side does not know the cluster's token")
-    kind = claim[:1]
-    if kind not in (CONTROL, DATA):
+    if kind not in (CHANNEL, HEARTBEATS, DATA):
         raise AuthError(f"unknown kind of connection {kind!r}")
-    return kind, _prove(token, b"accept", challenge, nonce, claim)
-
-
-def incarnation_in(answer: bytes) -> int:
-    """Return the incarnation that an answer states; it holds once `check` has passed."""
-    return int.from_bytes(answer[33:37], "big")
+    return kind, _prove(token, b"accept", challenge, nonce, kind)
 
 
 def check_acceptor(token: bytes, challenge: bytes, answer: bytes, proof: bytes) -> None:
     """Check the accepting side's proof; raises AuthError."""
-    nonce, claim = answer[:32], answer[32:37]
-    if not compare_digest(proof, _prove(token, b"accept", challenge, nonce, claim)):
+    nonce, kind = answer[:32], answer[32:33]
+    if not compare_digest(proof, _prove(token, b"accept", challenge, nonce, kind)):
         raise AuthError("the side that accepted does not know the cluster's token")
 
 
-def _prove(token: bytes, role: bytes, challenge: bytes, nonce: bytes, claim: bytes) -> bytes:
-    mac = blake2b(role + challenge + nonce + claim, key=token, digest_size=PROOF_BYTES)
+def _prove(token: bytes, role: bytes, challenge: bytes, nonce: bytes, kind: bytes) -> bytes:
+    mac = blake2b(role + challenge + nonce + kind, key=token, digest_size=PROOF_BYTES)
     return mac.digest()

@@ -17,16 +17,29 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from raytwin.runtime.control.core.context import Component
 from raytwin.runtime.control.messages import Frame, SubmitTasks, TasksUnsent
 from raytwin.runtime.journal import Journal
 from raytwin.runtime.processes.net import wire
-from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.processes.net.reactor import Reactor
 
 log = logging.getLogger("raytwin")
+
+
+class Route(Protocol):
+    """The way to another process: a connection or a channel."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether frames are dropped from now on."""
+
+    def send_body(self, body: bytes) -> None:
+        """Send a frame, encoded by `wire.encode_body`."""
+
+    def close(self, reason: str) -> None:
+        """Give the way up: a message cannot be sent."""
 
 
 class ComponentContext:
@@ -69,9 +82,9 @@ class ComponentProcess:
         self.seed = seed
         self.components: dict[str, Component] = {}
         self.contexts: dict[str, ComponentContext] = {}
-        self.routes: dict[str, Connection] = {}
-        self.find_route: Callable[[str], Connection | None] = lambda destination: None
-        """Returns a new connection for an address without a route; None drops the messages."""
+        self.routes: dict[str, Route] = {}
+        self.find_route: Callable[[str], Route | None] = lambda destination: None
+        """Returns the route to an address without one; None drops the messages."""
         self.dirty: dict[str, ComponentContext] = {}
         self.stopped = ""
         self._inputs: dict[str, list[tuple[str, list[Any]]]] = {}
@@ -96,7 +109,7 @@ class ComponentProcess:
 
     # -- turns -----------------------------------------------------------------
 
-    def receive(self, connection: Connection, frame: Frame) -> None:
+    def receive(self, frame: Frame) -> None:
         """Add a frame that has arrived to its component's next turn."""
         destination = frame.destination
         if destination in self.components:
@@ -159,33 +172,31 @@ class ComponentProcess:
         if destination in self.components:
             self._inputs.setdefault(destination, []).append((source, messages))
             return
-        connection = self.routes.get(destination)
-        if connection is None or connection.closed:
-            connection = self.find_route(destination)
-        if connection is None:
+        route = self.routes.get(destination)
+        if route is None or route.closed:
+            route = self.find_route(destination)
+        if route is None:
             return
         try:
-            data = wire.encode(source, destination, messages)
+            body = wire.encode_body(source, destination, messages)
         except wire.WireError as error:
             if len(messages) > 1:
                 for message in messages:
                     self._send(source, destination, [message])
             else:
-                self._fail(source, destination, messages[0], connection, str(error))
+                self._fail(source, destination, messages[0], route, str(error))
         else:
-            connection.send(data)
+            route.send_body(body)
 
-    def _fail(
-        self, source: str, destination: str, message: Any, connection: Connection, reason: str
-    ) -> None:
-        """Fail a client's tasks that are too long to send; close the connection for any other
+    def _fail(self, source: str, destination: str, message: Any, route: Route, reason: str) -> None:
+        """Fail a client's tasks that are too long to send; give the route up for any other
         message, which its receiver would miss."""
         kind = type(message).__name__
         log.error("%s cannot send %s to %s: %s", source, kind, destination, reason)
         if isinstance(message, SubmitTasks):
             self.deliver(source, source, TasksUnsent(message.tasks, reason))
         else:
-            connection.close(f"cannot send {kind}: {reason}")
+            route.close(f"cannot send {kind}: {reason}")
 
     # -- running ---------------------------------------------------------------
 

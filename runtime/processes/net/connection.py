@@ -1,11 +1,12 @@
-"""A connection that carries frames, and the handshake that opens it.
+"""A connection that carries frames or packets, and the handshake that opens it.
 
     TCP, accepted    CHALLENGED ──answer──> OPEN
     TCP, connecting  CONNECTING ──challenge──> ANSWERED ──proof──> OPEN
     Unix socket pair OPEN at once: the descriptor itself was passed
 
 A connection buffers what is sent before it is open. Any error closes this
-connection, is logged in one line, and touches nothing else.
+connection, is logged in one line, and touches nothing else. Connections of the kind `auth.CHANNEL`
+carry packets, all others frames; see `wire`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
-from raytwin.runtime.control.messages import Frame
-from raytwin.runtime.processes.net import auth
+from raytwin.runtime.processes.net import auth, wire
 from raytwin.runtime.processes.net.reactor import HANG_UP, READ, WRITE, Reactor, RealTimer
-from raytwin.runtime.processes.net.wire import FrameReader, WireError
+from raytwin.runtime.processes.net.wire import FrameReader, PacketReader, WireError
 from raytwin.runtime.store.scratch import scratch
 
 log = logging.getLogger("raytwin")
@@ -27,6 +28,8 @@ log = logging.getLogger("raytwin")
 HANDSHAKE_TIMEOUT_S = 10.0
 UNSENT_BYTES_MAX = 1 << 30
 UNSENT_S_MAX = 10.0
+TCP_SILENCE_S = 10.0
+"""The kernel breaks a TCP connection whose peer has acknowledged nothing for so long."""
 """A peer counts as dead if more than `UNSENT_BYTES_MAX` wait for it and it has read none of them
 for `UNSENT_S_MAX`. The size alone proves nothing: one turn may send more."""
 
@@ -35,13 +38,16 @@ _scratch = scratch(1 << 20)
 
 
 class Connection:
-    """A non-blocking stream of frames with one peer."""
+    """A non-blocking stream of frames or packets with one peer.
+
+    `on_frame` takes each of them. `on_close` is called once, with the reason.
+    """
 
     def __init__(
         self,
         reactor: Reactor,
         sock: socket.socket,
-        on_frame: Callable[[Connection, Frame], None],
+        on_frame: Callable[[Connection, Any], None],
         on_close: Callable[[Connection, str], None],
         peer: str = "",
     ) -> None:
@@ -49,8 +55,8 @@ class Connection:
         """The peer's address; until a frame names it, a text for logs."""
         self.bound = False
         """Whether a frame has named the peer."""
-        self.incarnation = 0
-        """If the peer is a node: its incarnation, see `links`."""
+        self.received_bytes = 0
+        """Bytes received since the connection is open."""
         self.open = True
         self.closed = False
         self._reactor = reactor
@@ -58,7 +64,9 @@ class Connection:
         self._fd = sock.fileno()
         self._on_frame = on_frame
         self._on_close = on_close
-        self._reader = FrameReader()
+        self.on_part: Callable[[Connection], None] = lambda connection: None
+        """Called when bytes have arrived that complete no frame."""
+        self._reader: FrameReader | PacketReader = FrameReader()
         self._unsent: list[bytes | memoryview] = []
         self._unsent_bytes = 0
         self._progress_s = 0.0
@@ -67,12 +75,17 @@ class Connection:
         sock.setblocking(False)
         if sock.family == socket.AF_INET:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_connected(sock)
         reactor.add(self._fd, READ, self._on_ready)
 
     @property
     def has_unsent(self) -> bool:
         """Whether data waits for space in the socket's buffer."""
         return bool(self._unsent)
+
+    def send_body(self, body: bytes) -> None:
+        """Send a frame, encoded by `wire.encode_body`."""
+        self.send(wire.with_length(body))
 
     def send(self, data: bytes) -> None:
         """Send as many bytes now as the socket takes, and the rest when it is writable."""
@@ -161,11 +174,14 @@ class Connection:
                 self.close("the other side closed the connection")
 
     def _take(self, data: memoryview) -> None:
+        self.received_bytes += len(data)
         try:
             frames = self._reader.feed(data)
         except WireError as error:
             self.refuse(str(error))
             return
+        if not frames:
+            self.on_part(self)
         for frame in frames:
             if self.closed:
                 return
@@ -196,12 +212,14 @@ class _Handshake(Connection):
         reactor: Reactor,
         sock: socket.socket,
         token: bytes,
-        on_frame: Callable[[Connection, Frame], None],
+        on_frame: Callable[[Connection, Any], None],
         on_close: Callable[[Connection, str], None],
         peer: str,
     ) -> None:
         super().__init__(reactor, sock, on_frame, on_close, peer)
         self.open = False
+        self.kind = b""
+        """The purpose of the connection, see `auth`; empty until it is known."""
         self._token = token
         self._received = bytearray()
         self._deadline: RealTimer = reactor.after(HANDSHAKE_TIMEOUT_S, self._on_timeout)
@@ -228,6 +246,8 @@ class _Handshake(Connection):
     def _opened(self) -> None:
         self._deadline.cancel()
         self.open = True
+        if self.kind == auth.CHANNEL:
+            self._reader = PacketReader()
         rest = bytes(self._received)
         self._received.clear()
         if self._unsent:
@@ -256,7 +276,7 @@ class AcceptedConnection(_Handshake):
         reactor: Reactor,
         sock: socket.socket,
         token: bytes,
-        on_frame: Callable[[Connection, Frame], None],
+        on_frame: Callable[[Connection, Any], None],
         on_close: Callable[[Connection, str], None],
         on_data: Callable[[socket.socket], None] | None = None,
         peer: str = "",
@@ -285,13 +305,13 @@ class AcceptedConnection(_Handshake):
         except auth.AuthError as error:
             self.refuse(str(error))
             return
-        self.incarnation = auth.incarnation_in(answer)
+        self.kind = kind
         if kind == auth.DATA and self._on_data is None:
             self.refuse("asks for object data, which is not here")
             return
         if not self._write(proof):
             return
-        if self._on_data is None or kind == auth.CONTROL:
+        if self._on_data is None or kind != auth.DATA:
             self._opened()
         elif self._received:
             self.refuse("sent a request before the handshake was over")
@@ -303,7 +323,7 @@ class DialedConnection(_Handshake):
     """The connecting side of the handshake.
 
     With `on_data` the connection is for object data: after the handshake `on_data`
-    takes the socket. `own_incarnation` is that of the connecting node.
+    takes the socket.
     """
 
     def __init__(
@@ -311,18 +331,18 @@ class DialedConnection(_Handshake):
         reactor: Reactor,
         address: tuple[str, int],
         token: bytes,
-        on_frame: Callable[[Connection, Frame], None],
+        on_frame: Callable[[Connection, Any], None],
         on_close: Callable[[Connection, str], None],
         peer: str,
+        kind: bytes,
         on_data: Callable[[socket.socket], None] | None = None,
-        own_incarnation: int = 1,
     ) -> None:
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
         failed = sock.connect_ex(address)
         super().__init__(reactor, sock, token, on_frame, on_close, peer)
         self._on_data = on_data
-        self._own_incarnation = own_incarnation
+        self.kind = kind
         self._challenge = b""
         self._answer = b""
         self._failed = "" if failed in (0, errno.EINPROGRESS) else f"cannot connect: error {failed}"
@@ -340,10 +360,7 @@ class DialedConnection(_Handshake):
             self._challenge = bytes(self._received[: auth.CHALLENGE_BYTES])
             del self._received[: auth.CHALLENGE_BYTES]
             try:
-                kind = auth.CONTROL if self._on_data is None else auth.DATA
-                self._answer = auth.answer(
-                    self._token, self._challenge, kind, self._own_incarnation
-                )
+                self._answer = auth.answer(self._token, self._challenge, self.kind)
             except auth.AuthError as error:
                 self.refuse(str(error))
                 return
@@ -395,6 +412,16 @@ class Listener:
     def close(self) -> None:
         self._reactor.remove(self._sock.fileno())
         self._sock.close()
+
+
+def keep_connected(sock: socket.socket) -> None:
+    """Have the kernel notice a peer that is cut off."""
+    silence_s = int(TCP_SILENCE_S)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, silence_s // 2)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, silence_s // 2)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * silence_s)
 
 
 def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:

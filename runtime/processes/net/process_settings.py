@@ -10,11 +10,6 @@ import msgspec
 
 from raytwin.runtime.control.core.config import Config
 
-HEAD_RETURN_S = 30.0
-"""How long nodes wait for the restart of a head with a durable GCS."""
-HEAD_RETRY_S = 0.05
-"""The pause between two attempts to connect with it."""
-
 
 class HeadSettings(msgspec.Struct):
     """Settings of the head; its descriptors: spawn socket, listening socket."""
@@ -38,8 +33,8 @@ class ReplicaSettings(msgspec.Struct):
 
 
 class NodeSettings(msgspec.Struct):
-    """Settings of a node; its descriptors: spawn socket, arena; on the driver's node also the
-    driver's socket."""
+    """Settings of a node; its descriptors: spawn socket, arena, file; on the driver's node also
+    the driver's socket."""
 
     node: int
     resources: dict[str, float]
@@ -54,11 +49,17 @@ class NodeSettings(msgspec.Struct):
     """The directory of the file of spilled objects."""
     join_socket: str = ""
     """The abstract socket on which the node admits drivers; empty for none."""
+    via: dict[str, tuple[str, int]] = {}
+    """By process: the address of a proxy at which the node reaches it, in place of its own."""
+    listening: bool = False
+    """Whether the last descriptor is the socket on which the node listens, in place of its own."""
+    port: int = 0
+    """The port on which the node listens; 0 for any."""
 
 
 class WorkerSettings(msgspec.Struct):
-    """Settings of a worker; its descriptors: the socket to its node, the arena, and on the first
-    driver's node the socket through which it reaches that driver."""
+    """Settings of a worker; its descriptors: the socket to its node, the arena, its file, and on
+    the first driver's node the socket through which it reaches that driver."""
 
     address: str
     node: int
@@ -68,7 +69,9 @@ class WorkerSettings(msgspec.Struct):
 
 
 LENGTH_BYTES = 4
-"""A `Welcome` is preceded by its length, big-endian; the arena's descriptor comes with it."""
+"""A `Welcome` is preceded by its length, big-endian; the arena's descriptors come with it."""
+ARENA_FDS = 2
+"""The descriptors of a node's arena: memory and file."""
 
 
 class Welcome(msgspec.Struct):

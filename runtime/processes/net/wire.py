@@ -1,6 +1,12 @@
-"""Frames on a stream: length, then one msgpack `Frame`.
+"""Frames on a stream: length, then one msgpack `Frame`; and packets of channels.
 
-    [u32 length, big-endian][length bytes: source, destination, messages]
+    frame     [u32 length][body: source, destination, messages]           big-endian
+    packet    [u32 length][u32 checksum][u64 sequence][u64 acknowledged][body]
+
+Frames travel as they are over Unix sockets and between a node and the failure detector. In a
+channel (`control.channels`) they are the bodies of packets, which the checksum covers, header
+included: something between two hosts may drop bytes and go on. A packet without a body
+acknowledges; one whose length has the highest bit set has a `Hello` as its body.
 
 A frame is at most `FRAME_BYTES_MAX` long. Bytes that are no frame raise `WireError`, and
 the process closes their connection: decoding checks the type of every field, so no
@@ -10,10 +16,12 @@ component ever receives a malformed message.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 
+from raytwin.runtime.control.channels.channel import Hello
 from raytwin.runtime.control.messages import Frame
 
 FRAME_BYTES_MAX = 1 << 30
@@ -21,8 +29,13 @@ FRAME_BYTES_MAX = 1 << 30
 task goes to its worker with all its small inputs, however many, in one message."""
 
 _LENGTH = struct.Struct(">I")
+_HEADER = struct.Struct(">IIQQ")
+_NUMBERS = struct.Struct(">QQ")
+_HELLO = 1 << 31
+HELLO_BYTES_MAX = 1 << 10
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
+_hello_decoder = msgspec.msgpack.Decoder(Hello)
 
 
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
@@ -34,14 +47,61 @@ class WireError(ValueError):
 
 
 def encode(source: str, destination: str, messages: list[Any]) -> bytes:
-    """Return the bytes of one frame; raises WireError if it is too long or cannot be one."""
+    """Return one frame with its length, as `encode_body` without it."""
+    return with_length(encode_body(source, destination, messages))
+
+
+def with_length(body: bytes) -> bytes:
+    """Return a frame's body as it travels without a packet."""
+    return _LENGTH.pack(len(body)) + body
+
+
+def encode_body(source: str, destination: str, messages: list[Any]) -> bytes:
+    """Return the body of a frame; raises WireError if it is too long or cannot be one."""
     try:
         body = _encoder.encode(Frame(source, destination, messages))
     except _UNENCODABLE as error:
         raise WireError(f"it cannot be encoded: {error}") from error
     if len(body) > FRAME_BYTES_MAX:
         raise _too_long(len(body))
-    return _LENGTH.pack(len(body)) + body
+    return body
+
+
+class Packet(NamedTuple):
+    """A packet of a channel that has arrived."""
+
+    sequence: int
+    acknowledged: int
+    frame: Frame | None
+    hello: Hello | None
+    nbytes: int
+    """The length of its body."""
+
+
+def encode_packet(sequence: int, acknowledged: int, body: bytes) -> bytes:
+    """Return a packet; its body is a frame's, or empty."""
+    checksum = crc32(body, crc32(_NUMBERS.pack(sequence, acknowledged)))
+    return _HEADER.pack(len(body), checksum, sequence, acknowledged) + body
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """Return the packet with which an end greets."""
+    body = _encoder.encode(hello)
+    checksum = crc32(body, crc32(_NUMBERS.pack(0, 0)))
+    return _HEADER.pack(len(body) | _HELLO, checksum, 0, 0) + body
+
+
+def _decode_packet(header: bytes, body: memoryview) -> Packet:
+    length, checksum, sequence, acknowledged = _HEADER.unpack(header)
+    if crc32(body, crc32(_NUMBERS.pack(sequence, acknowledged))) != checksum:
+        raise WireError("a packet whose checksum is wrong")
+    if length & _HELLO:
+        try:
+            return Packet(0, 0, None, _hello_decoder.decode(body), len(body))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise WireError(f"not a greeting: {error}") from error
+    frame = _decode(body) if len(body) else None
+    return Packet(sequence, acknowledged, frame, None, len(body))
 
 
 def _decode(body: memoryview) -> Frame:
@@ -98,3 +158,41 @@ class FrameReader:
             start = 0
         self._start = start
         return frames
+
+
+class PacketReader:
+    """Cuts a stream of bytes into packets; as `FrameReader`."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._start = 0
+
+    def feed(self, data: bytes | memoryview) -> list[Packet]:
+        """Take received bytes; return the packets that they complete. Raises WireError."""
+        buffer = self._buffer
+        buffer += data
+        packets = []
+        start, end = self._start, len(buffer)
+        while end - start >= 4:
+            (length,) = _LENGTH.unpack_from(buffer, start)
+            most = HELLO_BYTES_MAX if length & _HELLO else FRAME_BYTES_MAX
+            length &= ~_HELLO
+            if length > most:
+                raise _too_long(length)
+            at = start + _HEADER.size
+            if end - at < length:
+                break
+            body = memoryview(buffer)[at : at + length]
+            try:
+                packets.append(_decode_packet(bytes(buffer[start:at]), body))
+            finally:
+                body.release()
+            start = at + length
+        if start == end:
+            buffer.clear()
+            start = 0
+        elif start > 1 << 20:
+            del buffer[:start]
+            start = 0
+        self._start = start
+        return packets

@@ -21,7 +21,8 @@ Promises:
 
 Modules, the lower first:
 
-- `spiller`: one thread that writes evicted objects to disk and reads them back.
+- `spiller`: one thread that writes evicted objects to disk and reads them back, and reserves room
+  there for objects that find none in memory.
 - `object_store`: the object store, and its transfers from and to other nodes.
 - `worker_processes`: requests workers of the zygote, and reports their deaths.
 - `driver_admission`: admits further drivers.

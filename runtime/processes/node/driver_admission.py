@@ -46,7 +46,7 @@ class DriverAdmission:
         node: int,
         token: bytes,
         config: Config,
-        arena_fd: int,
+        arena_fds: tuple[int, ...],
         name: str,
         on_frame: Callable[[Connection, Frame], None],
     ) -> None:
@@ -54,7 +54,7 @@ class DriverAdmission:
         self._node = node
         self._token = token
         self._config = config
-        self._arena_fd = arena_fd
+        self._arena_fds = arena_fds
         self._on_frame = on_frame
         self._keys = 0
         self._waiting: dict[int, tuple[socket.socket, int]] = {}
@@ -110,7 +110,7 @@ class DriverAdmission:
         data = len(body).to_bytes(LENGTH_BYTES, "big") + body
         try:
             sock.setblocking(True)
-            socket.send_fds(sock, [data], [self._arena_fd])
+            socket.send_fds(sock, [data], list(self._arena_fds))
         except OSError as error:
             sock.close()
             if info.number:

@@ -7,21 +7,25 @@ import socket
 import msgspec
 
 from raytwin.runtime.control.assembly import make_node
-from raytwin.runtime.control.core.addresses import MASTER, chain_of, is_node, master_of
-from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.messages import Frame, NodeInfo, ReplicaLost
-from raytwin.runtime.control.node.node_manager import NodeManager
-from raytwin.runtime.processes.net.component_process import ComponentProcess
-from raytwin.runtime.processes.net.connection import (
-    AcceptedConnection,
-    Connection,
-    DialedConnection,
-    Listener,
-    listen,
-    log,
+from raytwin.runtime.control.channels.channel import Channel, Me
+from raytwin.runtime.control.core.addresses import (
+    HEAD,
+    HEALTH,
+    chain_of,
+    heartbeat_of,
+    is_node,
+    is_replica,
+    node_of,
+    process_of,
 )
-from raytwin.runtime.processes.net.head_link import HeadLink
-from raytwin.runtime.processes.net.links import Links
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.messages import Frame, NodeInfo, NodeUnreachable, ReplicaLost
+from raytwin.runtime.control.node.heartbeats import Heartbeats
+from raytwin.runtime.control.node.node_manager import NodeManager
+from raytwin.runtime.processes.net.channels import Channels
+from raytwin.runtime.processes.net.component_process import ComponentProcess, Route
+from raytwin.runtime.processes.net.connection import Connection, listen, log
+from raytwin.runtime.processes.net.heartbeat_connections import HeartbeatRoute
 from raytwin.runtime.processes.net.process_settings import (
     NodeSettings,
     journal_path,
@@ -47,7 +51,6 @@ class Node:
         suffix = f".{settings.incarnation}" if settings.incarnation > 1 else ""
         journal = journal_path(settings.journal)
         self.process = ComponentProcess(settings.config.seed, journal, suffix)
-        reactor = self.process.reactor
 
         def make(ctx: Context) -> NodeManager:
             return NodeManager(
@@ -59,14 +62,17 @@ class Node:
             self.process.context(self.address), self.address, settings.config, make
         )
         self.process.add(self.address, component)
-        spawner, arena_fd = socket.socket(fileno=fds[0]), fds[1]
-        driver = f"driver:{number}.0" if len(fds) > 2 else ""
+        if settings.listening:
+            sock = socket.socket(fileno=fds.pop())
+        else:
+            sock = listen(settings.host, settings.port)
+        spawner, arena = socket.socket(fileno=fds[0]), Arena.attach(fds[1], fds[2])
+        driver = f"driver:{number}.0" if len(fds) > 3 else ""
         self.pool = WorkerProcesses(
-            self.process, number, settings.config, spawner, arena_fd, driver,
-            fds[3] if driver else -1,
+            self.process, number, settings.config, spawner, arena.fds, driver,
+            fds[4] if driver else -1,
         )  # fmt: skip
         self.process.add(f"pool:{number}", self.pool, journaled=False)
-        arena = Arena.attach(arena_fd)
         self.store = ObjectStore(
             self.process,
             number,
@@ -77,30 +83,42 @@ class Node:
             settings.config,
         )
         self.process.add(f"store:{number}", self.store, journaled=False)
-        # A node that hangs keeps its connections open, so they do not report its death.
-        self._links = Links(self._info_of, on_death=self.store.drop_peer)
-        self.process.add(f"links:{number}", self._links, journaled=False)
-        self.process.find_route = self._dial
-        listener = Listener(reactor, listen(settings.host), self._accept)
-        self._in_head = settings.config.gcs_durable
-        HeadLink(
+        self._channels = Channels(
             self.process,
-            settings.head,
+            Me(self.address, settings.incarnation),
             self._token,
-            ("gcs", "global", *map(master_of, range(settings.config.chains))),
-            self.process.receive,
-            self._introduce if settings.config.gcs_durable else None,
-            own_incarnation=settings.incarnation,
+            settings.config,
+            self._info_of,
+            self._listens_at,
+            self._on_unreachable,
         )
+        self._channels.on_data = self.store.serve
+        self._channels.on_new_head = self._introduce
+        self._channels.on_node_changed.append(self._drop_transfers)
+        self.process.add(f"links:{number}", self._channels, journaled=False)
+        self._in_head = settings.config.gcs_durable
+        self._via = settings.via
+        self._head = settings.via.get(HEAD, settings.head)
+        self.process.find_route = self._find_route
+        listener = self._channels.listen(sock)
+        heartbeat = heartbeat_of(number)
+        heartbeats = Heartbeats(
+            self.process.context(heartbeat), number, settings.incarnation, settings.config
+        )
+        self.process.add(heartbeat, heartbeats, journaled=False)
+        self.process.routes[HEALTH] = HeartbeatRoute(
+            self.process, lambda: self._head, self._token, heartbeat,
+            settings.config.heartbeat_timeout_s / 2,
+        )  # fmt: skip
         self._first_driver = ""
         if settings.join_socket:
             self._admission = DriverAdmission(
-                self.process, number, self._token, settings.config, arena_fd, settings.join_socket,
+                self.process, number, self._token, settings.config, arena.fds, settings.join_socket,
                 self._on_client_frame,
             )  # fmt: skip
             self.process.add(f"admission:{number}", self._admission, journaled=False)
         if driver:
-            self._connect_driver(driver, socket.socket(fileno=fds[2]))
+            self._connect_driver(driver, socket.socket(fileno=fds[3]))
         self.manager.start(*listener.address)
         self._introduce()
 
@@ -113,7 +131,7 @@ class Node:
 
     def _on_client_frame(self, connection: Connection, frame: Frame) -> None:
         frame.source = connection.peer
-        self.process.receive(connection, frame)
+        self.process.receive(frame)
 
     def _on_driver_lost(self, connection: Connection, reason: str) -> None:
         self.process.stop("the driver is gone")
@@ -123,101 +141,53 @@ class Node:
         for client in self._chain_clients:
             client.start()
 
-    # -- replicas of the GCS ---------------------------------------------------
+    # -- other processes ---------------------------------------------------------
 
-    def _dial_replica(self, name: str) -> Connection | None:
-        if self._in_head:
-            return self.process.routes[MASTER]
-        chain = chain_of(name)
-        clients = self._chain_clients
-        info = clients[chain].members.get(name) if chain < len(clients) else None
-        if info is None:
-            return None
-        connection = DialedConnection(
-            self.process.reactor,
-            (info.host, info.port),
-            self._token,
-            self._on_replica_frame,
-            self._on_replica_lost,
-            peer=name,
-            own_incarnation=self.manager.incarnation,
-        )
-        self.process.routes[name] = connection
-        return connection
+    def _find_route(self, destination: str) -> Route | None:
+        peer = process_of(destination)
+        if is_replica(peer) and self._in_head:
+            peer = HEAD
+        if not (peer == HEAD or is_node(peer) or is_replica(peer)):
+            return None  # a client that has ended
+        route = self._channels.route(peer)
+        if route is not None:
+            self.process.routes[destination] = route
+        return route
 
-    def _on_replica_frame(self, connection: Connection, frame: Frame) -> None:
-        if frame.source != connection.peer:
-            connection.refuse(f"{connection.peer} speaks as {frame.source}")
+    def _listens_at(self, peer: str) -> tuple[str, int] | None:
+        if peer == HEAD:
+            return self._head
+        if is_node(peer):
+            return self._address_of(node_of(peer))
+        chain = chain_of(peer)
+        info = self._chain_clients[chain].members.get(peer)
+        return None if info is None else (info.host, info.port)
+
+    def _on_unreachable(self, channel: Channel, reason: str) -> None:
+        peer = channel.peer
+        if peer == HEAD:
+            log.warning("leaving: the head is gone: %s", reason)
+            self.process.stop("the head is gone")
+        elif is_node(peer):
+            message = NodeUnreachable(node_of(peer), reason, channel.incarnation)
+            self.process.deliver(f"links:{self.manager.node}", self.address, message)
         else:
-            self.process.receive(connection, frame)
+            # The chain's clients repeat what was lost, and outputs are numbered.
+            self._channels.peers.close(peer, reason)
+            self.process.deliver(self.address, self.address, ReplicaLost(peer, reason))
 
-    def _on_replica_lost(self, connection: Connection, reason: str) -> None:
-        if self.process.routes.get(connection.peer) is connection:
-            del self.process.routes[connection.peer]
-            self.process.deliver(self.address, self.address, ReplicaLost(connection.peer, reason))
-
-    # -- peers -----------------------------------------------------------------
-
-    def _accept(self, sock: socket.socket, peer: str) -> None:
-        AcceptedConnection(
-            self.process.reactor,
-            sock,
-            self._token,
-            self._on_frame,
-            self._on_peer_lost,
-            on_data=self.store.serve,
-            peer=peer,
-        )
-
-    def _on_frame(self, connection: Connection, frame: Frame) -> None:
-        if not is_node(frame.source) or frame.source == self.address:
-            connection.refuse(f"{frame.source} is not another node")
-            return
-        if connection.bound and connection.peer != frame.source:
-            connection.refuse(f"{connection.peer} speaks as {frame.source}")
-            return
-        if not connection.bound:
-            if not self._links.bind(connection, frame.source):
-                return
-            self.process.routes.setdefault(frame.source, connection)
-        self.process.receive(connection, frame)
-
-    def _on_peer_lost(self, connection: Connection, reason: str) -> None:
-        self._links.discard(connection)
-        if self.process.routes.get(connection.peer) is connection:
-            del self.process.routes[connection.peer]
+    def _drop_transfers(self, info: NodeInfo) -> None:
+        if not info.alive:
+            self.store.drop_peer(info.node)
 
     def _info_of(self, node: int) -> NodeInfo | None:
         return self.manager.members.nodes.get(node)
 
     def _address_of(self, node: int) -> tuple[str, int] | None:
         info = self._info_of(node)
-        return (info.host, info.port) if info is not None and info.alive else None
-
-    def _dial(self, destination: str) -> Connection | None:
-        """Return a new connection to a node or replica; None if it is not alive."""
-        kind, _, number = destination.partition(":")
-        if kind == "replica":
-            return self._dial_replica(destination)
-        if kind != "node":
+        if info is None or not info.alive:
             return None
-        address, info = self._address_of(int(number)), self._info_of(int(number))
-        if address is None or info is None:
-            return None
-        connection = DialedConnection(
-            self.process.reactor,
-            address,
-            self._token,
-            self._on_frame,
-            self._on_peer_lost,
-            peer=destination,
-            own_incarnation=self.manager.incarnation,
-        )
-        connection.incarnation = info.incarnation
-        if not self._links.bind(connection, destination):
-            return None
-        self.process.routes[destination] = connection
-        return connection
+        return self._via.get(f"node:{node}", (info.host, info.port))
 
     def run(self) -> None:
         """Run until the cluster has ended or has declared this node dead."""

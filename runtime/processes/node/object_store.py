@@ -14,8 +14,13 @@ at a time and receives it straight into its memory in the arena::
     request   object ID (18), start (8), length (8)        big-endian
     answer    1 byte: whether the object is here, its size (8), then the bytes of the part
 
-A stream that breaks fails the fetch, and the node manager requests it again. A fetch that
-fails closes its streams before it frees its memory.
+After sendfile the kernel refers to the arena's pages until the receiver has read them, on one host
+even after they were acknowledged. So the sender pins them until the stream's next request, which
+confirms that the answer has arrived in full; a request for no bytes (`RECEIVED`) does only that.
+
+A stream that breaks fails the fetch, and the node manager requests it again; a fetch without a
+byte for `Config.stall_s` fails as well. A fetch that fails closes its streams before it frees its
+memory.
 
 On loopback, with one thread at either end, several streams are no faster than one beyond
 noise (1.0, 1.5, 1.0 and 1.3 GB/s with 1, 2, 4 and 8 on two cores); between hosts each
@@ -37,6 +42,7 @@ from msgspec import Struct
 
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import (
+    IN_FILE,
     Allocate,
     Allocated,
     DropSpilled,
@@ -47,6 +53,7 @@ from raytwin.runtime.control.messages import (
     Spill,
     Spilled,
 )
+from raytwin.runtime.processes.net import auth
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection, DialedConnection
 from raytwin.runtime.processes.net.reactor import HANG_UP, READ, WRITE
@@ -56,6 +63,7 @@ from raytwin.runtime.store.arena import Arena
 
 REQUEST = struct.Struct(">18sQQ")
 ANSWER = struct.Struct(">?Q")
+RECEIVED = REQUEST.pack(bytes(18), 0, 0)
 PIECE_BYTES = 4 << 20
 """The most bytes moved per pass of the event loop, so that control messages are not delayed."""
 DISK_PIECE_BYTES = 1 << 19
@@ -117,21 +125,21 @@ class ObjectStore:
         self._places: dict[bytes, dict[int, int]] = {}
         """By object: size by offset, complete copies first. An object has several copies for a
         while if it was created or fetched twice."""
-        self.readers = _Readers(self.allocator.free)
-        self._disk = Spiller(process.reactor, spill_directory)
+        self.readers = _Readers(self.free_place)
+        self._disk = Spiller(process.reactor, arena.file, spill_directory)
         self._spilled: dict[bytes, tuple[int, int]] = {}
         """By object: (place on disk, size)."""
         self._disk_readers = _Readers(self._disk.free)
+        self._mapped: set[int] = set()
+        """Places of spilled objects that clients map; each is a reader of its place."""
         self._fetchers: dict[int, Fetcher] = {}
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, Allocate):
-            offset = self.allocator.allocate(message.size)
-            if offset >= 0:
-                self._places.setdefault(message.object, {})[offset] = message.size
-                self.send(Allocated(message.object, offset, message.client))
+            if message.in_file:
+                self.reserve(message.size, partial(self._allocated, message))
             else:
-                self.send_no_room(message.object, message.size, message.client)
+                self._allocated(message, self.allocator.allocate(message.size))
         elif isinstance(message, Free):
             places = self._places.get(message.object, {})
             places.pop(message.offset, None)
@@ -174,14 +182,42 @@ class ObjectStore:
 
     # -- memory ----------------------------------------------------------------
 
+    def _allocated(self, message: Allocate, offset: int, reason: str = "") -> None:
+        if offset >= 0:
+            self._places.setdefault(message.object, {})[offset] = message.size
+            self.send(Allocated(message.object, offset, message.client))
+        else:
+            self.send_no_room(message.object, message.size, message.client, reason=reason)
+
+    def free_place(self, offset: int) -> None:
+        """Free what was allocated in memory or in the file, or end the mapping of a spilled
+        object."""
+        if offset < IN_FILE:
+            self.allocator.free(offset)
+            return
+        place = offset - IN_FILE
+        if place in self._mapped:
+            self._mapped.discard(place)
+            self._disk_readers.remove(place)
+        else:
+            self._disk.free(place)
+
+    def reserve(self, size: int, done: Callable[[int, str], None]) -> None:
+        """Allocate in the file; call `done` with the offset, or with -1 and the reason."""
+        self._disk.reserve(
+            size, lambda place, reason: done(place if place < 0 else IN_FILE + place, reason)
+        )
+
     def add_copy(self, oid: bytes, offset: int, size: int) -> None:
         """Enter a copy that has arrived in full: from now on it may be sent to other nodes."""
         self._places[oid] = {offset: size, **self._places.get(oid, {})}
 
-    def send_no_room(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
+    def send_no_room(
+        self, oid: bytes, size: int, client: str = "", node: int = -1, reason: str = ""
+    ) -> None:
         """Report that an object does not fit; the node manager evicts others, or gives up."""
         free = self.allocator.capacity - self.allocator.used
-        self.send(NoRoom(oid, size, self.allocator.capacity, free, client, node))
+        self.send(NoRoom(oid, size, self.allocator.capacity, free, client, node, reason))
 
     def begin_sending(self, oid: bytes) -> Source | None:
         """Return an object's bytes, pinned until `Source.release`; None if it is not here."""
@@ -191,14 +227,15 @@ class ObjectStore:
             offset, size = place
             self.readers.add(offset)
             done = partial(self.readers.remove, offset)
-            return Source(self.arena.fd, offset, size, PIECE_BYTES, done)
+            fd, at = self.arena.locate(offset)
+            return Source(fd, at, size, PIECE_BYTES, done)
         spilled = self._spilled.get(oid)
         if spilled is None:
             return None
         at, size = spilled
         self._disk_readers.add(at)
         done = partial(self._disk_readers.remove, at)
-        return Source(self._disk.fd, at, size, DISK_PIECE_BYTES, done)
+        return Source(self.arena.file, at, size, DISK_PIECE_BYTES, done)
 
     # -- disk ------------------------------------------------------------------
 
@@ -215,11 +252,17 @@ class ObjectStore:
         self._disk.write(self.arena.readonly(offset, size), on_written)
 
     def _restore(self, fetch: Fetch) -> None:
-        """Read an object from disk into the arena."""
+        """Read an object from disk into the arena, or map it where it is."""
         oid, size = fetch.object, fetch.size
         place = self._spilled.get(oid)
         if place is None or place[1] != size:
             self.send(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
+            return
+        if fetch.in_file:
+            self._mapped.add(place[0])
+            self._disk_readers.add(place[0])
+            self.add_copy(oid, IN_FILE + place[0], size)
+            self.send(Fetched(oid, IN_FILE + place[0], size, 0.0, "", self.node))
             return
         offset = self.allocator.allocate(size)
         if offset < 0:
@@ -258,6 +301,7 @@ class Sender:
         self._request = bytearray()
         self._header = b""
         self._source: Source | None = None
+        """What the last answer refers to, until the receiver confirms it."""
         self._sent = 0
         self._end = 0
         sock.setblocking(False)
@@ -266,7 +310,7 @@ class Sender:
 
     def _on_ready(self, mask: int) -> None:
         try:
-            if self._header or self._source is not None:
+            if self._header or self._sent < self._end:
                 self._send()
             elif mask & (READ | HANG_UP):
                 self._receive()
@@ -285,12 +329,14 @@ class Sender:
             return
         oid, start, length = REQUEST.unpack(self._request)
         self._request.clear()
+        self._release()
+        if not length:
+            return
         source = self._source = self._store.begin_sending(oid)
         self._header = ANSWER.pack(source is not None, source.size if source else 0)
-        self._sent, self._end = start, start + length
-        if source is not None and self._end > source.size:
-            # The requester expects another size: the answer states the size and sends no bytes.
-            self._sent = self._end = 0
+        if source is not None and start + length <= source.size:
+            self._sent, self._end = start, start + length
+        # Else the answer sends no bytes; its size is not the one that the requester expects.
         self._store.process.reactor.modify(self._sock.fileno(), READ | WRITE)
 
     def _send(self) -> None:
@@ -299,24 +345,23 @@ class Sender:
             self._header = self._header[sent:]
             if self._header:
                 return
-        source = self._source
-        if source is not None:
+        if self._sent < self._end:
+            source = self._source
+            assert source is not None
             piece = min(source.piece_bytes, self._end - self._sent)
             at = source.offset + self._sent
-            if piece:
-                self._sent += os.sendfile(self._sock.fileno(), source.fd, at, piece)
+            self._sent += os.sendfile(self._sock.fileno(), source.fd, at, piece)
             if self._sent < self._end:
                 return
-        self._finish()
         self._store.process.reactor.modify(self._sock.fileno(), READ)
 
-    def _finish(self) -> None:
+    def _release(self) -> None:
         source, self._source = self._source, None
         if source is not None:
             source.release()
 
     def _close(self) -> None:
-        self._finish()
+        self._release()
         self._store.process.reactor.remove(self._sock.fileno())
         self._sock.close()
 
@@ -330,6 +375,8 @@ class _Transfer(Struct):
     """Parts that no stream has requested yet."""
     left: int
     """Bytes of the parts that have not arrived in full."""
+    received: int = 0
+    """Bytes that have arrived."""
     started_s: float = 0.0
 
 
@@ -349,11 +396,19 @@ class Fetcher:
         if not fetch.first:
             self._queue.append((fetch, -1))
         else:
-            offset = self.store.allocator.allocate(fetch.size)
-            if offset < 0:
-                self.store.send_no_room(fetch.object, fetch.size, node=self.node)
-                return
-            self._queue.appendleft((fetch, offset))
+            if fetch.in_file:
+                self.store.reserve(fetch.size, partial(self._add_first, fetch))
+            else:
+                self._add_first(fetch, self.store.allocator.allocate(fetch.size))
+            return
+        self.advance()
+
+    def _add_first(self, fetch: Fetch, offset: int, reason: str = "") -> None:
+        if offset < 0:
+            oid, size = fetch.object, fetch.size
+            self.store.send_no_room(oid, size, node=self.node, reason=reason)
+            return
+        self._queue.appendleft((fetch, offset))
         self.advance()
 
     def drop(self, reason: str) -> None:
@@ -365,7 +420,7 @@ class Fetcher:
             self._end(reason)
         for fetch, offset in waiting:
             if offset >= 0:
-                self.store.allocator.free(offset)
+                self.store.free_place(offset)
             self.store.send(Fetched(fetch.object, -1, fetch.size, 0.0, reason, self.node))
 
     def advance(self) -> None:
@@ -401,8 +456,30 @@ class Fetcher:
         step = -(-fetch.size // streams)
         parts = [(at, min(step, fetch.size - at)) for at in range(0, fetch.size, step)]
         self._transfer = _Transfer(fetch, offset, deque(parts), fetch.size)
+        self._watch(self._transfer, 0)
 
-    def _end(self, reason: str, gone: bool = False) -> None:
+    def _watch(self, transfer: _Transfer, received: int) -> None:
+        """Give a transfer up that has received nothing more when the time is over."""
+
+        def look() -> None:
+            if self._transfer is transfer:
+                if transfer.received > received:
+                    self._watch(transfer, transfer.received)
+                else:
+                    # Connections that are still being opened hang as well.
+                    for stream in [each for each in self._streams if each.opening]:
+                        self._close(stream)
+                    self._end("no data came", stalled=True)
+                    self.advance()
+
+        self.store.process.reactor.after(self.store.config.stall_s, look)
+
+    def on_bytes(self, count: int) -> None:
+        """Count bytes that have arrived."""
+        if self._transfer is not None:
+            self._transfer.received += count
+
+    def _end(self, reason: str, gone: bool = False, stalled: bool = False) -> None:
         """Finish the fetch: it has failed if there is a `reason`."""
         transfer, self._transfer = self._transfer, None
         assert transfer is not None
@@ -412,12 +489,12 @@ class Fetcher:
             for stream in list(self._streams):
                 if stream.part is not None:
                     self._close(stream)
-            self.store.allocator.free(offset)
+            self.store.free_place(offset)
             offset = -1
         else:
             self.store.add_copy(fetch.object, offset, fetch.size)
         self.store.send(
-            Fetched(fetch.object, offset, fetch.size, elapsed_s, reason, self.node, gone)
+            Fetched(fetch.object, offset, fetch.size, elapsed_s, reason, self.node, gone, stalled)
         )
 
     def _close(self, stream: _Stream) -> None:
@@ -473,6 +550,7 @@ class _Stream:
             lambda connection, frame: connection.close("frames on a data connection"),
             self._on_refused,
             peer=f"node:{fetcher.node}",
+            kind=auth.DATA,
             on_data=self._on_open,
         )
 
@@ -554,8 +632,11 @@ class _Stream:
         received = self._sock.recv_into(self._view[:PIECE_BYTES])
         if not received:
             return "the other side closed the connection"
+        self._fetcher.on_bytes(received)
         self._view = self._view[received:]
         if not len(self._view):
             part, self.part, self._view = self.part, None, None
             self._fetcher.on_part(part)
+            if self.idle and not self._closed:
+                self._sock.send(RECEIVED)
         return ""

@@ -5,13 +5,14 @@ cache takes in a millisecond. Copies between arena and file release the interpre
 lock, so the loop continues. The first evicted object starts the thread; most nodes
 never spill.
 
-One file without a name contains the objects: no directory lists it, and the kernel frees
-its space when the last process that has it open ends, even by SIGKILL. Later objects take
-the space of freed ones; the file is truncated when it contains none. Nothing is synced:
-the file is of no use once the node has ended.
+One file without a name contains the objects (`arena.create_file`): no directory lists it, and the
+kernel frees its space when the last process that has it open ends, even by SIGKILL. Later objects
+take the space of freed ones; the file is emptied when it contains none. Nothing is synced:
+the file is of no use once the node has ended. Clients have it open, too: they map the objects that
+found no room in memory (`Spiller.reserve`), and spilled ones that cannot return.
 
 The thread does its jobs in order, so an object's space can be freed right after the job
-that reads it was queued. Only this thread uses the file and its allocator, except `Spiller.fd`.
+that reads it was queued. Only this thread uses the file's allocator.
 Callbacks run on the event loop.
 """
 
@@ -26,6 +27,7 @@ from collections.abc import Callable
 
 from raytwin.runtime.processes.net.reactor import READ, Reactor
 from raytwin.runtime.store.allocator import Allocator
+from raytwin.runtime.store.arena import FILE_BYTES
 
 OnWritten = Callable[[int, str], None]
 """Called with the place on disk, or with -1 and the reason of the failure."""
@@ -34,30 +36,21 @@ OnRead = Callable[[str], None]
 
 PIECE_BYTES = 8 << 20
 """The most bytes of one system call, so that none delays the end of the process for long."""
-_SPAN_BYTES = 1 << 50
-"""The range of offsets: the file is sparse, and the disk is full long before its end."""
 
 
 class SpillFile:
-    """Spilled objects, each at a place: its offset in the file.
+    """The objects in the file of an arena, each at a place: its offset there."""
 
-    Raises OSError if no file can be made in `directory`.
-    """
-
-    def __init__(self, directory: str) -> None:
-        import tempfile  # loaded by the first node that needs its disk
-
-        self._file = tempfile.TemporaryFile(prefix="raytwin-", dir=directory, buffering=0)  # noqa: SIM115
-        self.fd = self._file.fileno()
-        self.allocator = Allocator(_SPAN_BYTES)
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.allocator = Allocator(FILE_BYTES)
 
     def write(self, data: memoryview) -> int:
         """Write an object and return its place.
 
         Raises OSError (mostly: disk full) after freeing the space.
         """
-        place = self.allocator.allocate(data.nbytes)
-        assert place >= 0, "more was written than any disk holds"
+        place = self._allocate(data.nbytes)
         at = 0
         try:
             while at < data.nbytes:
@@ -65,6 +58,25 @@ class SpillFile:
         except OSError:
             self.free(place)
             raise
+        return place
+
+    def reserve(self, nbytes: int) -> int:
+        """Return a place for an object that a client writes; the disk has its blocks.
+
+        Raises OSError as `write` does.
+        """
+        place = self._allocate(nbytes)
+        try:
+            os.posix_fallocate(self.fd, place, nbytes)
+        except OSError:
+            self.free(place)
+            raise
+        return place
+
+    def _allocate(self, nbytes: int) -> int:
+        place = self.allocator.allocate(nbytes)
+        if place < 0:
+            raise OSError(errno.EFBIG, "the file has no offsets left")
         return place
 
     def read(self, place: int, into: memoryview) -> None:
@@ -81,36 +93,36 @@ class SpillFile:
         self.allocator.free(place)
         if not self.allocator.used:
             os.ftruncate(self.fd, 0)
+            os.ftruncate(self.fd, FILE_BYTES)
 
 
 class Spiller:
     """Writes to and reads from one node's spill file."""
 
-    def __init__(self, reactor: Reactor, directory: str) -> None:
+    def __init__(self, reactor: Reactor, fd: int, directory: str) -> None:
+        """`directory`: that of the file, for errors."""
         self._reactor = reactor
         self._directory = directory
-        self._file: SpillFile | None = None
+        self._file = SpillFile(fd)
         self._jobs: queue.SimpleQueue[Callable[[], Callable[[], None] | None]] = queue.SimpleQueue()
         self._done: deque[Callable[[], None]] = deque()
         self._done_fd = -1
 
-    @property
-    def fd(self) -> int:
-        """The file's descriptor, for sending objects from it."""
-        assert self._file is not None, "nothing was ever written"
-        return self._file.fd
-
     def write(self, data: memoryview, on_written: OnWritten) -> None:
         """Write an object; `data` must not change until `on_written` is called."""
+        self._place(lambda: self._file.write(data), on_written)
 
+    def reserve(self, nbytes: int, on_reserved: OnWritten) -> None:
+        """Find a place for an object that a client, or a fetch, writes."""
+        self._place(lambda: self._file.reserve(nbytes), on_reserved)
+
+    def _place(self, find: Callable[[], int], done: OnWritten) -> None:
         def job() -> Callable[[], None]:
             try:
-                if self._file is None:
-                    self._file = SpillFile(self._directory)
-                place, reason = self._file.write(data), ""
+                place, reason = find(), ""
             except OSError as error:
                 place, reason = -1, f"{error.strerror} ({self._directory})"
-            return lambda: on_written(place, reason)
+            return lambda: done(place, reason)
 
         self._post(job)
 
@@ -118,7 +130,6 @@ class Spiller:
         """Read an object into the arena."""
 
         def job() -> Callable[[], None]:
-            assert self._file is not None
             reason = ""
             try:
                 self._file.read(place, into)
@@ -132,7 +143,6 @@ class Spiller:
         """Free an object's space on disk."""
 
         def job() -> None:
-            assert self._file is not None
             self._file.free(place)
 
         self._post(job)

@@ -30,7 +30,7 @@ class WorkerProcesses:
         node: int,
         config: Config,
         spawner: socket.socket,
-        arena_fd: int,
+        arena_fds: tuple[int, ...],
         driver: str = "",
         driver_fd: int = -1,
     ) -> None:
@@ -39,17 +39,19 @@ class WorkerProcesses:
         self._node = node
         self._config = config
         self._spawner = spawner
-        self._arena_fd = arena_fd
+        self._arena_fds = arena_fds
         self._driver = driver
         self._driver_fd = driver_fd
         self._requests = PacketQueue(spawner)
+        self._connections: dict[str, Connection] = {}
+        """By worker."""
         process.reactor.add(spawner.fileno(), READ, self._on_ready)
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, StartWorker):
             self._start(message.worker)
         elif isinstance(message, StopWorker):
-            connection = self._process.routes.pop(message.worker, None)
+            connection = self._forget(message.worker)
             if connection is not None:
                 connection.close("not needed any more")
         elif isinstance(message, KillWorker):
@@ -63,23 +65,27 @@ class WorkerProcesses:
     def _start(self, address: str) -> None:
         ours, theirs = socket.socketpair()
         settings = WorkerSettings(address, self._node, self._config, self._driver)
-        fds: tuple[int, ...] = (theirs.detach(), os.dup(self._arena_fd))
+        fds: tuple[int, ...] = (theirs.detach(), *map(os.dup, self._arena_fds))
         if self._driver:
             fds += (os.dup(self._driver_fd),)
         self._request(["spawn", "worker", address, msgspec.msgpack.encode(settings)], fds)
         connection = Connection(
             self._process.reactor, ours, self._on_frame, self._on_close, peer=address
         )
-        self._process.routes[address] = connection
+        self._process.routes[address] = self._connections[address] = connection
+
+    def _forget(self, worker: str) -> Connection | None:
+        self._process.routes.pop(worker, None)
+        return self._connections.pop(worker, None)
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
         # The connection identifies the worker, whatever source the frame claims.
         frame.source = connection.peer
-        self._process.receive(connection, frame)
+        self._process.receive(frame)
 
     def _on_close(self, connection: Connection, reason: str) -> None:
-        if self._process.routes.get(connection.peer) is connection:
-            del self._process.routes[connection.peer]
+        if self._connections.get(connection.peer) is connection:
+            self._forget(connection.peer)
             # The worker may hang with its socket closed: kill it.
             self._request(["kill", connection.peer, 9])
 
@@ -105,7 +111,7 @@ class WorkerProcesses:
             return
         kind, address, detail = packet[0]
         if kind == "exited":
-            connection = self._process.routes.pop(address, None)
+            connection = self._forget(address)
             if connection is not None:
                 # The node must receive the worker's last frames before `WorkerDied`.
                 connection.drain()

@@ -18,14 +18,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from raytwin.runtime.api.exceptions import RaySystemError
-from raytwin.runtime.control.core.addresses import chain_of
+from raytwin.runtime.control.core.addresses import HEAD, chain_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.processes.client import preload, running_clusters
 from raytwin.runtime.processes.client.direct_connections import rendezvous
@@ -34,15 +33,18 @@ from raytwin.runtime.processes.net import auth
 from raytwin.runtime.processes.net.connection import listen
 from raytwin.runtime.processes.net.packets import packet_pair, send_packet
 from raytwin.runtime.processes.net.process_settings import HeadSettings, NodeSettings
+from raytwin.runtime.processes.spawn.worker_pids import send_signal, worker_pids
 from raytwin.runtime.session.node_resources import (
     NO_ACTOR,
     NO_HEAD_AGAIN,
     check_node,
     no_worker,
     node_resources,
+    with_system_resources,
 )
 from raytwin.runtime.store.arena import Arena
 
+LOOPBACK = "127.0.0.1"
 NODES_MAX = 500
 """The most nodes of a cluster on one machine; each node is at least two processes."""
 END_TIMEOUT_S = 20.0
@@ -50,24 +52,64 @@ WORKER_WAIT_S = 1.0
 """How long a fault plan's action on a worker waits for the node to have one."""
 
 
+class ProxiedLinks(Protocol):
+    """Proxies between the processes of a cluster, by way of which its nodes dial one another.
+
+    Processes are named ``head`` and ``node:<n>``. The faults are those of
+    `chaos/faults/cluster_operations.py`.
+    """
+
+    def listening(self, process: str, address: tuple[str, int]) -> None:
+        """A process listens at an address, in place of an earlier one of its name."""
+
+    def addresses_for(self, process: str) -> dict[str, tuple[str, int]]:
+        """Return the addresses at which a process reaches the others, by their names."""
+
+    def close(self) -> None:
+        """End the proxies."""
+
+    def set_latency(
+        self, source: str, destination: str, latency_s: float, jitter_s: float
+    ) -> None: ...
+    def set_bandwidth(self, source: str, destination: str, bytes_per_s: float) -> None: ...
+    def reset_links(self, source: str, destination: str, rst: bool) -> None: ...
+    def stall_link(self, source: str, destination: str) -> None: ...
+    def cut(self, source: str, destination: str) -> None: ...
+    def heal(self, source: str, destination: str) -> None: ...
+
+
+def no_proxies(nodes: int) -> ProxiedLinks | None:
+    """Let the processes of a cluster of so many nodes dial one another themselves."""
+    return None
+
+
+make_links: Callable[[int], ProxiedLinks | None] = no_proxies
+"""Makes the proxies of a new cluster; who wants faults on links replaces this function."""
+
+
 class LocalCluster:
     """The processes of one cluster, for the driver that has started it."""
+
+    backend = "local"
 
     def __init__(
         self,
         nodes: Sequence[Mapping[str, float]],
         config: Config,
+        memory_bytes: int,
         store_bytes: int,
         journal: str,
         spill_directory: str,
         storage: str = "",
+        host: str = LOOPBACK,
     ) -> None:
+        """`host`: the address on which the head, nodes and replicas listen."""
         self.config = config
         self.pids: dict[str, int] = {}
         """PID by ``zygote``, ``head``, ``node:<n>`` and ``replica:0.<n>``."""
         self.exited: dict[str, str] = {}
         self.resources: dict[int, dict[str, float]] = {}
-        """Resources of every node that was ever started, by number."""
+        """Resources that every node that was ever started was given, by number."""
         self._incarnations: dict[int, int] = {}
         self._removed: set[int] = set()
         self._paused: set[int] = set()
@@ -76,8 +118,10 @@ class LocalCluster:
         self._file: Path | None = None
         self._journal = journal
         self._storage = storage
+        self._memory_bytes = memory_bytes
         self._store_bytes = store_bytes
         self._spill_directory = spill_directory
+        self._host = host
         self._control, theirs = packet_pair()
         self._zygote = subprocess.Popen(
             [sys.executable, "-m", "raytwin.runtime.processes.spawn.zygote", str(theirs.fileno()),
@@ -91,6 +135,8 @@ class LocalCluster:
         theirs.close()
         self.pids["zygote"] = self._zygote.pid
         self._lock = threading.Lock()
+        # Containers have addresses of their own, and packet filters in place of proxies.
+        self._links = make_links(len(nodes)) if host == LOOPBACK else None
         self.query: Callable[[str], Any] = _unconnected
         """The driver session's query of its node; see `observability.queries`."""
         try:
@@ -100,7 +146,7 @@ class LocalCluster:
             raise
 
     def _start(self, nodes: Sequence[Mapping[str, float]]) -> None:
-        head = listen()
+        head = listen(self._host)
         self._head = head.getsockname()[:2]
         self._file = running_clusters.write(
             ClusterFile(
@@ -118,6 +164,8 @@ class LocalCluster:
         # The zygote restarts a killed head if its state is in a file.
         self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)
         head.close()
+        if self._links is not None:
+            self._links.listening(HEAD, self._head)
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
         self.from_workers, to_driver = rendezvous()
@@ -135,25 +183,42 @@ class LocalCluster:
 
     def _spawn_node(self, number: int, driver: tuple[socket.socket, ...] = ()) -> None:
         """Start a node. `driver`: the sockets to a driver there, the node's and the workers'."""
-        arena = Arena.create(self._store_bytes)
+        arena = Arena.create(self._store_bytes, self._spill_directory)
         self._incarnations[number] = self._incarnations.get(number, 0) + 1
         if number == 0:
             self.arena = arena
-        settings = NodeSettings(
+        settings = self.node_settings(
+            number, self.resources[number], self._incarnations[number], self._store_bytes
+        )
+        fds = [*arena.fds, *(sock.fileno() for sock in driver)]
+        if self._links is None:
+            self._spawn("node", f"node:{number}", settings, tuple(fds))
+        else:
+            name = f"node:{number}"
+            with listen() as sock:
+                self._links.listening(name, sock.getsockname()[:2])
+                settings.via = self._links.addresses_for(name)
+                settings.listening = True
+                self._spawn("node", name, settings, (*fds, sock.fileno()))
+        if number != 0:
+            arena.close()
+
+    def node_settings(
+        self, number: int, resources: Mapping[str, float], incarnation: int, store_bytes: int
+    ) -> NodeSettings:
+        """Return the settings of a node of this cluster, on this host."""
+        return NodeSettings(
             number,
-            {**self.resources[number], f"node:{number}": 1.0},
+            with_system_resources(number, resources, self._memory_bytes, store_bytes),
             self.config,
             self._token,
             self._head,
+            self._host,
             journal=self._journal,
-            incarnation=self._incarnations[number],
+            incarnation=incarnation,
             spill_directory=self._spill_directory,
             join_socket=self._join_socket if number == 0 else "",
         )
-        fds = [arena.fd, *(sock.fileno() for sock in driver)]
-        self._spawn("node", f"node:{number}", settings, tuple(fds))
-        if number != 0:
-            arena.close()
 
     def _spawn(
         self, kind: str, key: str, settings: Any, fds: tuple[int, ...], restart: bool = False
@@ -185,7 +250,7 @@ class LocalCluster:
         """Send a signal to the head, a node or a replica of the GCS."""
         self._await(lambda: key in self.pids, f"{key} does not start")
         if key not in self.exited:
-            _signal([self.pids[key]], signal_number)
+            send_signal([self.pids[key]], signal_number)
 
     def _await(self, condition: Callable[[], bool], error: str) -> None:
         """Read the zygote's answers until a condition holds; raises RuntimeError at a timeout."""
@@ -255,7 +320,7 @@ class LocalCluster:
         self._check(node)
         self._paused.add(node)
         self.kill(f"node:{node}", signal.SIGSTOP)
-        _signal(self._workers(node), signal.SIGSTOP)
+        send_signal(self._workers(node), signal.SIGSTOP)
 
     def resume_node(self, node: int) -> None:
         """Send SIGCONT to the workers of a node, then to the node."""
@@ -295,6 +360,51 @@ class LocalCluster:
             raise ValueError(f"the head has ended: {self.exited['head']}")
         self.kill("head", signal.SIGKILL)
 
+    def pause_head(self) -> None:
+        """Send SIGSTOP to the head."""
+        self.kill("head", signal.SIGSTOP)
+
+    def resume_head(self) -> None:
+        """Send SIGCONT to the head."""
+        self.kill("head", signal.SIGCONT)
+
+    # -- faults of links, by proxies -----------------------------------------------------
+
+    @property
+    def links(self) -> ProxiedLinks:
+        """The proxies. Raises ValueError if the cluster was started without."""
+        if self._links is None:
+            raise ValueError("the cluster was started without proxies on its links")
+        return self._links
+
+    def set_latency(
+        self, source: str, destination: str, latency_s: float, jitter_s: float = 0.0
+    ) -> None:
+        """Delay what one process sends to another; 0: no longer."""
+        self.links.set_latency(source, destination, latency_s, jitter_s)
+
+    def set_bandwidth(self, source: str, destination: str, bytes_per_s: float) -> None:
+        """Limit the bandwidth from one process to another."""
+        self.links.set_bandwidth(source, destination, bytes_per_s)
+
+    def reset_links(self, source: str, destination: str, rst: bool = True) -> None:
+        """Close the connections between two processes; new ones may open."""
+        self.links.reset_links(source, destination, rst)
+
+    def stall_link(self, source: str, destination: str) -> None:
+        """Hold back what one process sends to another, until `heal`."""
+        self.links.stall_link(source, destination)
+
+    def cut(self, source: str, destination: str) -> None:
+        """Lose what one process sends to another, until `heal`."""
+        self.links.cut(source, destination)
+
+    def heal(self, source: str, destination: str) -> None:
+        """End all faults of a link."""
+        self.links.heal(source, destination)
+
+    # -- operations on workers -----------------------------------------------------------
+
     def pause_worker(self, node: int, which: int = 0) -> None:
         """Send SIGSTOP to a worker; `which` as in `kill_worker`."""
         self._signal_worker(node, which, signal.SIGSTOP)
@@ -303,7 +413,7 @@ class LocalCluster:
         """Send SIGCONT to all workers of a node, unless the node is paused itself."""
         self._check(node)
         if node not in self._paused:
-            _signal(self._workers(node), signal.SIGCONT)
+            send_signal(self._workers(node), signal.SIGCONT)
 
     def _signal_worker(self, node: int, which: int, number: int) -> None:
         """Send a signal to a worker of a node; raises ValueError if it has none."""
@@ -313,23 +423,14 @@ class LocalCluster:
             if time.monotonic() > deadline_s or f"node:{node}" in self.exited:
                 raise ValueError(no_worker(node))
             time.sleep(0.01)
-        _signal([workers[which % len(workers)]], number)
+        send_signal([workers[which % len(workers)]], number)
 
     def _workers(self, node: int) -> list[int]:
         """Return the PIDs of a node's workers, oldest first."""
         self.poll()
         if f"node:{node}" in self.exited:
             return []
-        import psutil  # the import takes 80 ms, and only faults need it
-
-        wanted = ["pid", "ppid", "name", "create_time"]
-        rows = [each.info for each in psutil.process_iter(wanted)]
-        workers = [
-            (row["create_time"], row["pid"])
-            for row in rows
-            if row["ppid"] == self._zygote.pid and row["name"].startswith(f"rt-worker:{node}.")
-        ]
-        return [pid for _, pid in sorted(workers)]
+        return worker_pids(self._zygote.pid, node)
 
     def _check(self, node: int, spare_driver: bool = False) -> None:
         check_node(node, self.resources, self._removed, spare_driver)
@@ -340,6 +441,8 @@ class LocalCluster:
         if self._file is not None:
             self._file.unlink(missing_ok=True)
         self._control.close()
+        if self._links is not None:
+            self._links.close()
         if self._zygote.poll() is None:
             # Popen's own wait with a timeout polls in intervals; a pidfd wakes up at once.
             pidfd = os.pidfd_open(self._zygote.pid)
@@ -351,12 +454,6 @@ class LocalCluster:
                 # The zygote hangs. The kernel kills its children with it.
                 self._zygote.kill()
         self._zygote.wait()
-
-
-def _signal(pids: list[int], number: int) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def _unconnected(kind: str) -> Any:

@@ -55,7 +55,7 @@ def rehearse(times: int = TIMES) -> bytes:
 def _once(script: list[bytes]) -> bytes:
     ours, theirs = socket.socketpair()
     arena = Arena.create(_ARENA_BYTES)
-    worker = Worker(WorkerSettings(_WORKER, 0, Config()), theirs, os.dup(arena.fd))
+    worker = Worker(WorkerSettings(_WORKER, 0, Config()), theirs, [os.dup(arena.fd)])
     world, executor = worker.world, worker.executor
     try:
         worker.report_ready()

@@ -27,7 +27,8 @@ in a row within `RESTART_S` of its start; then it kills the nodes, which would w
 Answers: ``["spawned", key, pid]``, except for workers; ``["exited", key, reason]``.
 The requester of a process owns it: it is notified when the process ends, and may kill it. When
 a requester ends, the zygote kills the processes it owns. The driver receives the answers for
-replicas too.
+replicas too, and the head the ends of nodes: ``["exited", key, reason, how often it was started]``.
+Nodes end with a head that does not come back.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -71,9 +73,12 @@ BATCH = 16
 class Child:
     """A process that the zygote has forked."""
 
-    __slots__ = ("key", "kind", "owner", "pid", "pidfd", "requests_fd", "restart", "started_s")
+    __slots__ = ("key", "kind", "owner", "pid", "pidfd", "requests_fd", "restart", "started_s",
+                 "starts")  # fmt: skip
 
-    def __init__(self, kind: str, key: str, owner: int, pid: int, pidfd: int) -> None:
+    def __init__(
+        self, kind: str, key: str, owner: int, pid: int, pidfd: int, starts: int = 1
+    ) -> None:
         self.kind = kind
         self.key = key
         self.owner = owner
@@ -83,6 +88,8 @@ class Child:
         self.restart: tuple[list[Any], list[int]] | None = None
         """The request and descriptors of a process to restart; None for any other."""
         self.started_s = time.monotonic()
+        self.starts = starts
+        """How often a process of this key was started."""
         self.requests_fd = -1
         """The socket over which it requests processes; -1 if it does not."""
 
@@ -97,6 +104,8 @@ class Zygote:
         self._children: dict[int, Child] = {}
         """The processes that have not been reaped, by pidfd, oldest first."""
         self._control_fd = control.fileno()
+        self._starts: Counter[str] = Counter()
+        """By key, but not of workers."""
         self._warm = False
         self._quick_ends = 0
         self._postponed: list[tuple[int, list[Any], list[int]]] = []
@@ -254,7 +263,8 @@ class Zygote:
             self._add_requester(ours)
         for fd in fds:
             os.close(fd)
-        child = Child(kind, key, requester, pid, os.pidfd_open(pid))
+        self._starts[key] += 1
+        child = Child(kind, key, requester, pid, os.pidfd_open(pid), self._starts[key])
         if ours is not None:
             child.requests_fd = ours.fileno()
         self._children[child.pidfd] = child
@@ -275,14 +285,21 @@ class Zygote:
         _kill_all_but({child.pid for child in self._children.values()})
         for child, code in zip(ended, codes, strict=True):
             reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            if child.restart is None:
-                self._notify(child, ["exited", child.key, reason])
-            elif code == 0 or not self._restart(child):
-                self._notify(child, ["exited", child.key, reason])
-                # Nodes would wait for a restart of the head.
+            if child.restart is not None and code != 0 and self._restart(child):
+                continue
+            self._notify(child, ["exited", child.key, reason])
+            if child.kind == "node":
+                self._notify_head(["exited", child.key, reason, child.starts])
+            elif child.kind == "head":
+                # Nodes would wait for the head to answer.
                 for other in self._children.values():
                     if other.kind == "node":
                         signal.pidfd_send_signal(other.pidfd, signal.SIGKILL)
+
+    def _notify_head(self, packet: list[Any]) -> None:
+        for child in self._children.values():
+            if child.kind == "head":
+                self._answer(child.requests_fd, packet)
 
     def _restart(self, child: Child) -> bool:
         """Restart a process that has ended; return False if it ends too often."""

@@ -23,7 +23,7 @@ from raytwin.scenarios.cli.commands.line import (
     typed,
     writable,
 )
-from raytwin.scenarios.core.scenario import BACKENDS, UsageError
+from raytwin.scenarios.core.scenario import BACKENDS, ON_REQUEST, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,7 +57,9 @@ def run(
     backend: Annotated[
         str | None,
         typer.Option(
-            metavar="LIST", help=f"Some of {','.join(BACKENDS)}. Default: all it supports."
+            metavar="LIST",
+            help=f"Some of {','.join(BACKENDS)}. Default: all it supports but"
+            f" {' and '.join(ON_REQUEST)}.",
         ),
     ] = None,
     nodes: Annotated[
@@ -78,10 +80,11 @@ def run(
         ),
     ] = None,
     faults: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="PLAN",
-            help="A fault plan (JSON) to apply to every cluster that a scenario starts.",
+            help="A fault plan to apply to every cluster that a scenario starts: a YAML or JSON"
+            " file, or a name; see 'raytwin plan'.",
         ),
     ] = None,
     out: Out = RESULTS,
@@ -104,7 +107,7 @@ def run(
         parse_nodes(nodes),
         parse_settings(settings or []),
     )
-    done = _run(jobs, out, profile, runner.read_plan(faults, jobs))
+    done = _run(jobs, out, profile, runner.read_plan(faults, [job.backend for job in jobs]))
     print(f"results are in {out}; 'raytwin report {out}' draws them")
     raise typer.Exit(0 if all(each.ok for each in done) else 1)
 
@@ -172,7 +175,7 @@ def reproduce(
     seed: Seed = 0,
     out: Out = RESULTS,
 ) -> None:
-    """Run every scenario on every backend that it supports, then write the report.
+    """Run every scenario on sim and on local, then write the report.
 
     Example: `raytwin reproduce --quick --out results`
     """

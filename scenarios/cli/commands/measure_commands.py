@@ -24,6 +24,8 @@ from raytwin.scenarios.cli.commands.line import (
 from raytwin.scenarios.core.scenario import UsageError
 
 PEERS = ("ray", "dask")
+SHRUNK_MAX = 3
+"""Failing seeds that one campaign shrinks: the next ones mostly have the same cause."""
 
 
 @app.command()
@@ -206,46 +208,101 @@ def fuzz(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Where failing seeds are written.")
     ] = RESULTS,
+    shrink: Annotated[
+        bool,
+        typer.Option(
+            help=f"Shrink the first {SHRUNK_MAX} failing seeds to the faults and operations that"
+            " matter."
+        ),
+    ] = True,
 ) -> None:
     """Run random programs under random faults on `sim`, each held to a sequential run.
 
-    A seed that fails is printed and written to DIR/fuzz-SEED.json with its plan;
-    the exit code is then 1. `raytwin fuzz --seeds 1 --start SEED` runs it again.
+    A seed that fails is printed and written to DIR/fuzz-SEED.json: the cluster, the program and
+    the plan, shrunk in the end to the few faults and operations with which it fails in the same
+    way. `raytwin replay FILE` runs the file again. The exit code is then 1. After Ctrl-C the
+    files have the smallest cases so far.
 
     Example: `raytwin fuzz --seeds 2000 --jobs 2`
     """
-    from raytwin.chaos.fuzz.run.campaign import run_seeds, write_failure
+    from raytwin.chaos.fuzz.run.campaign import EXCUSED_MAX, Summary, run_seeds, write_failure
+    from raytwin.chaos.fuzz.run.shrink import Shrinker, described
     from raytwin.scenarios.cli import progress
     from raytwin.scenarios.measure import runner
 
     runner.prepare(out)
-    ran = failed = tasks = faults = excused = 0
+    summary = Summary()
+    failing = []
+    with progress.terminal() as shown:
+        try:
+            with closing(run_seeds(range(start, start + seeds), jobs, lossless)) as reports:
+                shown.begin(f"fuzz, seeds {start} to {start + seeds - 1}", seeds)
+                for report in reports:
+                    shown.advance()
+                    summary.add(report)
+                    if report.failures:
+                        failing.append(report)
+                        path = write_failure(report, out)
+                        with shown.aside():
+                            print(
+                                f"seed {report.case.seed} fails: {report.failures[0]} (see {path})"
+                            )
+        except KeyboardInterrupt as error:
+            error.add_note(f"{summary.ran} of {seeds} seeds were run")
+            raise
+        finally:
+            with shown.aside():
+                print(summary)
+        for report in failing[:SHRUNK_MAX] if shrink else ():
+            shown.begin(f"shrinking seed {report.case.seed}")
+            smaller = Shrinker(
+                report, lambda smaller: write_failure(smaller, out), shown.advance
+            ).shrink()
+            with shown.aside():
+                print(f"seed {report.case.seed} fails with {described(smaller.case)}")
+    if summary.excuses_too_much:
+        print(f"more than {EXCUSED_MAX:.0%} are excused, where a defect would not be found")
+    raise typer.Exit(1 if summary.failed or summary.excuses_too_much else 0)
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A case that the fuzz has written.")],
+    backend: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="sim: the same run again; local: on real processes."),
+    ] = "sim",
+    trace: Annotated[
+        bool,
+        typer.Option("--trace", help="Also print faults, events and executed tasks, by time."),
+    ] = False,
+) -> None:
+    """Run a case that `raytwin fuzz` has written again.
+
+    On `sim` it is the same execution to the last message. On `local` the program runs on real
+    processes, with the steps of the plan that these can have. Exits 0 if all holds, 1 if not.
+
+    Example: `raytwin replay results/fuzz-42.json --trace`
+    """
+    from raytwin.chaos.fuzz.generate.case_file import CaseError, load
+    from raytwin.chaos.fuzz.run import replay as again
+
+    if backend not in ("sim", "local"):
+        raise UsageError(f"no replay on {backend!r}: there are sim and local")
+    if trace and backend == "local":
+        raise UsageError("--trace is for sim; on local, `raytwin timeline` shows what ran")
     try:
-        with (
-            progress.terminal() as shown,
-            closing(run_seeds(range(start, start + seeds), jobs, lossless)) as reports,
-        ):
-            shown.begin(f"fuzz, seeds {start} to {start + seeds - 1}", seeds)
-            for report in reports:
-                shown.advance()
-                ran += 1
-                tasks += report.case.program.tasks
-                faults += report.faults
-                excused += report.excused
-                if report.failures:
-                    failed += 1
-                    path = write_failure(report, out)
-                    with shown.aside():
-                        print(f"seed {report.case.seed} fails: {report.failures[0]} (see {path})")
-    except KeyboardInterrupt as error:
-        error.add_note(f"{ran} of {seeds} seeds were run")
-        raise
-    finally:
-        print(
-            f"{ran - failed} of {ran} seeds hold: {tasks:,} tasks, {faults:,} faults,"
-            f" {excused:,} values that were rightly lost"
-        )
-    raise typer.Exit(1 if failed else 0)
+        case = load(file)
+        if backend == "sim":
+            report, lines = again.on_sim(case, trace)
+        else:
+            for each in again.not_on_local(case):
+                say(f"local cannot do {each}: the rest is run")
+            report, lines = again.on_local(case), []
+    except (CaseError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    print("\n".join((*lines, *(f"fails: {each}" for each in report.failures))) or "all holds")
+    raise typer.Exit(1 if report.failures else 0)
 
 
 @app.command()

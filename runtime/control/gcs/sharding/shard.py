@@ -206,10 +206,8 @@ class Shard:
             if message.array not in self._cancels:
                 self.ctx.after(LOST_S, partial(self._forget_cancels, message.array))
             self._cancels.setdefault(message.array, []).append(message)
-            return
-        for node in dict.fromkeys([*(node for _, node in row.accepted), *row.owners]):
-            if node in self._alive:
-                self.ctx.send(f"node:{node}", message)
+        for node in self.table.nodes_with(message.array):
+            self.ctx.send(f"node:{node}", message)
 
     def _forget_cancels(self, array: bytes) -> None:
         del self._cancels[array]

@@ -1,0 +1,157 @@
+"""Toxiproxy between the processes of a local cluster: faults of links between living nodes.
+
+Each node reaches each other process by way of a proxy of its own, named ``node0→node1`` or
+``node1→head``; the head dials nobody. Connections are used both ways, so what node 1 sends to
+node 2 goes *upstream* on ``node1→node2`` and *downstream* on ``node2→node1``, and a fault of that
+link is a toxic on each. The proxies of the nodes that a cluster starts with, and of `SPARE_NODES`
+further ones, are there before these.
+
+| operation | toxic |
+|---|---|
+| `set_latency` | latency |
+| `set_bandwidth` | bandwidth |
+| `stall_link` | bandwidth with rate 0: what waits goes on when it is removed |
+| `cut` | timeout 0: data is dropped until it is removed |
+| `reset_links` | reset_peer for a moment (RST), or the proxy is disabled for a moment (FIN) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from raytwin.chaos.toxiproxy.proxies import Proxies
+from raytwin.chaos.toxiproxy.toxiproxy_process import OURS, ToxiproxyProcess, find_server
+from raytwin.runtime.control.core.addresses import HEAD
+from raytwin.runtime.processes.spawn import local_cluster
+
+SPARE_NODES = 4
+"""Nodes that a plan may add and whose links may have faults."""
+NOWHERE = "127.0.0.1:1"
+"""The upstream of a proxy whose node has not been started: nobody listens there."""
+KB = 1000
+TOXICS = ("latency", "bandwidth", "timeout")
+
+
+class ToxiproxyLinks:
+    """The proxies of one cluster, and the server that runs them: the real one if it is installed.
+
+    Raises ServerError if the server does not start.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        server = find_server()
+        self._server = ToxiproxyProcess([server] if server else OURS)
+        self._proxies = Proxies(self._server.url)
+        self._names = [f"node:{number}" for number in range(nodes + SPARE_NODES)]
+        self._addresses: dict[tuple[str, str], tuple[str, int]] = {}
+        """By (dialing process, process that it reaches)."""
+        self._toxics: set[tuple[str, str, str]] = set()
+        """(proxy, kind, direction) of all toxics in force."""
+        for source in self._names:
+            for destination in (HEAD, *self._names):
+                if source != destination:
+                    name = proxy_name(source, destination)
+                    self._addresses[source, destination] = self._proxies.add(name, NOWHERE)
+
+    def close(self) -> None:
+        """End the server, and with it every proxied connection."""
+        self._server.stop()
+
+    def listening(self, process: str, address: tuple[str, int]) -> None:
+        """Have the proxies lead to where a process listens now."""
+        host, port = address
+        for source, destination in self._addresses:
+            if destination == process:
+                self._proxies.lead(proxy_name(source, destination), f"{host}:{port}")
+
+    def addresses_for(self, process: str) -> dict[str, tuple[str, int]]:
+        """Return where a process dials the others, by their names."""
+        return {to: address for (by, to), address in self._addresses.items() if by == process}
+
+    # -- faults --------------------------------------------------------------------
+
+    def set_latency(self, source: str, destination: str, latency_s: float, jitter_s: float) -> None:
+        """Delay what one process sends to another; 0 ends that."""
+        ms, jitter_ms = round(1000 * latency_s), round(1000 * jitter_s)
+        attributes = {"latency": ms, "jitter": jitter_ms}
+        self._set("latency", source, destination, attributes if ms or jitter_ms else None)
+
+    def set_bandwidth(self, source: str, destination: str, bytes_per_s: float) -> None:
+        """Limit the bandwidth, to at least 1 KB/s."""
+        self._set("bandwidth", source, destination, {"rate": max(1, round(bytes_per_s / KB))})
+
+    def stall_link(self, source: str, destination: str) -> None:
+        """Hold everything back until `heal`."""
+        self._set("bandwidth", source, destination, {"rate": 0})
+
+    def cut(self, source: str, destination: str) -> None:
+        """Drop everything until `heal`."""
+        self._set("timeout", source, destination, {"timeout": 0})
+
+    def heal(self, source: str, destination: str) -> None:
+        """End all faults of a link."""
+        for kind in TOXICS:
+            self._set(kind, source, destination, None)
+
+    def reset_links(self, source: str, destination: str, rst: bool) -> None:
+        """Close the connections that carry a link."""
+        for name, direction in self._carriers(source, destination):
+            if rst:
+                self._proxies.add_toxic(name, "reset_peer", direction, {"timeout": 0})
+                self._proxies.remove_toxic(name, "reset_peer", direction)
+            # The real server spares connections that are older than the toxic.
+            self._proxies.enable(name, False)
+            self._proxies.enable(name, True)
+
+    def _set(
+        self, kind: str, source: str, destination: str, attributes: dict[str, int] | None
+    ) -> None:
+        """Add, update or remove (None) a toxic on every proxy that carries a link."""
+        for name, direction in self._carriers(source, destination):
+            toxic = (name, kind, direction)
+            if attributes is None:
+                if toxic in self._toxics:
+                    self._toxics.discard(toxic)
+                    self._proxies.remove_toxic(name, kind, direction)
+            elif toxic in self._toxics:
+                self._proxies.update_toxic(name, kind, direction, attributes)
+            else:
+                self._proxies.add_toxic(name, kind, direction, attributes)
+                self._toxics.add(toxic)
+
+    def _carriers(self, source: str, destination: str) -> list[tuple[str, str]]:
+        """Return the proxies, and the direction in each, that carry what `source` sends to
+        `destination`. Raises ValueError if there are none."""
+        found = []
+        if (source, destination) in self._addresses:
+            found.append((proxy_name(source, destination), "upstream"))
+        if (destination, source) in self._addresses:
+            found.append((proxy_name(destination, source), "downstream"))
+        if not found:
+            raise ValueError(f"no proxy carries the link {source}>{destination}")
+        return found
+
+
+def proxy_name(source: str, destination: str) -> str:
+    """Return the name of the proxy by way of which one process reaches another.
+
+    >>> proxy_name("node:1", "head")
+    'node1→head'
+    """
+    return f"{source}→{destination}".replace(":", "")
+
+
+@contextmanager
+def proxied(wanted: bool = True) -> Iterator[None]:
+    """Put proxies on the links of every local cluster that starts within this context, if they are
+    wanted."""
+    if not wanted:
+        yield
+        return
+    before = local_cluster.make_links
+    local_cluster.make_links = ToxiproxyLinks
+    try:
+        yield
+    finally:
+        local_cluster.make_links = before

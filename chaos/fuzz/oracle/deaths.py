@@ -1,0 +1,142 @@
+"""The deaths of a simulated cluster, each charged to the tasks and actors that it hit.
+
+A retry is used up by a death, so an error for lack of retries is legitimate only if more deaths hit
+that task than it had retries. `Deaths` observes the simulation, not the control plane's own
+records, which a defect could falsify:
+
+- the plan kills a worker: this hits the task that runs there, the one that its node believes to
+  run there, and the worker's actor;
+- a node dies, or the GCS declares it dead: this hits the tasks and actors that were submitted or
+  assigned to this incarnation, since they were queued or ran there, or it had their values.
+
+So the charges of an element are at least the retries that the faults may cost it, and at most the
+deaths of the few processes that it has met.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from raytwin.runtime.control.core.addresses import node_of
+from raytwin.runtime.control.messages import AssignTasks, ChainOutput, SubmitTasks, TaskSpec
+from raytwin.runtime.control.replication.state_machine import decode_frames
+
+Element = tuple[bytes, int]
+"""array, index"""
+Visit = tuple[bytes, int, int, int, int]
+"""array, start, count, node, incarnation"""
+
+
+class Deaths:
+    """Observes one simulated cluster."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self.nodes: dict[tuple[int, int], float] = {}
+        """{(node, incarnation): time of its death}"""
+        self._undeclared: set[tuple[int, int]] = set()
+        """(node, incarnation) of those that have died, and of which the GCS has not announced it,
+        nor a later incarnation."""
+        self._killed = 0
+        self._kills: defaultdict[str, list[tuple[Element, float]]] = defaultdict(list)
+        """By name: what killed workers ran, and when they were killed."""
+        self._visits: defaultdict[str, list[Visit]] = defaultdict(list)
+        self._outputs: list[tuple[ChainOutput, tuple[int, ...]]] = []
+        """What a chain has sent to nodes, not decoded yet, and `_believed` then."""
+        cluster.on_kill.append(self._on_kill)
+        cluster.on_end.append(self._on_end)
+        cluster.on_membership.append(self._on_membership)
+        cluster.on_frame.append(self._on_frame)
+
+    @property
+    def total(self) -> int:
+        """The number of deaths so far."""
+        return len(self.nodes) + self._killed
+
+    def hits(self, name: str, before_s: float = float("inf")) -> int:
+        """Return the most deaths before a time that hit one element of that name."""
+        self._decode()
+        found: defaultdict[Element, int] = defaultdict(int)
+        for element, at_s in self._kills.get(name, ()):
+            found[element] += at_s <= before_s
+        visited: set[tuple[Element, int, int]] = set()
+        for array, start, count, node, incarnation in self._visits.get(name, ()):
+            died_s = self.nodes.get((node, incarnation))
+            if died_s is not None and died_s <= before_s:
+                visited.update(((array, i), node, incarnation) for i in range(start, start + count))
+        for element, _, _ in visited:
+            found[element] += 1
+        return max(found.values(), default=0)
+
+    # -- what happens --------------------------------------------------------------------
+
+    def _on_kill(self, address: str) -> None:
+        """The plan is about to kill a worker."""
+        self._killed += 1
+        now_s, node = self._cluster.env.now, self._cluster.node_managers[node_of(address)]
+        worker = node.dispatcher.workers.get(address)
+        running = [self._cluster.workers[address].executor.running]
+        if worker is not None:
+            running += list(worker.assigned)[:1]
+            if worker.actor and worker.actor in node.actors.actors:
+                running.append(node.actors.actors[worker.actor].spec)
+        hit: dict[str, set[Element]] = defaultdict(set)
+        for spec in filter(None, running):
+            hit[spec.name].update(_elements(spec))
+        for name, elements in hit.items():
+            self._kills[name] += [(element, now_s) for element in sorted(elements)]
+
+    def _on_end(self, node: int) -> None:
+        """A node's processes are about to end."""
+        key = (node, self._cluster.incarnations[node])
+        if key not in self.nodes:
+            self.nodes[key] = self._cluster.env.now
+            self._undeclared.add(key)
+
+    def _on_membership(self, node: int, alive: bool) -> None:
+        """The GCS has announced that a node has joined or is dead: maybe it was only slow."""
+        incarnation = self._cluster.known[node].incarnation
+        if not alive:
+            self.nodes.setdefault((node, incarnation), self._cluster.env.now)
+        over = incarnation - alive
+        self._undeclared = {(n, i) for n, i in self._undeclared if n != node or i > over}
+
+    def _on_frame(self, destination: str, messages: list[Any]) -> None:
+        for message in messages:
+            kind = type(message)
+            if kind is SubmitTasks or kind is AssignTasks:
+                self._visit(destination, message, self._believed(destination))
+            elif kind is ChainOutput and message.body and destination.startswith("node:"):
+                self._outputs.append((message, self._believed(destination)))
+
+    def _believed(self, destination: str) -> tuple[int, ...]:
+        """Return the incarnations of a node of which a sender may think now."""
+        node = node_of(destination)
+        present = self._cluster.incarnations[node]
+        return (*sorted(i for n, i in self._undeclared if n == node and i < present), present)
+
+    def _decode(self) -> None:
+        """Read what the chains have sent: only where it matters, since decoding takes long."""
+        outputs, self._outputs = self._outputs, []
+        for output, believed in outputs:
+            for frame in decode_frames(output.body):
+                for message in frame.messages:
+                    if type(message) is AssignTasks:
+                        self._visit(frame.destination, message, believed)
+
+    def _visit(
+        self, destination: str, message: SubmitTasks | AssignTasks, believed: tuple[int, ...]
+    ) -> None:
+        node = node_of(destination)
+        if isinstance(message, AssignTasks) and message.incarnation:
+            believed = (message.incarnation,)
+        for spec in message.tasks:
+            for incarnation in believed:
+                visit = (spec.array, spec.start, spec.count, node, incarnation)
+                self._visits[spec.name].append(visit)
+
+
+def _elements(spec: TaskSpec) -> Iterator[Element]:
+    return ((spec.array, index) for index in range(spec.start, spec.start + spec.count))

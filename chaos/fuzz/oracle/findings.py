@@ -1,0 +1,45 @@
+"""What a run has violated: the kind, as an enum, and the detail for a reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """The kinds of violations; `invariants` and `run.case_run` say when each is found."""
+
+    VALUE = "value"
+    ERROR = "error"
+    """An error that nothing explains."""
+    HANG = "hang"
+    """A wait that can never end, or a program that has not ended in time."""
+    LIVENESS = "liveness"
+    """After the last fault, what could end did not end within the bound."""
+    RAISED = "raised"
+    """The program, or the system under it, raised."""
+    KEYS = "keys"
+    """The history of the key-value table is not linearizable."""
+    JOBS = "jobs"
+    OVERSUBSCRIPTION = "oversubscription"
+    RESOURCES = "resources"
+    BUNDLES = "bundles"
+    ACTORS = "actors"
+    STORES = "stores"
+    DISKS = "disks"
+    TABLES = "tables"
+    REFERENCES = "references"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One violation."""
+
+    kind: Kind
+    detail: str
+    error: str = ""
+    """The name of the exception's type, if there was one."""
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.detail}"

@@ -1,0 +1,49 @@
+"""How soon a program ends after the last fault: the bound follows from the settings of the case.
+
+Once the plan is over, some nodes are whole and the others stay broken. Then the cluster
+
+- notices within a heartbeat's timeout which nodes are broken, once for those that broke before and
+  once for those that restart meanwhile;
+- waits `LOST_S` for what may still arrive, and `ON_ITS_WAY_S` for references that do not;
+- runs all tasks and calls at most once more for what was interrupted or lost, in the worst case
+  one after another;
+- lets each of them linger at its client, node and worker, both ways; with small stores it may wait
+  for room once.
+
+Whoever waits longer waits for something that does not come.
+"""
+
+from __future__ import annotations
+
+from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, Case
+from raytwin.chaos.fuzz.programs.program import Body
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.gcs.array_store import LOST_S
+from raytwin.runtime.control.ownership.reference_counter import ON_ITS_WAY_S
+
+RUNS = 2
+"""A first run, and one for what was interrupted or lost."""
+LINGERS = 6
+"""How often a task may be held back to leave with others: at three processes, both ways."""
+
+
+def bound_s(case: Case, config: Config) -> float:
+    """Return the most virtual seconds that a program may take after the last step of the plan."""
+    bodies = (case.program, *case.drivers)
+    detection_s = 2 * (config.heartbeat_timeout_s + 2 * config.heartbeat_s)
+    running_s = RUNS * sum(map(work_s, bodies))
+    lingering_s = RUNS * LINGERS * config.linger_s * sum(body.tasks for body in bodies)
+    room_s = config.store_wait_s if case.store_bytes != STORE_BYTES else 0.0
+    return detection_s + LOST_S + ON_ITS_WAY_S + running_s + lingering_s + room_s
+
+
+def work_s(body: Body) -> float:
+    """Return the seconds that all tasks and calls of a body take, one after another."""
+    total_s = 0.0
+    for op in body.ops:
+        if op.call is not None:
+            times = op.count if op.do == "map" else 1
+            items = op.call.parts if op.do in ("stream", "yields") else 0
+            total_s += times * op.call.seconds * (1 + items)
+            total_s += work_s(op.call.body) if op.call.body is not None else 0.0
+    return total_s

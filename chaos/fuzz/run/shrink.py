@@ -1,0 +1,220 @@
+"""Shrinks a case that fails to the few faults and operations that matter.
+
+Delta debugging (Zeller and Hildebrandt, 2002): `minimal` leaves out half of the items, then
+quarters and so on, and keeps what still fails. A case fails in the same way if a finding has the
+same kind and the same type of error; its text does not count. First the steps of the plan are
+tried, then the operations of the program and those of its nested bodies, then the options of the
+cluster; in rounds, because with fewer operations fewer faults may do. Each candidate is a run of
+the case runner, so what is left is a case like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from raytwin.chaos.faults.plan import Plan, Step
+from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, Case
+from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
+from raytwin.chaos.fuzz.programs.parts import part, size
+from raytwin.chaos.fuzz.programs.program import Body
+from raytwin.chaos.fuzz.run.case_run import Report, run_case
+
+ROUNDS_MAX = 4
+SECONDS_TRIED = (0.5, 0.1)
+Item = TypeVar("Item")
+Way = tuple[Kind, str]
+"""How a case fails: the kind, and the type of the error."""
+
+
+def way_of(finding: Finding) -> Way:
+    """Return in which way a finding is a failure."""
+    return finding.kind, finding.error
+
+
+def minimal(items: Sequence[Item], fails: Callable[[list[Item]], bool]) -> list[Item]:
+    """Return items that fail, and no longer do if one of them is left out.
+
+    `fails` has to hold for all items together; it is not asked for these.
+    """
+    left = list(items)
+    parts = 2
+    while left:
+        length = -(-len(left) // parts)
+        for at in range(0, len(left), length):
+            fewer = left[:at] + left[at + length :]
+            if fails(fewer):
+                left, parts = fewer, max(2, parts - 1)
+                break
+        else:
+            if length == 1:
+                return left
+            parts = min(len(left), 2 * parts)
+    return left
+
+
+class Shrinker:
+    """Shrinks one case; `smallest` is the smallest that has failed so far."""
+
+    def __init__(
+        self,
+        report: Report,
+        on_smaller: Callable[[Report], object] = lambda report: None,
+        on_run: Callable[[], None] = lambda: None,
+        run: Callable[[Case], Report] = run_case,
+    ) -> None:
+        """`on_run` is called after each run, `on_smaller` after one that leaves a smaller case."""
+        self.smallest = report
+        self.way = way_of(report.failures[0])
+        self.runs = 0
+        self._on_smaller = on_smaller
+        self._on_run = on_run
+        self._run = run
+
+    def shrink(self) -> Report:
+        """Return the report of the smallest case."""
+        for _ in range(ROUNDS_MAX):
+            before = self.smallest.case
+            self._fewer_steps()
+            self._fewer_drivers()
+            self._fewer_operations()
+            self._plainer_cluster()
+            self._longer_tasks()
+            if self.smallest.case == before:
+                break
+        return self.smallest
+
+    def fails(self, case: Case) -> bool:
+        """Run a candidate; keep it and return True if it fails in the same way."""
+        if case == self.smallest.case:
+            return False
+        self.runs += 1
+        report = self._run(case)
+        self._on_run()
+        same = [each for each in report.failures if way_of(each) == self.way]
+        if same:
+            # The first failure decides in which way a case fails.
+            report.failures.sort(key=lambda each: way_of(each) != self.way)
+            self.smallest = report
+            self._on_smaller(report)
+        return bool(same)
+
+    def _fewer_steps(self) -> None:
+        case = self.smallest.case
+        steps = [step for step in case.plan.steps if not is_repair(step)]
+        repairs = [step for step in case.plan.steps if is_repair(step)]
+        minimal(
+            steps, lambda fewer: self.fails(replace(case, plan=Plan(with_repairs(fewer, repairs))))
+        )
+
+    def _fewer_drivers(self) -> None:
+        case = self.smallest.case
+        minimal(case.drivers, lambda fewer: self.fails(replace(case, drivers=tuple(fewer))))
+
+    def _fewer_operations(self) -> None:
+        case = self.smallest.case
+        self._shrink_body(case.program, lambda body: self.fails(replace(case, program=body)))
+        for number in range(len(self.smallest.case.drivers)):
+            now = self.smallest.case
+
+            def fails(body: Body, now: Case = now, number: int = number) -> bool:
+                drivers = (*now.drivers[:number], body, *now.drivers[number + 1 :])
+                return self.fails(replace(now, drivers=drivers))
+
+            self._shrink_body(now.drivers[number], fails)
+
+    def _shrink_body(self, body: Body, fails: Callable[[Body], bool]) -> Body:
+        """Return the smallest part of a body with which the case fails."""
+        smallest = body
+
+        def fewer(indices: list[int]) -> bool:
+            nonlocal smallest
+            candidate = part(body, indices)
+            if size(candidate) < size(smallest) and fails(candidate):
+                smallest = candidate
+                return True
+            return False
+
+        minimal(range(len(body.ops)), fewer)
+        for at, op in enumerate(smallest.ops):
+            if op.call is not None and op.call.body is not None:
+                smallest = self._shrink_nested(smallest, at, op.call.body, fails)
+        return smallest
+
+    def _shrink_nested(
+        self, body: Body, at: int, nested: Body, fails: Callable[[Body], bool]
+    ) -> Body:
+        """Shrink the body of the task or call that an operation submits."""
+        if fails(without := _with_nested(body, at, None)):
+            return without
+        smaller = self._shrink_body(nested, lambda fewer: fails(_with_nested(body, at, fewer)))
+        return _with_nested(body, at, smaller)
+
+    def _plainer_cluster(self) -> None:
+        for plainer in (
+            lambda case: replace(case, gcs={}),
+            lambda case: replace(case, timers={}),
+            lambda case: replace(case, store_bytes=STORE_BYTES),
+            lambda case: replace(case, cpus=1),
+            lambda case: replace(case, direct_after=1),
+        ):
+            self.fails(plainer(self.smallest.case))
+
+    def _longer_tasks(self) -> None:
+        """Let all tasks take as long, so that fewer may do to have one run when a fault comes."""
+        before = self.smallest
+        for seconds in SECONDS_TRIED:
+            program = _lasting(before.case.program, seconds)
+            if self.fails(replace(before.case, program=program)):
+                self._fewer_operations()
+                self._fewer_steps()
+                if weight(self.smallest.case) < weight(before.case):
+                    return
+                self.smallest = before
+                self._on_smaller(before)
+
+
+def _lasting(body: Body, seconds: float) -> Body:
+    """Return a body all of whose tasks and calls take so long."""
+    calls = (op.call and replace(op.call, seconds=seconds) for op in body.ops)
+    return Body(tuple(replace(op, call=call) for op, call in zip(body.ops, calls, strict=True)))
+
+
+def _with_nested(body: Body, at: int, nested: Body | None) -> Body:
+    """Return a body in which the task or call of one operation has another body."""
+    call = body.ops[at].call
+    assert call is not None
+    op = replace(body.ops[at], call=replace(call, body=nested))
+    return Body((*body.ops[:at], op, *body.ops[at + 1 :]))
+
+
+def weight(case: Case) -> tuple[int, int]:
+    """Return the numbers of faults and of operations in a case."""
+    faults = sum(not is_repair(step) for step in case.plan.steps)
+    return faults, sum(map(size, (case.program, *case.drivers)))
+
+
+def described(case: Case) -> str:
+    """Return what a case has, in a few words."""
+    faults, operations = weight(case)
+    return f"{faults} faults and {operations} operations"
+
+
+def is_repair(step: Step) -> bool:
+    """Whether a step only ends an earlier one: a cluster that stays paused may rightly hang."""
+    return step.action == "resume" or step.parameters.get("latency_ms") == 0
+
+
+def with_repairs(faults: Sequence[Step], repairs: Sequence[Step]) -> list[Step]:
+    """Return faults with those of the repairs that some of them needs."""
+    needed = [step for step in repairs if any(_repairs(step, fault) for fault in faults)]
+    return [*faults, *needed]
+
+
+def _repairs(repair: Step, fault: Step) -> bool:
+    if repair.action != "resume":
+        return fault.action == repair.action and fault.target == repair.target
+    node = getattr(repair.target, "number", getattr(repair.target, "node", None))
+    paused = getattr(fault.target, "number", getattr(fault.target, "node", None))
+    return fault.action == "pause" and node == paused

@@ -1,0 +1,120 @@
+"""The channels of one process: with whom it has one, and whom it refuses.
+
+A process opens a channel when it has a frame for a peer, or when the peer greets. It closes the
+channel when the GCS publishes that the peer's incarnation is over, and refuses the Hello of that
+incarnation from then on. A node that hangs, or is cut off, may be declared dead while it lives, and
+continue later without knowing: so it is fenced, and its frames reach nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from raytwin.runtime.control.channels.channel import Channel, Dials, Hello, Link, Me
+from raytwin.runtime.control.core.addresses import HEAD, is_node, is_replica, node_of
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.membership import refusal
+from raytwin.runtime.control.messages import NodeInfo
+
+
+def dials(me: str, peer: str) -> Dials:
+    """Return when a process dials a peer: only nodes know where nodes listen, and nobody but the
+    head's children where the head does."""
+    if peer == HEAD or (is_node(me) and is_replica(peer)):
+        return Dials.ALWAYS
+    if me != HEAD and is_node(me) == is_node(peer):
+        return Dials.WHEN_NEEDED
+    return Dials.NEVER
+
+
+class Network(Protocol):
+    """What the channels of a process need of its world."""
+
+    def dial(self, channel: Channel) -> Link | None:
+        """Begin to connect with the channel's peer; None if it has no address now."""
+
+    def on_unreachable(self, channel: Channel, reason: str) -> None:
+        """A peer has been silent for the limit, though frames wait for it."""
+
+    def on_new_session(self, channel: Channel) -> None:
+        """A peer's process has ended, and another one of its name has greeted."""
+
+    def new_session(self) -> int:
+        """Return a number that no other end of a channel has, in any process, now or before."""
+
+
+class Peers:
+    """All channels of a process, by peer."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        me: Me,
+        config: Config,
+        network: Network,
+        info_of: Callable[[int], NodeInfo | None],
+    ) -> None:
+        """`info_of` returns a node's row as it was published."""
+        self._ctx = ctx
+        self._me = me
+        self._config = config
+        self._network = network
+        self._info_of = info_of
+        self.channels: dict[str, Channel] = {}
+
+    def channel(self, peer: str) -> Channel | None:
+        """Return the channel with a peer; None for a node that is not known to live."""
+        found = self.channels.get(peer)
+        if found is not None:
+            return found
+        incarnation = 1
+        if is_node(peer) and dials(self._me.name, peer) is not Dials.NEVER:
+            info = self._info_of(node_of(peer))
+            if info is None or not info.alive:
+                return None
+            incarnation = info.incarnation
+        return self._open(peer, incarnation)
+
+    def _open(self, peer: str, incarnation: int) -> Channel:
+        network, config = self._network, self._config
+        # A head that was slow, or comes back, finds its nodes alive.
+        limit_s = config.fence_s if peer == HEAD else config.heartbeat_timeout_s
+        made = self.channels[peer] = Channel(
+            self._ctx, self._me, network.new_session(), peer, config.stall_s, limit_s,
+            dials(self._me.name, peer), network.dial, network.on_unreachable,
+            network.on_new_session,
+        )  # fmt: skip
+        made.incarnation = incarnation
+        made.start()
+        return made
+
+    def admit(self, link: Link, hello: Hello) -> Channel | None:
+        """Return the channel for a link that a peer has dialed; close the link of a node that was
+        declared dead.
+
+        The caller has the channel take the Hello.
+        """
+        if is_node(hello.name):
+            node = node_of(hello.name)
+            reason = refusal(self._info_of(node), node, hello.incarnation)
+            if reason:
+                link.close(reason)
+                return None
+        return self.channels.get(hello.name) or self._open(hello.name, hello.incarnation)
+
+    def on_node_changed(self, info: NodeInfo) -> None:
+        """Close the channel with an incarnation that is over."""
+        name = f"node:{info.node}"
+        channel = self.channels.get(name)
+        if channel is not None:
+            reason = refusal(info, info.node, channel.incarnation)
+            if reason:
+                self.close(name, reason)
+
+    def close(self, peer: str, reason: str) -> None:
+        """Close the channel with a peer that is dead, if there is one."""
+        channel = self.channels.pop(peer, None)
+        if channel is not None:
+            channel.close(reason)

@@ -1,0 +1,128 @@
+"""An experiment in the form of Chaos Toolkit's, run as `chaos run` would run it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from raytwin.chaos import chaostoolkit
+from raytwin.chaos.faults.plan import PlanError
+from raytwin.runtime.api.exceptions import RaySystemError
+
+EXPERIMENT = """
+{
+  "title": "A cluster survives the loss of a node",
+  "steady-state-hypothesis": {
+    "title": "All is well",
+    "probes": [
+      {"type": "probe", "name": "a cluster", "tolerance": true,
+       "provider": {"type": "python", "module": "raytwin.chaos.chaostoolkit",
+                    "func": "start_cluster", "arguments": {"backend": "BACKEND", "nodes": 3}}},
+      {"type": "probe", "name": "nodes", "tolerance": 3,
+       "provider": {"type": "python", "module": "raytwin.chaos.chaostoolkit",
+                    "func": "nodes_alive"}},
+      {"type": "probe", "name": "tasks", "tolerance": true,
+       "provider": {"type": "python", "module": "raytwin.chaos.chaostoolkit",
+                    "func": "tasks_are_right", "arguments": {"count": 50, "timeout_s": 60}}}
+    ]
+  },
+  "method": [
+    {"type": "action", "name": "pause",
+     "provider": {"type": "python", "module": "raytwin.chaos.chaostoolkit",
+                  "func": "pause_node", "arguments": {"node": 1}}},
+    {"type": "action", "name": "go on",
+     "provider": {"type": "python", "module": "raytwin.chaos.chaostoolkit",
+                  "func": "resume_node", "arguments": {"node": 1}}},
+    {"type": "action", "name": "lose a worker",
+     "provider": {"type": "python", "module": "raytwin.chaos.chaostoolkit",
+                  "func": "kill_worker", "arguments": {"node": 0}}},
+    {"type": "action", "name": "lose a node",
+     "provider": {"type": "python", "module": "raytwin.chaos.chaostoolkit",
+                  "func": "kill_node", "arguments": {"node": 1}}},
+    {"type": "action", "name": "replace it",
+     "provider": {"type": "python", "module": "raytwin.chaos.chaostoolkit",
+                  "func": "add_node", "arguments": {"resources": {"CPU": 2}}}}
+  ]
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    yield
+    ray.shutdown()
+
+
+def run(activity: dict[str, Any]) -> Any:
+    """Call what an activity names."""
+    provider = activity["provider"]
+    function = getattr(importlib.import_module(provider["module"]), provider["func"])
+    return function(**provider.get("arguments", {}))
+
+
+def steady(experiment: dict[str, Any]) -> bool:
+    probes = experiment["steady-state-hypothesis"]["probes"]
+    return all(run(probe) == probe["tolerance"] for probe in probes)
+
+
+@pytest.mark.parametrize("backend", ["sim", "local"])
+def test_an_experiment(backend: str) -> None:
+    experiment = json.loads(EXPERIMENT.replace("BACKEND", backend))
+    assert steady(experiment)
+    said = [run(activity) for activity in experiment["method"]]
+    assert said == [
+        "suspend node 1.", "resume node 1.", "kill worker 0 of node 0.", "kill node 1.",
+        "add a node to the cluster with CPU 2.",
+    ]  # fmt: skip
+    for _ in range(1000):
+        if chaostoolkit.event_count("node_died") == 1 and chaostoolkit.nodes_alive() == 3:
+            break
+        ray.sleep(0.03)
+    assert steady(experiment)
+    chaostoolkit.end_cluster()
+    assert not ray.is_initialized()
+
+
+def test_a_plan_goes_on_while_the_experiment_does() -> None:
+    chaostoolkit.start_cluster("sim")
+    step = {"at_s": 1, "action": "kill", "target": "nodes:1,2"}
+    assert chaostoolkit.apply_plan({"steps": [step]}) == ["1. At 1 s, kill nodes 1 and 2."]
+    assert chaostoolkit.nodes_alive() == 3
+    ray.sleep(2)
+    assert chaostoolkit.nodes_alive() == 1
+    assert chaostoolkit.tasks_are_right(10)
+
+
+def test_a_lost_value_is_no_steady_state() -> None:
+    chaostoolkit.start_cluster("sim", nodes=1)
+    chaostoolkit.pause_node(0)
+    assert not chaostoolkit.tasks_are_right(10, timeout_s=1)
+
+
+def test_what_cannot_be_done_raises() -> None:
+    with pytest.raises(RaySystemError, match="no cluster is connected"):
+        chaostoolkit.kill_node(1)
+    chaostoolkit.start_cluster("sim", nodes=2)
+    with pytest.raises(ValueError, match="there is no node 7"):
+        chaostoolkit.kill_node(7)
+    with pytest.raises(PlanError, match="no action 'kil'"):
+        chaostoolkit.inject("kil", "node:1")
+    with pytest.raises(ValueError, match="give it to apply_plan"):
+        chaostoolkit.inject("heal", "cluster")
+    with pytest.raises(PlanError, match="no plan sopt"):
+        chaostoolkit.apply_plan("sopt")
+
+
+def test_arguments_are_plain() -> None:
+    """Chaos Toolkit discovers the functions of `__all__`, and calls them with JSON."""
+    for name in chaostoolkit.__all__:
+        function = getattr(chaostoolkit, name)
+        assert inspect.isfunction(function) and function.__doc__
+        kinds = {p.kind for p in inspect.signature(function).parameters.values()}
+        assert kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD}

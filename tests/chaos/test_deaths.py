@@ -1,0 +1,119 @@
+"""Deaths in a simulated cluster are charged to the tasks and actors that they hit, and to no other;
+the bound within which a program has to end follows from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from raytwin.chaos.fuzz.generate.cases import draw_case
+from raytwin.chaos.fuzz.oracle.deaths import Deaths
+from raytwin.chaos.fuzz.oracle.legitimate_errors import Verdict
+from raytwin.chaos.fuzz.run.campaign import OUTCOMES_MIN, Summary
+from raytwin.chaos.fuzz.run.case_run import Report
+from raytwin.chaos.fuzz.run.liveness import bound_s
+from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
+from raytwin.runtime.control.core.config import Config
+
+OPTIONS: list[dict[str, Any]] = [{}, {"gcs_replicas": 2, "gcs_shards": 2}]
+
+
+@pytest.fixture(params=OPTIONS, ids=["one process", "chains of shards"])
+def sim(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield ray.init(
+        backend="sim", nodes=3, cpus_per_node=1, heartbeat_timeout_s=0.5, **request.param
+    )
+    ray.shutdown()
+
+
+@ray.remote(max_retries=-1)
+def nap(seconds: float) -> float:
+    ray.sleep(seconds)
+    return seconds
+
+
+@ray.remote(max_restarts=-1, max_task_retries=-1)
+class Counter:
+    def add(self) -> int:
+        return 1
+
+
+def on(node: int, name: str) -> Any:
+    where = NodeAffinitySchedulingStrategy(str(node), soft=True)
+    return nap.options(name=name, scheduling_strategy=where)
+
+
+def test_a_killed_worker_hits_what_it_runs(sim: Any) -> None:
+    deaths = Deaths(sim.cluster)
+    hit, spared = on(1, "hit").remote(1.0), on(2, "spared").remote(1.0)
+    ray.sleep(0.5)
+    for _ in range(2):
+        running = [
+            which
+            for which, worker in enumerate(w for w in sim.cluster.workers.values() if w.node == 1)
+            if worker.executor.running is not None
+        ]
+        sim.cluster.kill_worker(1, running[0])
+        ray.sleep(0.3)
+    ray.get([hit, spared])
+    assert (deaths.hits("hit"), deaths.hits("spared"), deaths.total) == (2, 0, 2)
+
+
+def test_a_dead_node_hits_what_was_there(sim: Any) -> None:
+    deaths = Deaths(sim.cluster)
+    hit = [on(1, "hit").remote(1.0), on(1, "queued").remote(1.0)]
+    spared = on(2, "spared").remote(1.0)
+    ray.sleep(0.5)
+    before_s = ray.now()
+    sim.cluster.kill_node(1)
+    ray.get([*hit, spared])
+    assert (deaths.hits("hit"), deaths.hits("queued"), deaths.hits("spared")) == (1, 1, 0)
+    assert deaths.hits("hit", before_s - 0.1) == 0, "that is before its death"
+
+
+def test_a_slow_node_is_as_dead_as_the_gcs_says(sim: Any) -> None:
+    deaths = Deaths(sim.cluster)
+    hit = on(1, "hit").remote(1.0)
+    ray.sleep(0.5)
+    sim.cluster.pause_node(1)
+    ray.get(hit)
+    sim.cluster.resume_node(1)
+    ray.sleep(0.5)
+    assert deaths.hits("hit") == 1
+    assert [node for node, _ in deaths.nodes] == [1], "it is dead once, though it ended later"
+
+
+def test_an_actor_is_hit_with_its_worker(sim: Any) -> None:
+    deaths = Deaths(sim.cluster)
+    first, second = (Counter.options(name=name).remote() for name in "ab")
+    ray.get([first.add.remote(), second.add.remote()])
+    sim.cluster.kill_actor(0)
+    assert ray.get([first.add.remote(), second.add.remote()]) == [1, 1]
+    assert deaths.hits("Counter") == 1, "the most of one actor of the class"
+
+
+def test_a_campaign_that_excuses_too_much_fails() -> None:
+    summary = Summary()
+    report = Report(draw_case(1), outcomes=OUTCOMES_MIN)
+    report.verdicts.update({Verdict.OWN: 500, Verdict.CHARGED: 400, Verdict.EXCUSED: 20})
+    summary.add(report)
+    assert not summary.excuses_too_much
+    report.verdicts[Verdict.EXCUSED] = 21
+    few = replace(report, outcomes=OUTCOMES_MIN - 1)
+    for each, too_much in ((report, True), (few, False)):
+        summary = Summary()
+        summary.add(each)
+        assert summary.excuses_too_much == too_much
+    assert "500 were ended by their program, 400 lost to deaths" in str(summary)
+
+
+def test_the_bound_follows_from_the_settings() -> None:
+    case, config = draw_case(1), Config(heartbeat_timeout_s=0.5)
+    slow = Config(heartbeat_timeout_s=3.0)
+    assert bound_s(case, slow) - bound_s(case, config) == pytest.approx(5.0)
+    twice = replace(case, drivers=(*case.drivers, case.program))
+    assert bound_s(twice, config) > bound_s(case, config)

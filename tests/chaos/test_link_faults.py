@@ -1,0 +1,225 @@
+"""Links between living nodes that break, stall and lose data, by Toxiproxy and in virtual time.
+
+A program of tasks, transfers and actors' calls runs meanwhile. Whatever its links do, each value is
+that of a sequential run, none is missing, and no node is declared dead that the failure detector's
+limit does not justify.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+import raytwin as ray
+from raytwin.chaos.faults.proxied_links import proxied
+
+NODES = 3
+LIMIT_S = 60.0
+NAMES = [f"node:{number}" for number in range(NODES)]
+LINKS = [(a, b) for a in [*NAMES, "head"] for b in [*NAMES, "head"] if a != b]
+BACKENDS = [pytest.param("local", marks=pytest.mark.toxiproxy), "sim"]
+
+
+@pytest.fixture(params=BACKENDS)
+def session(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with proxied() if request.param == "local" else nullcontext():
+        made = ray.init(
+            backend=request.param, nodes=NODES, cpus_per_node=1, heartbeat_timeout_s=2.0
+        )
+        yield made
+        ray.shutdown()
+
+
+class Program:
+    """Tasks, sums of transferred arrays, and actors that count, spread over all nodes."""
+
+    def __init__(self) -> None:
+        spread = {"scheduling_strategy": "SPREAD", "max_retries": -1}
+        self.square: Any = ray.remote(**spread)(_square)
+        self.fill: Any = ray.remote(**spread)(_fill)
+        self.add: Any = ray.remote(**spread)(_add)
+        self.counters = [
+            ray.remote(
+                max_restarts=-1, max_task_retries=-1, num_cpus=0, scheduling_strategy="SPREAD"
+            )(_Counter).remote()  # type: ignore[attr-defined]
+            for _ in range(NODES)
+        ]
+        self.squares: list[Any] = []
+        self.sums: list[Any] = []
+        self.counts: list[list[Any]] = [[] for _ in self.counters]
+
+    def run(self, steps: int, between: Callable[[int], None]) -> None:
+        for step in range(steps):
+            self.squares += [self.square.remote(5 * step + number) for number in range(5)]
+            if step % 4 == 0:
+                self.sums.append(self.add.remote(self.fill.remote(1.0), self.fill.remote(2.0)))
+            for counter, counts in zip(self.counters, self.counts, strict=True):
+                counts.append(counter.count.remote())
+            between(step)
+            ray.sleep(0.02)
+
+    def check(self) -> None:
+        """Every value is there, and right."""
+        found = ray.get(self.squares, timeout=LIMIT_S)
+        assert found == [number * number for number in range(len(found))]
+        assert ray.get(self.sums, timeout=LIMIT_S) == [60_000.0] * len(self.sums)
+        for counts in self.counts:
+            assert ray.get(counts, timeout=LIMIT_S) == list(range(1, len(counts) + 1))
+
+
+def _square(x: int) -> int:
+    return x * x
+
+
+def _fill(x: float) -> Any:
+    return np.full(20_000, x)
+
+
+def _add(a: Any, b: Any) -> float:
+    return float(a.sum() + b.sum())
+
+
+class _Counter:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def count(self) -> int:
+        self.calls += 1
+        return self.calls
+
+
+def alive() -> list[bool]:
+    return [row["Alive"] for row in ray.nodes()]
+
+
+def test_connections_that_break_all_the_time_change_nothing(session: Any) -> None:
+    rng = random.Random(7)
+    program = Program()
+    program.run(100, lambda _: session.cluster.reset_links(*rng.choice(LINKS), rst=True))
+    program.check()
+    assert alive() == [True] * NODES
+
+
+def test_stalls_shorter_than_the_limit_change_nothing(session: Any) -> None:
+    rng = random.Random(8)
+    cluster = session.cluster
+
+    def between(step: int) -> None:
+        if step % 10 == 0:
+            for link in LINKS:
+                cluster.heal(*link)
+            stalled = rng.choice(LINKS)
+            (cluster.stall_link if step % 20 else cluster.cut)(*stalled)
+
+    program = Program()
+    program.run(60, between)
+    for link in LINKS:
+        cluster.heal(*link)
+    program.check()
+    assert alive() == [True] * NODES
+
+
+@pytest.mark.parametrize("one_way", [True, False])
+def test_of_a_pair_that_is_cut_for_good_one_leaves(session: Any, one_way: bool) -> None:
+    cluster = session.cluster
+    program = Program()
+
+    def between(step: int) -> None:
+        if step == 5:
+            cluster.cut("node:1", "node:2")
+            if not one_way:
+                cluster.cut("node:2", "node:1")
+
+    program.run(40, between)
+    program.check()
+    assert alive()[0] and sum(alive()) >= NODES - 1
+
+
+@pytest.mark.parametrize("direction", ["from", "to", "both"])
+def test_a_node_that_is_cut_off_from_the_head_leaves(session: Any, direction: str) -> None:
+    cluster = session.cluster
+    program = Program()
+
+    def between(step: int) -> None:
+        if step == 5 and direction != "to":
+            cluster.cut("node:1", "head")
+        if step == 5 and direction != "from":
+            cluster.cut("head", "node:1")
+
+    program.run(40, between)
+    program.check()
+    ray.sleep(6)
+    assert alive() == [True, False, True]
+
+
+def test_a_minority_is_fenced_and_the_majority_goes_on(session: Any) -> None:
+    cluster = session.cluster
+    program = Program()
+
+    def between(step: int) -> None:
+        if step == 5:
+            for other in ("node:0", "node:1", "head"):
+                cluster.cut("node:2", other)
+                cluster.cut(other, "node:2")
+
+    program.run(40, between)
+    program.check()
+    assert alive() == [True, True, False]
+
+
+def test_a_slow_link_does_not_hold_heartbeats_back(session: Any) -> None:
+    """Results of 90 KB over a link of 100 KB/s take longer than the limit of silence."""
+    session.cluster.set_bandwidth("node:1", "head", 100_000)
+    session.cluster.set_bandwidth("node:1", "node:0", 100_000)
+    large = ray.remote(resources={"node:1": 0.01})(_bytes)
+    refs = [large.remote(90_000) for _ in range(6)]
+    assert [len(value) for value in ray.get(refs, timeout=LIMIT_S)] == [90_000] * 6
+    assert alive() == [True] * NODES
+
+
+def _bytes(size: int) -> bytes:
+    return bytes(size)
+
+
+def test_latency_is_that_of_the_plan_in_the_round_trip(session: Any) -> None:
+    """50 ms on a link, measured by a call that crosses it once each way."""
+
+    @ray.remote(resources={"node:1": 0.01})
+    class Echo:
+        def back(self) -> None:
+            return None
+
+    echo = Echo.remote()
+    ray.get(echo.back.remote(), timeout=LIMIT_S)
+
+    def round_trip_s() -> float:
+        times = []
+        for _ in range(9):
+            began_s = ray.now()
+            ray.get(echo.back.remote(), timeout=LIMIT_S)
+            times.append(ray.now() - began_s)
+        return sorted(times)[len(times) // 2]
+
+    before_s = round_trip_s()
+    session.cluster.set_latency("node:0", "node:1", 0.05)
+    extra_s = round_trip_s() - before_s
+    assert 0.045 < extra_s < 0.055 + before_s
+    session.cluster.set_latency("node:0", "node:1", 0.0)
+    assert round_trip_s() < 0.045 + before_s
+
+
+@pytest.mark.toxiproxy
+def test_no_proxy_stays_behind_and_a_cluster_without_them_refuses_faults() -> None:
+    ray.init(nodes=1, cpus_per_node=1)
+    try:
+        with pytest.raises(ValueError, match="without proxies"):
+            ray.runtime.api.backend.connected().cluster.cut("node:0", "head")  # type: ignore[attr-defined]
+    finally:
+        ray.shutdown()
+    assert not [t for t in threading.enumerate() if t.name == "raytwin-toxiproxy"]

@@ -1,0 +1,80 @@
+"""One fault plan on real processes and in containers: the same faults, the same values."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from raytwin.chaos.faults.injector import attach
+from raytwin.chaos.faults.plan_files import load
+from raytwin.scenarios.core.scenario import Request
+from raytwin.scenarios.figures import fig11a
+from tests.containers.conftest import Start
+from tests.containers.programs import Counter, double, doubles_are_right, on
+from tests.processes.helpers import LIMIT_S, eventually
+
+pytestmark = pytest.mark.docker
+
+PLAN = """{"steps": [
+  {"at_s": 0.1, "action": "kill", "target": "node:1"},
+  {"after": "node_died:1", "delay_s": 0.1, "action": "restart", "target": "node:1"},
+  {"after": "node_added:1", "action": "pause", "target": "node:2"},
+  {"after": "node_added:1", "delay_s": 0.1, "action": "resume", "target": "node:2"},
+  {"after": "node_added:1", "delay_s": 0.2, "action": "kill", "target": "worker:2.0"},
+  {"after": "node_added:1", "delay_s": 0.3, "action": "kill", "target": "actor:0"},
+  {"after": "node_added:1", "delay_s": 0.4, "action": "add_node", "target": "cluster"},
+  {"after": "node_added:3", "action": "remove_node", "target": "node:2"},
+  {"after": "node_died:2", "action": "kill", "target": "node:0"}
+]}"""
+STEPS = PLAN.count("action")
+
+
+def run_under_the_plan(start: Start, backend: str, plan: Path) -> tuple[list[Any], list[Any]]:
+    """Return the faults in the order in which they were injected, and the program's values."""
+    session = start(backend=backend, heartbeat_timeout_s=5.0)
+    counter = on(Counter, 0).remote()
+    ray.get([counter.add.remote(0), *(on(double, node).remote(0) for node in range(3))])
+    injector = attach(session, load(plan))
+    deadline = time.monotonic() + 2 * LIMIT_S
+    rounds = 0
+    while len(injector.injections) < STEPS:
+        rounds += 1
+        assert time.monotonic() < deadline, injector.injections
+        assert ray.get(counter.add.remote(1), timeout=LIMIT_S) == rounds
+        doubles_are_right(20)
+    injector.stop()
+    values = ray.get([double.remote(i) for i in range(100)], timeout=LIMIT_S)
+    ray.shutdown()
+    return [(str(each.step), each.error) for each in injector.injections], values
+
+
+def test_a_plan_has_the_same_faults_and_values_in_both(start: Start, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(PLAN)
+    local = run_under_the_plan(start, "local", plan)
+    assert [step for step, _ in local[0]] == [
+        "kill node:1", "restart node:1", "pause node:2", "resume node:2", "kill worker:2.0",
+        "kill actor:0", "add_node cluster", "remove_node node:2", "kill node:0",
+    ]  # fmt: skip
+    assert ["the driver's own" in error for _, error in local[0]] == [False] * 8 + [True]
+    assert run_under_the_plan(start, "docker", plan) == local
+
+
+def test_figure_11a_in_containers(docker_engine: Any) -> None:
+    """Right values and a plan that is carried out; rates belong to quiet machines."""
+    small = {"time_factor": 0.05, "task_ms": 20.0, "bucket_s": 0.1, "chains_per_cpu": 2}
+    settings = {**fig11a.SCENARIO.settings("quick", {}), **small}
+    outcome = fig11a.run(Request("docker", nodes=(3,), settings=settings))
+    ok = {check.name: check.ok for check in outcome.checks}
+    assert ok["every chain came to what a run without faults comes to"], outcome.checks
+    assert ok["every step of the plan was carried out"], outcome.checks
+    assert [str(step) for step in fig11a.plan({**settings, "nodes": 3}).steps] == [
+        "kill node:1", "kill node:2", "restart node:1", "restart node:2",
+    ]  # fmt: skip
+    assert sum(row["tasks_first"] for row in outcome.rows) == outcome.metrics["links"]
+    assert not ray.is_initialized()
+    eventually(lambda: not docker_engine.networks.list(filters={"label": "raytwin.cluster"}))

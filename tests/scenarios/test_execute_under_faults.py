@@ -1,0 +1,185 @@
+"""`raytwin exec --faults` and `raytwin plan`: a script under a plan, with a recovery summary."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 100.0
+BACKENDS = pytest.mark.parametrize("backend", ["sim", "local"])
+
+PLAN = """\
+steps:
+  - {name: loss, at_s: 1, action: kill, target: "node:1"}
+  - {after: "node_died:1", delay_s: 0.3, action: restart, target: "node:1"}
+  - {after: loss, delay_s: 0.2, action: kill, target: "actor:0"}
+  - {after: loss, delay_s: 0.2, action: kill, target: "node:0"}
+  - {at_s: 1000, action: kill, target: "node:1"}
+expect:
+  - {metric: nodes_died, equals: 1}
+  - {metric: actors_restarted, min: 1}
+  - {metric: actors_died, equals: 0}
+  - {metric: calls_replayed, min: 1}
+  - {metric: tasks_retried, min: 1}
+  - {metric: faults_failed, equals: 1}
+  - {metric: faults_not_due, equals: 1}
+  - {metric: errors, equals: 1}
+  - {metric: detection_max_s, max: 5}
+  - {metric: after_tasks_per_s, min: 0.001, relative_to: before_tasks_per_s}
+  - {metric: after_latency_p99_ms, min: 0}
+"""
+
+SCRIPT = """
+import sys
+import ray
+
+ray.init()
+
+@ray.remote(max_retries=-1)
+def double(x):
+    ray.sleep(0.02)
+    return 2 * x
+
+@ray.remote(max_retries=0, resources={"node:1": 0.01})
+def long():
+    ray.sleep(60)
+
+@ray.remote(max_retries=-1, resources={"node:1": 0.01})
+def again():
+    ray.sleep(1.2)
+    return "again"
+
+@ray.remote(max_restarts=-1, max_task_retries=-1, num_cpus=0, resources={"node:0": 0.01})
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+    def add(self):
+        self.count += 1
+        return self.count
+
+counter, lost, kept, begin = Counter.remote(), long.remote(), again.remote(), ray.now()
+rounds = 0
+while ray.now() < begin + 4:
+    rounds += 1
+    assert ray.get([double.remote(i) for i in range(20)]) == [2 * i for i in range(20)]
+    assert ray.get(counter.add.remote()) == rounds
+assert ray.get(kept) == "again"
+try:
+    ray.get(lost)
+except ray.exceptions.RayError as error:
+    print("lost")
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def raytwin(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "raytwin", *args],
+        cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+
+
+def run(
+    folder: Path, plan: str, script: str, *options: str, code: str = "0"
+) -> subprocess.CompletedProcess[str]:
+    (folder / "plan.yaml").write_text(plan)
+    (folder / "script.py").write_text(script)
+    return raytwin(
+        "exec", "--faults", str(folder / "plan.yaml"), *options, str(folder / "script.py"), code
+    )
+
+
+@BACKENDS
+def test_a_script_survives_a_plan_and_says_how(tmp_path: Path, backend: str) -> None:
+    done = run(tmp_path, PLAN, SCRIPT, "--backend", backend, "--cpus-per-node", "2")
+    assert (done.returncode, done.stdout) == (0, "lost\n"), done.stderr
+    err = done.stderr
+    assert re.search(r"1\.\d+ s  kill node:1: noticed after 0\.\d+ s, node_died node:1", err)
+    assert re.search(r"kill node:0: not possible: node 0 is the driver's own", err)
+    assert re.search(r"not due +kill node:1", err)
+    assert re.search(r"\d s  (worker_died worker:0\.|actor_restarting Counter)", err)
+    assert re.search(r"errors that reached the program: 1 \w+Error", err)
+    assert err.count("  holds expected") == PLAN.count("metric"), err
+    assert "FAILS" not in err
+
+
+def test_a_script_that_is_not_as_expected_fails(tmp_path: Path) -> None:
+    plan = (
+        'steps: [{at_s: 0.1, action: kill, target: "node:1"}]\n'
+        "expect: [{metric: nodes_died, equals: 0}, {metric: nodes, min: 1}]\n"
+    )
+    script = "import ray, sys\nray.init()\nray.sleep(0.5)\nsys.exit(int(sys.argv[1]))\n"
+    done = run(tmp_path, plan, script, "--backend", "sim")
+    assert done.returncode == 1
+    assert "FAILS expected nodes_died = 0: nodes_died is 1" in done.stderr
+    assert "FAILS expected nodes ≥ 1: no metric 'nodes'" in done.stderr
+    assert run(tmp_path, plan, script, "--backend", "sim", code="7").returncode == 7
+
+
+def test_an_exception_looks_as_ever_and_the_summary_follows(tmp_path: Path) -> None:
+    plan = 'steps: [{at_s: 0.1, action: kill, target: "node:1"}]'
+    script = "import ray\nray.init()\nray.sleep(0.5)\nraise KeyError('k')\n"
+    done = run(tmp_path, plan, script, "--backend", "sim")
+    assert done.returncode == 1
+    assert re.search(r"(?s)KeyError: 'k'\nraytwin: recovery summary\nfaults:", done.stderr)
+
+
+def test_a_cluster_that_does_not_answer_is_said_to(tmp_path: Path) -> None:
+    plan = "steps: [{at_s: 0.1, action: pause, target: head}]"
+    done = run(tmp_path, plan, "import ray\nray.init()\nray.sleep(0.5)\n", "--backend", "local")
+    assert "the cluster could not be asked how it recovered: no answer within" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["exec", "--faults", "none.yaml", "x.py"], "cannot read plan none.yaml"),
+        (["exec", "--faults", "sopt", "x.py"], "did you mean 'spot'?"),
+        (["exec", "--faults", "spot", "--nodes", "2", "x.py"], "give --nodes 3 or more"),
+        (["exec", "--faults", "spot", "--address", "auto", "x.py"], "leave --address out"),
+        (["exec", "--faults", "slow-disk", "x.py"], "disk_slow node:1 does not work on local"),
+        (["run", "fig11b", "--faults", "slow-disk"], "disk_slow node:1 does not work on local"),
+        (["plan", "sopt"], "did you mean 'spot'?"),
+    ],
+)
+def test_what_cannot_be_gets_one_line(args: list[str], says: str) -> None:
+    done = raytwin(*args)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_plan_is_printed_as_sentences(tmp_path: Path) -> None:
+    done = raytwin("plan", "spot")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "1. At 1 s, kill nodes 1 and 2 (step 'taken').",
+        "2. 5 s after step 'taken', start nodes 1 and 2 again, empty.",
+        "It needs 3 nodes or more at its start.",
+        "sim can carry it out.",
+        "local can carry it out.",
+        "docker can carry it out.",
+    ]
+    listed = raytwin("plan").stdout
+    for name in ("spot", "rolling", "flaky-link", "partition", "slow-disk", "split-brain"):
+        assert re.search(rf"(?m)^{name} +\w.*\.$", listed)
+
+
+def test_what_a_scenario_is_expected_to_be_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(
+        '{"steps": [{"at_s": 0.01, "action": "pause", "target": "worker:0.0"},\n'
+        ' {"at_s": 0.02, "action": "resume", "target": "worker:0.0"}],\n'
+        ' "expect": [{"metric": "nothing", "min": 0}]}'
+    )
+    done = raytwin(
+        "run", "fig8b", "--backend", "sim", "--nodes", "1", "--set", "tasks=1000",
+        "--faults", str(tmp_path / "plan.json"), "--out", str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "FAILS expected nothing ≥ 0: no metric 'nothing'" in " ".join(done.stdout.split())
