@@ -168,7 +168,8 @@ values = {
     "skew_ms": st.floats(-1e6, 1e6),
     "one_way": st.booleans(),
     "probability": st.floats(0, 1),
-    "resources": st.dictionaries(st.text(min_size=1), seconds, min_size=1),
+    # YAML takes no key of over 1,024 characters, and an escape has up to twelve.
+    "resources": st.dictionaries(st.text(min_size=1, max_size=80), seconds, min_size=1),
     "sets": st.lists(endpoints, min_size=2, max_size=5, unique=True).map(
         lambda found: [found[:1], found[1:]]
     ),

@@ -41,6 +41,8 @@ from raytwin.runtime.control.ownership.reference_counter import PINNED
 
 SETTLE_S = 2.0 + Config().store_wait_s
 """Longer than every timer that continues work, on every backend."""
+RESTLESS_S = 2 * SETTLE_S
+"""What still changes after this long, like an actor that restarts for ever, does not settle."""
 
 
 class Late(AssertionError):
@@ -298,14 +300,15 @@ def _disk(scheduler: Any, used: int, kept: set[bytes]) -> list[Finding]:
 def settled(check: Callable[[], list[Finding]], pause: Callable[[float], None]) -> list[Finding]:
     """Return the violations once they stay the same for `SETTLE_S`, or [] once there are none.
 
-    `pause` lets time pass.
+    `pause` lets time pass. Violations that change for `RESTLESS_S` are returned, too.
     """
     step_s = 0.1
-    quiet_s = 0.0
+    quiet_s = waited_s = 0.0
     before = check()
-    while before and quiet_s < SETTLE_S:
+    while before and quiet_s < SETTLE_S and waited_s < RESTLESS_S:
         pause(step_s)
         now = check()
+        waited_s += step_s
         quiet_s = quiet_s + step_s if now == before else 0.0
         before = now
     return before
