@@ -33,10 +33,14 @@ settings.register_profile("dev", print_blob=True, deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
-# A shell starts what is to run in the background with SIGINT ignored, and children would
-# inherit that: tests send it to them.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts what is to run in the background with SIGINT ignored, and nohup what is to outlive
+# it with SIGHUP; children would inherit that: tests send both to them.
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 
 REAL_FOLDERS = ("benchmarks", "containers", "examples", "processes", "scenarios")

@@ -185,6 +185,7 @@ def gpus(ray: Any) -> Any:
     found.append(sorted(ray.get([actor.ids.remote() for actor in each])))
     for actor in each:
         ray.kill(actor)
+    found.append(until(lambda: ray.available_resources().get("GPU") == 4))
     halves = [Actor.options(num_gpus=0.5).remote() for _ in range(3)]
     found.append(sorted(ray.get([actor.ids.remote() for actor in halves])))
     found.append(run(num_gpus=2))

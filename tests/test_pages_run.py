@@ -90,8 +90,11 @@ SHORT = {
 }
 """What is added to a long command. The last of two options of one name counts."""
 
-CHECKS_MAY_FAIL = {"raytwin run fig11a --backend docker --nodes 3"}
-"""Commands that judge rates: a container starts more slowly than the short clock runs."""
+CHECKS_MAY_FAIL = {
+    "raytwin run fig11a --backend docker --nodes 3",
+    "raytwin run fig11a --backend sim,local",
+}
+"""Commands that judge measured rates: the tests' clock is short, and the machine is busy."""
 
 BEFORE = {
     "raytwin report results": "raytwin run fig8b --backend sim --nodes 1,2 --set tasks=1000",

@@ -23,6 +23,7 @@ from raytwin.runtime.control.messages import (
     RegisterNode,
 )
 from raytwin.runtime.control.node.heartbeats import Heartbeats
+from raytwin.runtime.control.node.node_manager import NodeManager
 from tests.control.alone import Alone
 
 CONFIG = Config()
@@ -90,6 +91,14 @@ def test_a_dead_incarnation_hears_of_its_death_and_a_later_one_does_not() -> Non
     assert not made.ctx.take(HeartbeatEcho) and not made.ctx.take(LoadChanged)
     made.handle(Heartbeat(1, 2, LOAD, sent_s=1.0))
     assert not made.ctx.take(NodeChanged)
+    assert made.ctx.take(HeartbeatEcho, to="heartbeat:1"), "its registration is on its way"
+
+
+def test_a_node_sends_heartbeats_before_it_is_registered() -> None:
+    ctx = Alone()
+    NodeManager(ctx, 0, {"CPU": 1}, CONFIG).start("host", 1)
+    ctx.pass_time(3.5 * CONFIG.heartbeat_s)
+    assert len(ctx.take(Heartbeat, to="heartbeat:0")) == 4
 
 
 def test_where_the_gcs_is_a_chain_the_masters_hear_of_silence_and_load() -> None:

@@ -170,11 +170,15 @@ def test_a_node_registers_once_shards_know_it_and_sends_once_it_lives() -> None:
     assert ctx.sent == [("gcs", register)]
     node.handle("gcs", Registered(1, []))
     node.end_turn()
+    early = AssignTasks([spec(1)], 2)
+    node.handle(shard_address(1), early)
     assert ctx.sent[1:] == [] and heard == [], "that was for its former life"
     node.handle("gcs", Registered(2, []))
     node.end_turn()
     assert ctx.sent[1:] == [(shard_address(shard_of(b"key", SHARDS)), KvPut(b"key", b"value", 1))]
-    assert heard == [Registered(2, [])]
+    assert heard == [Registered(2, []), early], "it knows the other nodes first"
+    node.handle(shard_address(1), early)
+    assert heard[2:] == [early]
 
 
 # -- nodes -----------------------------------------------------------------------

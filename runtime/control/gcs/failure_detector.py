@@ -58,13 +58,14 @@ class FailureDetector:
 
     def _on_heartbeat(self, source: str, message: Heartbeat) -> None:
         info = self._nodes.get(message.node)
-        if info is not None and (not info.alive or info.incarnation != message.incarnation):
-            if info.incarnation >= message.incarnation:
-                self._ctx.send(source, NodeChanged(info))
+        if info is not None and info.incarnation < message.incarnation:
+            info = None  # the registration is on its way
+        if info is not None and (not info.alive or info.incarnation > message.incarnation):
+            self._ctx.send(source, NodeChanged(info))
             return
         if message.sent_s >= 0:
             self._ctx.send(source, HeartbeatEcho(message.sent_s))
-        if info is not None:  # else the registration is on its way
+        if info is not None:
             self._heard_s[message.node] = self._ctx.now()
             self._ctx.send(self._scheduler, LoadChanged(message.node, message.load))
 

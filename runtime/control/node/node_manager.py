@@ -251,6 +251,8 @@ class NodeManager:
         """Join the cluster: the first turn of a node."""
         info = NodeInfo(self.node, host, port, self.resources, incarnation=self.incarnation)
         self.ctx.send("gcs", RegisterNode(info))
+        # Not only when it is registered: the failure detector may hear of the node before that.
+        self._send_heartbeat()
         self.workers.start()
 
     def handle(self, source: str, message: Any) -> None:
@@ -338,7 +340,6 @@ class NodeManager:
         """The GCS has registered this node."""
         for info in message.nodes:
             self.members.update(info)
-        self._send_heartbeat()
 
     def _send_heartbeat(self) -> None:
         """Report the load to the head, which takes it as a sign of life, every ``heartbeat_s``."""

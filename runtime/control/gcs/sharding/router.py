@@ -27,7 +27,7 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.core.addresses import shard_address
+from raytwin.runtime.control.core.addresses import is_gcs, shard_address
 from raytwin.runtime.control.core.context import Context, WrappedContext
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.core.task_ranges import array_of, needs_of
@@ -126,12 +126,15 @@ class RoutedNode:
 
     It registers when every shard knows it as a client, since from then on shards send it
     messages. It sends messages to shards when it is registered, since by then the shards know
-    that it is alive.
+    that it is alive. It handles their messages from then on, too: before, it knows no other node
+    to which it could send results.
     """
 
     def __init__(self, ctx: Context, shards: int, make: Callable[[Context], Any]) -> None:
         self._router = Router(ctx, shards, hold=True)
         self._is_known: Callable[[], bool] | None = lambda: False
+        self._early: list[tuple[str, Any]] | None = []
+        """What shards have sent before the node is registered."""
         self.inner = make(self._router)
 
     def await_shards(self, known: Callable[[], bool]) -> None:
@@ -144,7 +147,14 @@ class RoutedNode:
             if message.incarnation != self.inner.incarnation:
                 return  # a delayed message for the node's former incarnation
             self._router.open_shards()
-        self.inner.handle(source, message)
+            self.inner.handle(source, message)
+            early, self._early = self._early, None
+            for shard, each in early or ():
+                self.inner.handle(shard, each)
+        elif self._early is not None and is_gcs(source) and source != "gcs":
+            self._early.append((source, message))
+        else:
+            self.inner.handle(source, message)
 
     def end_turn(self) -> None:
         """End the scheduler's turn."""
