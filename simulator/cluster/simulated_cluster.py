@@ -542,6 +542,10 @@ class SimCluster:
         """Let nothing pass from one process to another."""
         self.network.block(*self._ends(source, destination))
 
+    def is_cut(self, source: str, destination: str) -> bool:
+        """Whether nothing passes from one process to another."""
+        return self.network.is_blocked(*self._ends(source, destination))
+
     def stall_link(self, source: str, destination: str) -> None:
         """Hold back what one process sends to another until `heal`: in virtual time a cut does the
         same, since what it loses is sent again."""

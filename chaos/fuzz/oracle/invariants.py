@@ -190,12 +190,18 @@ def _jobs(cluster: Any) -> list[Finding]:
 
 
 def _whole_nodes(cluster: Any) -> set[int]:
-    """Return the nodes that run: some may be dead, or paused for good."""
+    """Return the nodes that run: some may be dead, or paused or cut off for good.
+
+    A node that the head does not hear, or the other way round, is declared dead, and leaves after
+    ``Config.fence_s``.
+    """
     names = {number: f"node:{number}" for number in cluster.node_managers}
     return {
         number
         for number, name in names.items()
-        if name in cluster.processes and not cluster.processes[name].paused
+        if name in cluster.processes
+        and not cluster.processes[name].paused
+        and not (cluster.is_cut("head", name) or cluster.is_cut(name, "head"))
     }
 
 
