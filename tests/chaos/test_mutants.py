@@ -42,6 +42,7 @@ from raytwin.runtime.control.objects.pull_manager import PullManager
 from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
+from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.scheduling import placement_groups
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.control.worker.direct_answers import DirectAnswers
@@ -70,6 +71,10 @@ def any_case(case: Case) -> bool:
 def has_chain(case: Case) -> bool:
     """Whether replicas of the GCS die."""
     return any(step.target.kind == "replica" for step in case.plan.steps)
+
+
+def breaks_links(case: Case) -> bool:
+    return any(step.target.kind == "link" for step in case.plan.steps)
 
 
 def has_shards(case: Case) -> bool:
@@ -369,6 +374,30 @@ def believe_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Channel, "_report", lambda self, reason: None)
 
 
+def lost_with_the_link(patch: pytest.MonkeyPatch) -> None:
+    """A channel that reconnects has forgotten what the peer has not acknowledged."""
+    on_hello = Channel.on_hello
+
+    def wrong(self: Channel, link: Any, hello: Any) -> None:
+        if self._session == hello.session:
+            self.kept.clear()
+            self.kept_bytes = 0
+        on_hello(self, link, hello)
+
+    patch.setattr(Channel, "on_hello", wrong)
+
+
+def not_repeated(patch: pytest.MonkeyPatch) -> None:
+    """A client does not repeat its unconfirmed requests when a chain has another head."""
+    on_configured = ChainClient._on_configured
+
+    def wrong(self: ChainClient, message: Any) -> None:
+        self.unconfirmed.clear()
+        on_configured(self, message)
+
+    patch.setattr(ChainClient, "_on_configured", wrong)
+
+
 Mutant = tuple[Callable[[pytest.MonkeyPatch], None], tuple[Kind, ...], Callable[[Case], bool]]
 MUTANTS_OF_PARTS: dict[str, Mutant] = {
     "keys are set once": (set_once, (Kind.KEYS,), sets_keys),
@@ -403,6 +432,10 @@ MUTANTS_OF_PARTS: dict[str, Mutant] = {
     "tasks that a worker gives back are lost": (
         mutant_without(Dispatcher, "on_taken_back"), STUCK, any_case,
     ),
+    "frames are lost with their connection": (
+        lost_with_the_link, STUCK + WRONG, breaks_links,
+    ),
+    "requests are not repeated to a new chain": (not_repeated, STUCK + WRONG, has_chain),
 }  # fmt: skip
 
 
