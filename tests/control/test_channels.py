@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from raytwin.runtime.control.channels.channel import Channel, Dials, Hello, Me, State
+from raytwin.runtime.control.channels.channel import (
+    KEPT_BYTES_MAX,
+    Channel,
+    Dials,
+    Hello,
+    Me,
+    State,
+)
 
 LIMIT_S = 5.0
 
@@ -249,6 +256,17 @@ def test_a_peer_that_acknowledges_nothing_is_unreachable_after_the_limit_and_not
     net.loss = 0.0
     net.run(LIMIT_S)
     assert not a.channel.kept and net.sides[1].got == ["lost"]
+
+
+def test_a_silent_peer_for_which_much_is_kept_is_unreachable_in_half_the_time() -> None:
+    net = Net()
+    a, _ = net.sides
+    net.refuse = True
+    a.channel.send("much", KEPT_BYTES_MAX + 1)
+    net.run(0.45 * LIMIT_S)
+    assert not a.unreachable
+    net.run(0.3 * LIMIT_S)
+    assert len(a.unreachable) == 1
 
 
 def test_a_stalled_connection_is_replaced_before_the_limit() -> None:
