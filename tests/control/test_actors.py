@@ -242,7 +242,7 @@ def test_workers_and_actors_may_die(seed: int, large: bool) -> None:
             assert actor.history is not None
         if actor.retries == FOREVER:
             assert UNAVAILABLE not in actor.outcome.values()
-    assert not settle(world, SETTLE_S)
+    assert not settle(world, ORPHANED_S)
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -275,7 +275,7 @@ def test_tasks_that_get_large_results_of_actors_may_run_again(seed: int, nodes_d
     kill_processes(world, rng, 8)
     allowed = (NODES_DIED if nodes_die else WORKERS_DIED) | {"task:ObjectLostError"}
     converse(world, rng, driver, allowed, large=True, large_told=True)
-    assert left_by_nodes(world) == [] if nodes_die else not settle(world, SETTLE_S)
+    assert left_by_nodes(world) == [] if nodes_die else not settle(world, ORPHANED_S)
 
 
 @pytest.mark.parametrize("restarts", [0, 1])
