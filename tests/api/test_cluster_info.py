@@ -178,5 +178,5 @@ def test_values_as_they_are_completed(name: str) -> None:
     ray.init(backend=name, nodes=1, cpus_per_node=4)
     refs = [later.remote(x) for x in (0.6, 0.05, 0.3)]
     assert list(ray.util.as_completed(refs)) == [0.05, 0.3, 0.6]
-    found = list(ray.util.map_unordered(later, [0.01] * 25, backpressure_size=10))
+    found = list(ray.util.map_unordered(later, [0.01] * 25, backpressure_size=2))
     assert found == [0.01] * 25

@@ -78,8 +78,8 @@ def map_unordered(
 
     At most ``backpressure_size`` tasks run or wait at a time; None: all.
     """
-    if backpressure_size is not None and backpressure_size < chunk_size:
-        raise ValueError("backpressure_size is at least chunk_size")
+    if backpressure_size is not None and backpressure_size < 1:
+        raise ValueError(f"backpressure_size is at least 1, or None, not {backpressure_size}")
     coming = iter(items)
     left: list[ObjectRef] = []
     while True:
