@@ -29,8 +29,7 @@ class ActorOptions:
     """Checked options of an actor.
 
     An actor has its resources until it ends. By default it takes none, but needs a node with a CPU:
-    so a node without CPUs is kept free of actors whose author has not thought of it. One that asks
-    for GPUs or resources of the program's own takes a CPU as well, as in Ray.
+    so a node without CPUs is kept free of actors whose author has not thought of it.
     """
 
     task: TaskOptions = TaskOptions(num_cpus=0, demand="", stream=0)  # noqa: RUF009
@@ -75,13 +74,7 @@ class ActorOptions:
         if "name" in changes and not changes["name"]:
             raise ValueError("an actor's name is not empty")
         takes_more = task.num_gpus or task.resources or task.accelerator_type
-        placement = None
-        if not cpus_given:
-            one = task.changed({"num_cpus": 1})
-            if takes_more:
-                task = one
-            else:
-                task, placement = task.changed({"num_cpus": 0}), one
+        placement = None if cpus_given or takes_more else task.changed({"num_cpus": 1})
         options = replace(self, task=task, cpus_given=cpus_given, placement=placement, **changes)
         options._check()
         return options
