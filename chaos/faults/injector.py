@@ -237,17 +237,32 @@ def every_cluster(plan: Plan) -> Iterator[list[list[Injection]]]:
     """
     found: list[list[Injection]] = []
 
-    def begin(session: Any) -> None:
-        injector = attach(session, plan)
+    def begin(session: Any, injector: SimInjector | LocalInjector) -> None:
         found.append(injector.injections)
         session.before_shutdown.append(injector.stop)
 
-    on_connect.append(begin)
+    with attached(plan, begin):
+        yield found
+
+
+@contextmanager
+def attached(
+    plan: Plan, begin: Callable[[Any, SimInjector | LocalInjector], None]
+) -> Iterator[None]:
+    """Apply a plan to each cluster that starts within this context.
+
+    `begin` gets the session and the injector of each, and sees to it that the injector stops.
+    """
+
+    def attach_to(session: Any) -> None:
+        begin(session, attach(session, plan))
+
+    on_connect.append(attach_to)
     try:
         with proxied(plan.breaks_links):
-            yield found
+            yield
     finally:
-        on_connect.remove(begin)
+        on_connect.remove(attach_to)
 
 
 def timeline(injections: list[Injection]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a plan did to a cluster, and how the cluster has recovered.
+"""The recovery summary: the faults of a plan, their detection, and the cluster's recovery.
 
 `observed` applies a plan to every cluster that starts, and asks each cluster before its end for
 the GCS's event log and the timeline. The numbers have these names, for `expect` too:
@@ -32,10 +32,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raytwin.chaos.faults.expectations import Finding, check_all
-from raytwin.chaos.faults.injector import Injection, attach
+from raytwin.chaos.faults.injector import Injection, attached
 from raytwin.chaos.faults.plan import Plan, Step
-from raytwin.chaos.faults.proxied_links import proxied
-from raytwin.runtime.api.backend import on_connect
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause, brief
 
@@ -220,8 +218,7 @@ def observed(plan: Plan) -> Iterator[list[Recovery]]:
     """
     found: list[Recovery] = []
 
-    def begin(session: Any) -> None:
-        injector = attach(session, plan)
+    def begin(session: Any, injector: Any) -> None:
         recovery = Recovery(plan, injector.injections, injector.started_s)
         found.append(recovery)
         _count_errors(session, recovery.errors)
@@ -232,12 +229,8 @@ def observed(plan: Plan) -> Iterator[list[Recovery]]:
 
         session.before_shutdown.append(end)
 
-    on_connect.append(begin)
-    try:
-        with proxied(plan.breaks_links):
-            yield found
-    finally:
-        on_connect.remove(begin)
+    with attached(plan, begin):
+        yield found
 
 
 def _count_errors(session: Any, errors: Counter[str]) -> None:

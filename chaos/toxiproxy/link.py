@@ -20,7 +20,7 @@ END = b""
 
 
 class Ending(enum.Enum):
-    """What the end of a link's stream does to its connection."""
+    """The ways in which a link closes its connection when its stream ends."""
 
     SHUTDOWN = enum.auto()
     """Ends this direction."""
@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
 
 
 class Receiver(Protocol):
-    """What follows a stage: another one, or the sink, which is a socket."""
+    """The successor of a stage: another stage, or the sink, which is a socket."""
 
     @property
     def has_room(self) -> bool:

@@ -112,7 +112,7 @@ class Proxies:
                 answer = send(url, **options)
             except (InvalidToxic, NotFound, ProxyExists) as refused:
                 raise ProxyError(f"{url}: {refused.args[0].decode().strip()}") from None
-            except OSError as error:  # What the client raises for a server that is gone.
+            except OSError as error:  # The client raises it for a server that is gone.
                 raise ProxyError(f"no answer from {self._host}:{self._port}: {error}") from None
         if not answer.ok:
             raise ProxyError(f"{url}: {answer.text.strip()}")

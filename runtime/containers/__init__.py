@@ -25,7 +25,7 @@ Promises:
 - However the driver ends, its containers and its network are removed: by the driver, or by the
   `cluster_watcher`, a process that waits for the driver's end. A container also ends by itself when
   its standard input does, so only a paused one needs the watcher.
-- A container can write to nothing of this machine but the directories that `init` was told to
+- A container writes to no directory of this machine but those that `init` was told to
   share.
 
 Modules, the lower first:

@@ -38,7 +38,7 @@ PRESSURE = "/dev/shm/pressure"
 
 @dataclass(frozen=True)
 class Limits:
-    """What a container may use; None for no limit."""
+    """The limits of a container's resources; None: no limit."""
 
     cpus: float | None = None
     memory_bytes: int | None = None
@@ -49,7 +49,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the containers of one cluster have in common."""
+    """The recipe that all containers of one cluster share."""
 
     client: DockerClient
     cluster: str

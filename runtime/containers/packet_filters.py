@@ -19,7 +19,7 @@ ANY_PORT = 0
 
 
 class Verdict(enum.Enum):
-    """What becomes of a packet that a filter hits."""
+    """The fate of a packet that a filter matches."""
 
     DROP = "drop"
     RESET = "reset"

@@ -16,7 +16,7 @@ ANY_KIND = "any"
 
 
 class FrameFault(Enum):
-    """What happens to a frame."""
+    """The faults of a frame."""
 
     LOSE = "lose"
     DOUBLE = "double"

@@ -58,7 +58,7 @@ Share = tuple[str, int] | tuple[str, int, int]
 
 
 class Fault:
-    """What is wrong with one direction between two nodes."""
+    """The faults of one direction between two nodes."""
 
     __slots__ = ("bandwidth", "blocked", "free_s", "jitter_s", "latency_s")
 

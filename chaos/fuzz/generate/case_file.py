@@ -100,7 +100,7 @@ def parse(text: str | bytes) -> Case:
 
 
 class _CaseData(msgspec.Struct):
-    """What a file says, but for the plan."""
+    """The data of a case's file, without the plan."""
 
     seed: int
     nodes: int

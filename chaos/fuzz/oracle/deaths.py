@@ -44,7 +44,7 @@ class Deaths:
         """By name: what killed workers ran, and when they were killed."""
         self._visits: defaultdict[str, list[Visit]] = defaultdict(list)
         self._outputs: list[tuple[ChainOutput, tuple[int, ...]]] = []
-        """What a chain has sent to nodes, not decoded yet, and `_believed` then."""
+        """Outputs of a chain to nodes, not decoded yet, each with `_believed` at its time."""
         cluster.on_kill.append(self._on_kill)
         cluster.on_end.append(self._on_end)
         cluster.on_membership.append(self._on_membership)

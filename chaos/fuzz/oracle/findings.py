@@ -1,4 +1,4 @@
-"""What a run has violated: the kind, as an enum, and the detail for a reader."""
+"""Findings: the violations of a run, each with its kind as an enum and a detail to read."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from raytwin.runtime.control.ownership.reference_counter import PINNED
 SETTLE_S = 2.0 + Config().store_wait_s
 """Longer than every timer that continues work, on every backend."""
 RESTLESS_S = 2 * SETTLE_S
-"""What still changes after this long, like an actor that restarts for ever, does not settle."""
+"""The longest time that violations may change: an actor may restart for ever."""
 
 
 class Late(AssertionError):

@@ -35,8 +35,8 @@ class ActorOptions:
     task: TaskOptions = TaskOptions(num_cpus=0, demand="", stream=0)  # noqa: RUF009
     """The actor's resources, scheduling strategy and environment variables."""
     placement: TaskOptions | None = TaskOptions(stream=0)  # noqa: RUF009
-    """What its node must have in total, if that is more than the actor takes: a CPU, for an actor
-    without ``num_cpus`` and resources but memory."""
+    """The demand that the actor's node must have in total, if the actor takes less: a CPU, for an
+    actor without ``num_cpus`` and resources but memory."""
     cpus_given: bool = False
     """Whether ``num_cpus`` was given, also as 0."""
     name: str = ""

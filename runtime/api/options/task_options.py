@@ -63,7 +63,7 @@ _OPTIONS_OF = {
     "memory": "memory",
     "object_store_memory": "init(object_store_memory=...)",
 }
-"""What says how much of a resource a task takes, or a node has, in place of ``resources``."""
+"""By resource: the option that gives its amount, so that ``resources`` does not name it."""
 
 _STREAMS = {"streaming": STREAM, "dynamic": DYNAMIC}
 

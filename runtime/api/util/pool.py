@@ -34,7 +34,7 @@ Outcome = tuple[bool, Any]
 
 
 class PoolTaskError(Exception):
-    """What `imap` yields in place of the value of a call that raised."""
+    """The error that `imap` yields in place of a value, if the call raised."""
 
     def __init__(self, underlying: Exception) -> None:
         """Keep what the call raised."""

@@ -30,7 +30,7 @@ def dials(me: str, peer: str) -> Dials:
 
 
 class Network(Protocol):
-    """What the channels of a process need of its world."""
+    """The operations of a process's world that its channels use."""
 
     def dial(self, channel: Channel) -> Link | None:
         """Begin to connect with the channel's peer; None if it has no address now."""

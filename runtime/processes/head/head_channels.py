@@ -1,4 +1,4 @@
-"""What every head has: channels with nodes and replicas, and the failure detector."""
+"""The parts that every head has: channels with nodes and replicas, and the failure detector."""
 
 from __future__ import annotations
 
@@ -36,10 +36,7 @@ def add_head_channels(
     def find_route(destination: str) -> Route | None:
         if not (is_node(destination) or is_replica(destination)):
             return None
-        route = channels.route(destination)
-        if route is not None:
-            process.routes[destination] = route
-        return route
+        return channels.route(destination, destination)
 
     process.add("links", channels, journaled=False)
     process.add(HEALTH, health)

@@ -69,10 +69,7 @@ class ReplicaProcess:
         peer = process_of(destination)
         if not (peer == HEAD or is_node(peer) or is_replica(peer)):
             return None
-        route = self._channels.route(peer)
-        if route is not None:
-            self.process.routes[destination] = route
-        return route
+        return self._channels.route(destination, peer)
 
     def _listens_at(self, peer: str) -> tuple[str, int] | None:
         if peer == HEAD:

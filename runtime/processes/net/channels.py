@@ -122,10 +122,14 @@ class Channels:
         """Accept connections on a socket."""
         return Listener(self.process.reactor, sock, self._accept)
 
-    def route(self, peer: str) -> Route | None:
-        """Return the route to a process; None for a node that is not known to live."""
+    def route(self, destination: str, peer: str) -> Route | None:
+        """Return the route to a component of a process, from now on the destination's; None for a
+        node that is not known to live."""
         channel = self.peers.channel(peer)
-        return None if channel is None else ChannelRoute(channel)
+        if channel is None:
+            return None
+        route = self.process.routes[destination] = ChannelRoute(channel)
+        return route
 
     # -- the component -----------------------------------------------------------
 

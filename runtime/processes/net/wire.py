@@ -150,14 +150,20 @@ class FrameReader:
             finally:
                 body.release()
             start += 4 + length
-        if start == end:
-            buffer.clear()
-            start = 0
-        elif start > 1 << 20:
-            del buffer[:start]
-            start = 0
-        self._start = start
+        self._start = _drop_read(buffer, start)
         return frames
+
+
+def _drop_read(buffer: bytearray, start: int) -> int:
+    """Drop what a reader has read of its buffer, if that is all or much; return where the rest
+    begins."""
+    if start == len(buffer):
+        buffer.clear()
+        return 0
+    if start > 1 << 20:
+        del buffer[:start]
+        return 0
+    return start
 
 
 class PacketReader:
@@ -188,11 +194,5 @@ class PacketReader:
             finally:
                 body.release()
             start = at + length
-        if start == end:
-            buffer.clear()
-            start = 0
-        elif start > 1 << 20:
-            del buffer[:start]
-            start = 0
-        self._start = start
+        self._start = _drop_read(buffer, start)
         return packets

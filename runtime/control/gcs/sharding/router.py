@@ -134,7 +134,7 @@ class RoutedNode:
         self._router = Router(ctx, shards, hold=True)
         self._is_known: Callable[[], bool] | None = lambda: False
         self._early: list[tuple[str, Any]] | None = []
-        """What shards have sent before the node is registered."""
+        """Messages of shards that arrived before the node was registered."""
         self.inner = make(self._router)
 
     def await_shards(self, known: Callable[[], bool]) -> None:
