@@ -494,7 +494,7 @@ def handles_in_cycles(ray: Any) -> Any:
 
 
 def calls_without_order(ray: Any) -> Any:
-    """A call of a concurrent actor does not wait for the arguments of earlier ones."""
+    """A call of a threaded or async actor does not wait for the arguments of earlier ones."""
     sleep = getattr(ray, "sleep", time.sleep)
 
     @ray.remote(num_cpus=0)
@@ -523,7 +523,11 @@ def calls_without_order(ray: Any) -> Any:
             return value
 
     found: list[Any] = []
-    for cls, options in ((Plain, {"max_concurrency": 2}), (Async, {})):
+    for cls, options in (
+        (Plain, {"max_concurrency": 2}),
+        (Async, {}),
+        (Async, {"max_concurrency": 1}),
+    ):
         gate = Gate.remote()
         actor = ray.remote(num_cpus=0)(cls).options(**options).remote()
         late = [actor.echo.remote(slow.remote(gate)) for _ in range(2)]

@@ -61,12 +61,24 @@ def restarting(ray: Any) -> Any:
         found.append(len(ready))
         (folder / f"actor {retries} waits").unlink()
         found += [outcome(ray, behind), outcome(ray, new)]
-    for _ in range(POLLS):
-        alive = outcome(ray, actors[0].one.remote())
-        if alive == "1":
-            break
-        sleep(0.05)
-    return [*found, alive]
+
+    def until(expected: str, actor: Any) -> str:
+        last = ""
+        for _ in range(POLLS):
+            last = outcome(ray, actor.one.remote())
+            if last == expected:
+                break
+            sleep(0.05)
+        return last
+
+    found.append(until("1", actors[0]))
+    killed = Slow.remote("killed")
+    ray.get(killed.begin_to_wait.remote())
+    ray.kill(killed, no_restart=False)
+    found.append(until("ActorUnavailableError", killed))
+    (folder / "killed waits").unlink()
+    found.append(until("1", killed))
+    return found
 
 
 def constructors(ray: Any) -> Any:

@@ -104,6 +104,35 @@ def default_actors(ray: Any) -> Any:
     return found
 
 
+def actors_with_other_resources(ray: Any) -> Any:
+    """An actor that asks for other resources than memory takes a CPU, too, unless it says how many;
+    on a cluster with two CPUs, a GPU and two of x."""
+    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+
+    @ray.remote
+    class Actor:
+        def has(self) -> float:
+            cpus: float = ray.get_runtime_context().get_assigned_resources().get("CPU", 0.0)
+            return cpus
+
+    def run(**options: Any) -> Any:
+        try:
+            actor = Actor.options(**options).remote()
+        except ValueError:
+            return "ValueError"
+        cpus = ray.get(actor.has.remote())
+        ray.kill(actor)
+        return cpus, until(lambda: ray.available_resources().get("CPU") == 2)
+
+    x = {"resources": {"x": 0.5}}
+    found = [run(), run(**x), run(num_gpus=1), run(memory=MB), run(num_cpus=0, **x)]
+    group = ray.util.placement_group([{"x": 1}])
+    found.append(group.wait(30))
+    inside = {"scheduling_strategy": strategy(group)}
+    found += [run(**x, **inside), run(num_cpus=0, **x, **inside)]
+    return found
+
+
 def actors_without_a_cpu(ray: Any) -> Any:
     """On a cluster without CPUs an actor waits unless it has asked for none."""
 

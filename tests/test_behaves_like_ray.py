@@ -64,6 +64,7 @@ from tests.ray_programs_of_errors import (
 from tests.ray_programs_of_memory import larger_than_memory, released_inputs
 from tests.ray_programs_of_nesting import parents, siblings
 from tests.ray_programs_of_resources import (
+    actors_with_other_resources,
     actors_without_a_cpu,
     default_actors,
     gpus,
@@ -87,7 +88,8 @@ PROGRAMS = [
     calls_without_order, parents, siblings,
 ]  # fmt: skip
 """They run on a cluster of two CPUs."""
-OTHERS: dict[Callable[[Any], Any], dict[str, int]] = {
+OTHERS: dict[Callable[[Any], Any], dict[str, Any]] = {
+    actors_with_other_resources: {"num_cpus": 2, "num_gpus": 1, "resources": {"x": 2.0}},
     actors_without_a_cpu: {"num_cpus": 0},
     larger_than_memory: {"num_cpus": 2, "object_store_memory": 100 << 20},
     released_inputs: {"num_cpus": 2},

@@ -74,6 +74,7 @@ class SessionActors:
             options.namespace,
             options.lifetime == "detached",
             self._references.dumps(actor_class.description()) if options.name else b"",
+            ordered=actor_class.concurrency == 1 and not actor_class.is_async,
         )
         if options.placement is not None:
             needed, _ = specify(self._references, self._context, options.placement, 0)

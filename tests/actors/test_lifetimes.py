@@ -48,17 +48,18 @@ def test_interrupted_calls_are_retried_once(cluster: Any) -> None:
     assert ray.get(account.all.remote()) == list(range(60))
 
 
-def test_without_retries_only_interrupted_calls_fail(cluster: Any) -> None:
+def test_without_retries_calls_fail_until_the_actor_has_restarted(cluster: Any) -> None:
     account = Account.options(max_restarts=1).remote()
     ray.get(account.add.remote("before"))
     under_way = account.nap.remote(60)
     ready, _ = ray.wait([under_way], timeout=0.2)
     assert not ready
     ray.kill(account, no_restart=False)
-    after = account.add.remote("after")
-    with pytest.raises(ActorUnavailableError):
-        ray.get(under_way)
-    assert ray.get(after) == 2
+    after = account.add.remote("lost")
+    for ref in (under_way, after):
+        with pytest.raises(ActorUnavailableError):
+            ray.get(ref)
+    assert ray.get(account.add.options(max_task_retries=1).remote("after")) == 2
     assert ray.get(account.all.remote()) == ["before", "after"]
 
 
@@ -125,7 +126,7 @@ def test_a_named_actor_gets_its_large_inputs(cluster: Any) -> None:
         ray.get(ray.get_actor(name).add.remote(np.full(50_000, 2.0)))
         ray.kill(kept, no_restart=False)
         if restarts:
-            assert ray.get(kept.all.remote())[-1][0] == 2.0
+            assert ray.get(kept.all.options(max_task_retries=1).remote())[-1][0] == 2.0
 
 
 def test_large_inputs_of_other_callers_are_replayed(cluster: Any) -> None:

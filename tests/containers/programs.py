@@ -34,7 +34,7 @@ def total(count: int) -> int:
     return sum(ray.get([double.remote(i) for i in range(count)]))
 
 
-@ray.remote(max_restarts=-1, max_task_retries=-1)
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
 class Counter:
     def __init__(self) -> None:
         self.count = 0

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from raytwin.runtime.control.gcs.actor_table import ALIVE, PENDING, STARTING
-from raytwin.runtime.control.messages import ActorCalls, ActorChanged, SubmitTasks, TaskResults
+from raytwin.runtime.control.messages import (
+    ActorCalls,
+    ActorChanged,
+    KillActor,
+    SubmitTasks,
+    TaskResults,
+)
 from raytwin.runtime.control.messages.errors import (
     ActorDeath,
     ActorUnavailable,
@@ -62,12 +68,19 @@ def test_calls_before_the_first_start_wait_for_a_restart() -> None:
     assert unavailable(node) == []
 
 
-def test_calls_after_a_kill_wait_whether_or_not_the_restart_is_known() -> None:
-    node = calling(call(2, W1))
+def test_calls_after_a_kill_end_whether_or_not_the_restart_is_known() -> None:
     killed = ActorDeath(DeathCause.KILLED)
-    node.turn("gcs", ActorChanged(ACTOR, PENDING, -1, 1, killed, logged=True))
-    assert unavailable(node) == [array(2)]
-    node.turn(W1, SubmitTasks([call(3, W1)]))
-    node.turn("gcs", changed(ALIVE, 1))
-    assert sent(node) == [(array(3), W1, 0)]
-    assert unavailable(node) == []
+    for known in (True, False):
+        node = calling(call(2, W1))
+        restart = ActorChanged(ACTOR, PENDING, -1, 1, killed, logged=True)
+        node.turn(W1, KillActor(ACTOR, killed, restart=True))
+        if known:
+            node.turn("gcs", restart)
+        node.turn(W1, SubmitTasks([call(3, W1), call(4, W1, 1)]))
+        if not known:
+            assert unavailable(node) == []
+            node.turn("gcs", restart)
+        assert unavailable(node) == [array(2), array(3)]
+        node.ctx.take(ActorCalls)
+        node.turn("gcs", changed(ALIVE, 1))
+        assert sent(node) == [(array(4), W1, 1)]

@@ -33,13 +33,12 @@ from typing import Any
 
 from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
 from raytwin.runtime.control.actors.actor_record import ActorState
-from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.core.resources import UNIT, is_cpu, parse_demand
 from raytwin.runtime.control.ownership.owner_table import NOBODY
-from raytwin.runtime.control.ownership.reference_counter import PINNED
+from raytwin.runtime.control.ownership.reference_counter import ON_ITS_WAY_S, PINNED
 
-SETTLE_S = 2.0 + Config().store_wait_s
+SETTLE_S = 2.0 + ON_ITS_WAY_S
 """Longer than every timer that continues work, on every backend."""
 RESTLESS_S = 2 * SETTLE_S
 """The longest time that violations may change: an actor may restart for ever."""

@@ -29,14 +29,15 @@ class ActorOptions:
     """Checked options of an actor.
 
     An actor has its resources until it ends. By default it takes none, but needs a node with a CPU:
-    so a node without CPUs is kept free of actors whose author has not thought of it.
+    so a node without CPUs is kept free of actors whose author has not thought of it. One that asks
+    for GPUs or resources of the program's own takes a CPU as well, as in Ray.
     """
 
     task: TaskOptions = TaskOptions(num_cpus=0, demand="", stream=0)  # noqa: RUF009
     """The actor's resources, scheduling strategy and environment variables."""
     placement: TaskOptions | None = TaskOptions(stream=0)  # noqa: RUF009
-    """The demand that the actor's node must have in total, if the actor takes less: a CPU, for an
-    actor without ``num_cpus`` and resources but memory."""
+    """What its node must have in total, if that is more than the actor takes: a CPU, for an actor
+    without ``num_cpus`` and resources but memory."""
     cpus_given: bool = False
     """Whether ``num_cpus`` was given, also as 0."""
     name: str = ""
@@ -74,7 +75,13 @@ class ActorOptions:
         if "name" in changes and not changes["name"]:
             raise ValueError("an actor's name is not empty")
         takes_more = task.num_gpus or task.resources or task.accelerator_type
-        placement = None if cpus_given or takes_more else task.changed({"num_cpus": 1})
+        placement = None
+        if not cpus_given:
+            one = task.changed({"num_cpus": 1})
+            if takes_more:
+                task = one
+            else:
+                task, placement = task.changed({"num_cpus": 0}), one
         options = replace(self, task=task, cpus_given=cpus_given, placement=placement, **changes)
         options._check()
         return options

@@ -471,4 +471,4 @@ class CallQueue:
 
 def _queue_of(actor: ActorRecord, spec: TaskSpec) -> str:
     """Return the name of a call's queue: its caller's, or its own if calls have no order."""
-    return spec.owner if actor.info.max_concurrency == 1 else f"{spec.owner} {spec.array.hex()}"
+    return spec.owner if actor.info.ordered else f"{spec.owner} {spec.array.hex()}"

@@ -52,7 +52,6 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import (
     ActorDeath,
     ActorUnavailable,
-    DeathCause,
     Failure,
 )
 
@@ -89,12 +88,6 @@ class CallRoute:
     def restarts(self) -> bool:
         """Whether the actor has failed and is not alive again: only calls with retries wait."""
         return self.state in (PENDING, STARTING) and self.reason is not None
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether a program has asked for the restart: its next calls may overtake the report of
-        it, so that they wait in either case."""
-        return isinstance(self.reason, ActorDeath) and self.reason.cause is DeathCause.KILLED
 
     def split_batches(self) -> None:
         """Split all batches into single calls."""
@@ -183,7 +176,7 @@ class PendingCalls:
             self._send(route, spec)
         elif route.state == DEAD:
             self._end(spec, route.reason)
-        elif route.restarts and spec.retries == 0 and not route.was_killed:
+        elif route.restarts and spec.retries == 0:
             self._end(spec, ActorUnavailable(spec.name, actor))
         else:
             self._under_way[spec.array] = route
@@ -346,13 +339,17 @@ class PendingCalls:
             self._ask(route, [*route.sent.values(), *route.waiting])
 
     def _end_without_retries(self, route: CallRoute) -> None:
-        """The actor has failed: end the sent calls without retries, which may have taken effect.
+        """The actor has failed: end calls without retries, which may have taken effect if sent.
 
-        Calls that wait were made before it was first alive, or after a client here killed it.
+        Calls to an actor that has never been alive wait for its start, however often it fails.
         """
         ended = [spec for spec in route.sent.values() if spec.retries == 0]
         route.sent = {call: spec for call, spec in route.sent.items() if spec.retries}
         route.out = [spec for spec in route.out if spec.retries]
+        if route.incarnation >= 0:
+            # A client here has killed the actor, and called it before this report.
+            ended += [spec for spec in route.waiting if spec.retries == 0]
+            route.waiting = [spec for spec in route.waiting if spec.retries]
         for spec in ended:
             del self._under_way[spec.array]
             route.asked.discard(spec.array)

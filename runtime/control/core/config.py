@@ -64,7 +64,7 @@ class Config(Struct, frozen=True, array_like=True):
     """Bytes of an actor's state in a checkpoint; a longer one is not taken."""
     actor_end_s: float = 30.0
     """Seconds that an actor which ends gracefully has before its process is killed."""
-    store_wait_s: float = 10.0
+    store_wait_s: float = 1.0
     """Seconds that a task's input waits for room while the whole store is pinned, since the last
     unpin; then it is mapped from disk. Longer keeps more in memory, shorter starts sooner."""
     allocate_wait_s: float = 0.2

@@ -52,6 +52,9 @@ class ActorInfo(Struct, array_like=True, gc=False):
     """A detached actor's number within its job, part of its IDs; see `ids`."""
     placement: str = ""
     """A demand that its node must be able to meet in total, beyond what the actor takes there."""
+    ordered: bool = True
+    """Whether calls of one caller begin in the order of their submission, whatever they wait for;
+    as in Ray, those of threaded and async actors do not."""
 
 
 class CallBatch(Struct, array_like=True, gc=False):
