@@ -50,7 +50,6 @@ from raytwin.runtime.control.messages import (
     WatchActors,
 )
 from raytwin.runtime.control.messages.errors import (
-    ActorDeath,
     ActorUnavailable,
     Failure,
 )
