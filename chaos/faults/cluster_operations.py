@@ -124,8 +124,10 @@ class ClusterOperations(Protocol):
         """Deliver frames later, as `lose_frames` loses them."""
 
 
-LINK_OPERATIONS = frozenset({"set_latency", "set_bandwidth", "reset_links", "stall_link", "cut"})
-"""The operations that break links."""
+SLOW_LINKS = frozenset({"set_latency", "set_bandwidth", "stall_link"})
+PROXIED = {"local": SLOW_LINKS | {"reset_links", "cut"}, "docker": SLOW_LINKS}
+"""By backend: the operations for which a cluster needs proxies on its links from its start; in
+containers packet filters do the rest."""
 
 CLUSTERS = {
     "sim": "raytwin.simulator.cluster.simulated_cluster:SimCluster",

@@ -259,7 +259,7 @@ def attached(
 
     on_connect.append(attach_to)
     try:
-        with proxied(plan.breaks_links):
+        with proxied(*plan.proxied_on):
             yield
     finally:
         on_connect.remove(attach_to)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from raytwin.chaos.faults.actions import ACTIONS, ParameterError, instead
-from raytwin.chaos.faults.cluster_operations import CLUSTERS, LINK_OPERATIONS, backends_with
+from raytwin.chaos.faults.cluster_operations import CLUSTERS, PROXIED, backends_with
 from raytwin.chaos.faults.expectations import Expectation
 from raytwin.chaos.faults.parameters import is_amount
 from raytwin.chaos.faults.targets import TARGETS, Target, WholeCluster
@@ -195,12 +195,10 @@ class Plan:
                 )
 
     @property
-    def breaks_links(self) -> bool:
-        """Whether a step concerns a link."""
-        return any(
-            not LINK_OPERATIONS.isdisjoint(step.target.operations[step.action])
-            for step in self.steps
-        )
+    def proxied_on(self) -> list[str]:
+        """The backends on which a cluster needs proxies on its links for this plan."""
+        used = {name for step in self.steps for name in step.target.operations[step.action]}
+        return [backend for backend, proxied in PROXIED.items() if not used.isdisjoint(proxied)]
 
     def nodes(self) -> int:
         """Return how many nodes a cluster needs at its start to have every node of the plan."""

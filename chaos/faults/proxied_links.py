@@ -1,10 +1,11 @@
-"""Toxiproxy between the processes of a local cluster: faults of links between living nodes.
+"""Toxiproxy between the processes of a cluster: faults of links between living nodes.
 
 Each node reaches each other process by way of a proxy of its own, named ``node0→node1`` or
 ``node1→head``; the head dials nobody. Connections are used both ways, so what node 1 sends to
 node 2 goes *upstream* on ``node1→node2`` and *downstream* on ``node2→node1``, and a fault of that
 link is a toxic on each. The proxies of the nodes that a cluster starts with, and of `SPARE_NODES`
-further ones, are there before these.
+further ones, are there before these. In containers the nodes reach the proxies at the gateway of
+the cluster's network, on which the server listens.
 
 | operation | toxic |
 |---|---|
@@ -39,7 +40,8 @@ class ToxiproxyLinks:
     Raises ServerError if the server does not start.
     """
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, host: str) -> None:
+        """The proxies listen at `host`."""
         server = find_server()
         self._server = ToxiproxyProcess([server] if server else OURS)
         self._proxies = Proxies(self._server.url)
@@ -52,7 +54,7 @@ class ToxiproxyLinks:
             for destination in (HEAD, *self._names):
                 if source != destination:
                     name = proxy_name(source, destination)
-                    self._addresses[source, destination] = self._proxies.add(name, NOWHERE)
+                    self._addresses[source, destination] = self._proxies.add(name, NOWHERE, host)
 
     def close(self) -> None:
         """End the server, and with it every proxied connection."""
@@ -143,15 +145,12 @@ def proxy_name(source: str, destination: str) -> str:
 
 
 @contextmanager
-def proxied(wanted: bool = True) -> Iterator[None]:
-    """Put proxies on the links of every local cluster that starts within this context, if they are
-    wanted."""
-    if not wanted:
-        yield
-        return
-    before = local_cluster.make_links
-    local_cluster.make_links = ToxiproxyLinks
+def proxied(*backends: str) -> Iterator[None]:
+    """Put proxies on the links of clusters of these backends that start within this context."""
+    before = dict(local_cluster.make_links)
+    local_cluster.make_links.update(dict.fromkeys(backends, ToxiproxyLinks))
     try:
         yield
     finally:
-        local_cluster.make_links = before
+        local_cluster.make_links.clear()
+        local_cluster.make_links.update(before)

@@ -31,7 +31,7 @@ from raytwin.runtime.containers.host_image import (
 from raytwin.runtime.containers.node_container import Limits, NodeContainer, Recipe
 from raytwin.runtime.containers.packet_filters import ANY_PORT, End, LinkFault, Verdict, commands
 from raytwin.runtime.processes.client import preload
-from raytwin.runtime.processes.spawn.local_cluster import LocalCluster
+from raytwin.runtime.processes.spawn.local_cluster import LocalCluster, ProxiedLinks, new_links
 from raytwin.runtime.processes.spawn.worker_pids import send_signal
 from raytwin.runtime.session.node_resources import NO_ACTOR, check_node, no_worker, node_resources
 
@@ -64,14 +64,15 @@ class ContainerCluster:
     def __init__(
         self,
         nodes: Sequence[Mapping[str, float]],
-        start_here: Callable[[str], LocalCluster],
+        start_here: Callable[[str, ProxiedLinks | None], LocalCluster],
         store_bytes: int,
         image: str | None = None,
         limits: Limits | None = None,
         shared: Iterable[str] = (),
     ) -> None:
-        """`start_here` starts the head and node 0, given the address to listen at. `shared`: the
-        directories of this machine that containers may write to."""
+        """`start_here` starts the head and node 0, given the address to listen at and the proxies
+        on the cluster's links. `shared`: the directories of this machine that containers may write
+        to."""
         self.name = f"raytwin-{os.urandom(6).hex()}"
         self.resources: dict[int, dict[str, float]] = {0: dict(nodes[0])}
         """Resources that every node that was ever started was given, by number."""
@@ -87,7 +88,7 @@ class ContainerCluster:
         self._watcher = Watcher(self.name)
         try:
             self._subnet = engine.create_network(self._client, self.name)
-            self._local = _started(start_here, str(self._subnet[1]))
+            self._local = _started(start_here, str(self._subnet[1]), len(nodes))
             self.config = self._local.config
             self._recipe = self._make_recipe(image, shared)
             self._start(nodes)
@@ -138,6 +139,9 @@ class ContainerCluster:
             }
         settings = self._local.node_settings(number, resources, incarnation, self._store_bytes)
         node = msgspec.structs.replace(settings, host=host, port=NODE_PORT, spill_directory=SCRATCH)
+        if self._local.proxied:
+            self._local.links.listening(f"node:{number}", (host, NODE_PORT))
+            node.via = self._local.links.addresses_for(f"node:{number}")
         container.begin(
             ContainerSettings(
                 node, self._store_bytes, sys.version_info[:2], self._recipe.paths,
@@ -325,26 +329,53 @@ class ContainerCluster:
         self._here.kill_member(chain, which)
 
     # -- links, of which an end is `node:1` or `head` --------------------------------------
+    # Where they have proxies, a packet's address does not tell its sender to a filter.
+
+    def set_latency(
+        self, source: str, destination: str, latency_s: float, jitter_s: float = 0.0
+    ) -> None:
+        """Delay what one end of a link sends to the other; 0: no longer."""
+        self._here.set_latency(source, destination, latency_s, jitter_s)
+
+    def set_bandwidth(self, source: str, destination: str, bytes_per_s: float) -> None:
+        """Limit the bandwidth from one end of a link to the other."""
+        self._here.set_bandwidth(source, destination, bytes_per_s)
+
+    def stall_link(self, source: str, destination: str) -> None:
+        """Hold back what one end of a link sends to the other, until `heal`."""
+        self._here.stall_link(source, destination)
 
     def cut(self, source: str, destination: str) -> None:
         """Drop everything that one end of a link sends to the other, until `heal`."""
+        if self._here.proxied:
+            self._here.cut(source, destination)
+            return
         self._set_link((source, destination), LinkFault(Verdict.DROP))
 
     def lose_packets(self, source: str, destination: str, share: float) -> None:
         """Drop a share of the packets from one end of a link to the other, until `heal`."""
         if not 0 < share <= 1:
             raise ValueError(f"a share of {share:g} of the packets: give one from 0 to 1")
+        if self._here.proxied:
+            raise ValueError("packets are lost on links without proxies")
         self._set_link((source, destination), LinkFault(Verdict.DROP, share))
 
     def heal(self, source: str, destination: str) -> None:
         """Undo the fault of one direction of a link, if it has one."""
+        if self._here.proxied:
+            self._here.heal(source, destination)
+            return
         self._set_link((source, destination), None)
 
     def reset_links(self, source: str, destination: str, rst: bool = True) -> None:
         """Answer all packets between two ends with RST for `RESET_S`, and so close connections.
 
-        A connection on which neither end sends anything in that time stays open.
+        A connection on which neither end sends anything in that time stays open. Proxies close all
+        connections of the link.
         """
+        if self._here.proxied:
+            self._here.reset_links(source, destination, rst)
+            return
         if not rst:
             raise ValueError("containers close connections by RST only, not by FIN")
         both = (source, destination), (destination, source)
@@ -441,10 +472,12 @@ class ContainerCluster:
         check_node(node, self.resources, self._removed, spare_driver)
 
 
-def _started(start_here: Callable[[str], LocalCluster], gateway: str) -> LocalCluster:
+def _started(
+    start_here: Callable[[str, ProxiedLinks | None], LocalCluster], gateway: str, nodes: int
+) -> LocalCluster:
     """Start the part of a cluster that is on this machine, at the gateway of its network."""
     try:
-        return start_here(gateway)
+        return start_here(gateway, new_links("docker", nodes, gateway))
     except OSError as error:
         raise RuntimeError(
             f"cannot listen at {gateway}, the gateway of the cluster's network ({error.strerror}):"

@@ -21,7 +21,7 @@ from raytwin.runtime.processes.spawn.local_backend import (
     spill_directory,
     store_size,
 )
-from raytwin.runtime.processes.spawn.local_cluster import LocalCluster
+from raytwin.runtime.processes.spawn.local_cluster import LocalCluster, ProxiedLinks
 from raytwin.runtime.session.cluster_config import cluster_config
 from raytwin.runtime.session.node_resources import node_resources
 from raytwin.runtime.session.session import Session
@@ -73,7 +73,7 @@ def start(
         each_bytes = min(each_bytes, limits.memory_bytes)
     store_bytes = store_size(object_store_memory, int(each_bytes * STORE_SHARE))
 
-    def start_here(host: str) -> LocalCluster:
+    def start_here(host: str, links: ProxiedLinks | None) -> LocalCluster:
         return LocalCluster(
             resources[:1],
             config,
@@ -83,6 +83,7 @@ def start(
             spill_directory(None),
             "" if gcs_storage is None else str(Path(gcs_storage).resolve()),
             host,
+            links,
         )
 
     cluster = ContainerCluster(resources, start_here, store_bytes, image, limits, shared)

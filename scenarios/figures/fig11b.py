@@ -131,6 +131,7 @@ def _drive(
 ) -> tuple[_Run, list[list[Any]]]:
     """Return what it has led to, but for the executions, and the cluster's timeline."""
     stepper = ray.remote(
+        num_cpus=0,
         resources={"slot": 1},
         max_restarts=-1,
         max_task_retries=-1,

@@ -28,7 +28,7 @@ BACKENDS = [pytest.param("local", marks=pytest.mark.toxiproxy), "sim"]
 
 @pytest.fixture(params=BACKENDS)
 def session(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with proxied() if request.param == "local" else nullcontext():
+    with proxied("local") if request.param == "local" else nullcontext():
         made = ray.init(
             backend=request.param, nodes=NODES, cpus_per_node=1, heartbeat_timeout_s=2.0
         )

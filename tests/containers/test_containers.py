@@ -250,10 +250,17 @@ def test_a_task_that_takes_more_memory_than_its_container_has(start: Start) -> N
 
 def test_a_full_disk_fails_what_needs_it_and_nothing_else(start: Start) -> None:
     cluster = start(nodes=2, container_disk_bytes=32 << 20, object_store_memory=16 << 20).cluster
+
+    def on_disk() -> int:
+        return sum(row[2] for row in cluster.query("disks") if row[0] == 1)
+
     here = on(programs.large, 1)
     kept = [here.remote(i) for i in range(100)]  # 30 MB: half of them on disk
     assert [value[0] for value in ray.get(kept, timeout=LIMIT_S)] == list(range(100))
+    assert on_disk()
     del kept
+    # What is released after the disk is full makes room there.
+    eventually(lambda: not on_disk())
     cluster.fill_disk(1)
     more = [here.remote(i) for i in range(100)]
     failed = 0

@@ -105,7 +105,7 @@ def on_local(case: Case) -> Report:
     plan = Plan(filter(_works_on_local, case.plan.steps))
     with (
         tempfile.TemporaryDirectory(prefix="raytwin-replay-") as directory,
-        proxied(plan.breaks_links),
+        proxied(*plan.proxied_on),
     ):
         session: Any = api.init(backend="local", **_options(case, Path(directory)))
         try:

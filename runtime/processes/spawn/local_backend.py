@@ -20,7 +20,12 @@ from raytwin.runtime.processes.client import joining
 from raytwin.runtime.processes.client.driver_sessions import DriverSession, make_driver
 from raytwin.runtime.processes.client.local_world import LocalWorld
 from raytwin.runtime.processes.net.heap_trim import trim
-from raytwin.runtime.processes.spawn.local_cluster import NODES_MAX, LocalCluster
+from raytwin.runtime.processes.spawn.local_cluster import (
+    LOOPBACK,
+    NODES_MAX,
+    LocalCluster,
+    new_links,
+)
 from raytwin.runtime.session.cluster_config import cluster_config
 from raytwin.runtime.session.node_resources import FIRST_DRIVER, node_resources
 from raytwin.runtime.session.session import Session
@@ -72,6 +77,7 @@ def start(
         "" if journal is None else str(journal),
         spill_directory(object_spilling_dir),
         "" if gcs_storage is None else str(Path(gcs_storage).resolve()),
+        links=new_links("local", len(resources), LOOPBACK),
     )
     return drive(cluster, len(resources))
 

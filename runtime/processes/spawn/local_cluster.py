@@ -78,13 +78,15 @@ class ProxiedLinks(Protocol):
     def heal(self, source: str, destination: str) -> None: ...
 
 
-def no_proxies(nodes: int) -> ProxiedLinks | None:
-    """Let the processes of a cluster of so many nodes dial one another themselves."""
-    return None
+make_links: dict[str, Callable[[int, str], ProxiedLinks]] = {}
+"""By backend: makes the proxies of a new cluster, of so many nodes, that listen at a host. Who
+wants faults on links adds it; else the processes of a cluster dial one another themselves."""
 
 
-make_links: Callable[[int], ProxiedLinks | None] = no_proxies
-"""Makes the proxies of a new cluster; who wants faults on links replaces this function."""
+def new_links(backend: str, nodes: int, host: str) -> ProxiedLinks | None:
+    """Return the proxies of a new cluster, None if it needs none; see `make_links`."""
+    make = make_links.get(backend)
+    return make(nodes, host) if make is not None else None
 
 
 class LocalCluster:
@@ -102,8 +104,10 @@ class LocalCluster:
         spill_directory: str,
         storage: str = "",
         host: str = LOOPBACK,
+        links: ProxiedLinks | None = None,
     ) -> None:
-        """`host`: the address on which the head, nodes and replicas listen."""
+        """`host`: the address on which the head, nodes and replicas listen. The cluster ends the
+        proxies `links` with itself."""
         self.config = config
         self.pids: dict[str, int] = {}
         """PID by ``zygote``, ``head``, ``node:<n>`` and ``replica:0.<n>``."""
@@ -135,8 +139,7 @@ class LocalCluster:
         theirs.close()
         self.pids["zygote"] = self._zygote.pid
         self._lock = threading.Lock()
-        # Containers have addresses of their own, and packet filters in place of proxies.
-        self._links = make_links(len(nodes)) if host == LOOPBACK else None
+        self._links = links
         self.query: Callable[[str], Any] = _unconnected
         """The driver session's query of its node; see `observability.queries`."""
         try:
@@ -195,7 +198,7 @@ class LocalCluster:
             self._spawn("node", f"node:{number}", settings, tuple(fds))
         else:
             name = f"node:{number}"
-            with listen() as sock:
+            with listen(self._host) as sock:
                 self._links.listening(name, sock.getsockname()[:2])
                 settings.via = self._links.addresses_for(name)
                 settings.listening = True
@@ -369,6 +372,11 @@ class LocalCluster:
         self.kill("head", signal.SIGCONT)
 
     # -- faults of links, by proxies -----------------------------------------------------
+
+    @property
+    def proxied(self) -> bool:
+        """Whether the cluster was started with proxies on its links."""
+        return self._links is not None
 
     @property
     def links(self) -> ProxiedLinks:
