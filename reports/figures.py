@@ -6,13 +6,13 @@ spread, so a single stray repeat moves no point.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from raytwin.scenarios.core.results import Result, ResultError
-from raytwin.scenarios.core.scenario import FigureSpec, Row, matches
+from raytwin.scenarios.core.scenario import Band, FigureSpec, Row, matches
 
 DRAWABLE_MAX = 1e100
 """Beyond it axes run out of floats; nothing that was measured is there."""
@@ -54,6 +54,14 @@ class Figure:
     curves: tuple[Curve, ...]
     categories: tuple[str, ...]
     """The values of x, in order, where they are no numbers."""
+    bands: Mapping[str, tuple[Band, ...]] = field(default_factory=dict)
+    """The faults to shade, by source."""
+
+    @property
+    def panels(self) -> tuple[str, ...]:
+        """The sources that have a panel each, from above; empty: all share one."""
+        have = {curve.source for curve in self.curves}
+        return (SIMULATED, MEASURED) if self.bands and len(have) > 1 else ()
 
     @property
     def drawable(self) -> bool:
@@ -97,7 +105,26 @@ def build(spec: FigureSpec, results: Sequence[Result]) -> Figure:
     xs += [point.x for point in spec.published]
     numeric = all(_is_number(x) for x in xs)
     categories = () if numeric else tuple(dict.fromkeys(str(x) for x in xs))
-    return Figure(spec, tuple(curves), categories)
+    return Figure(spec, tuple(curves), categories, {} if categories else _bands(spec, results))
+
+
+def _bands(spec: FigureSpec, results: Sequence[Result]) -> dict[str, tuple[Band, ...]]:
+    """Return the faults that the figure shades, by source, each once."""
+    found: dict[str, dict[str, Band]] = {}
+    for result in results:
+        source = found.setdefault(source_of(result.record.backend), {})
+        for band in result.record.bands:
+            if band.column == spec.x and _concerns(band, spec):
+                source.setdefault(band.label, band)
+    return {source: tuple(bands.values()) for source, bands in found.items() if bands}
+
+
+def _concerns(band: Band, spec: FigureSpec) -> bool:
+    """Whether a figure may have the rows that a band belongs to."""
+    return all(
+        name not in spec.where or matches({name: value}, {name: spec.where[name]})
+        for name, value in band.where.items()
+    )
 
 
 def check_columns(figures: Sequence[FigureSpec], result: Result) -> None:

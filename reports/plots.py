@@ -3,13 +3,15 @@
 Colour says where a number is from (published, simulated, measured), marker and
 dash say which series it is, the same on every source; so a figure can be read
 without telling colours apart. The hues are blue and vermilion after Okabe and
-Ito, which differ for every kind of colour vision.
+Ito, which differ for every kind of colour vision. Where faults are shaded, what
+was simulated is drawn above what was measured, on one axis of time.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -27,12 +29,17 @@ from matplotlib.ticker import (
 
 from raytwin.reports.figures import MEASURED, SIMULATED, Curve, Figure
 from raytwin.reports.numbers import short
-from raytwin.scenarios.core.scenario import PublishedPoint
+from raytwin.scenarios.core.scenario import Band, PublishedPoint
 
 SIZE_IN = (9.4, 5.2)
 MARKERS = ("o", "s", "^", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.6)), (0, (7, 2, 1.5, 2)))
-PANEL, INK, MUTED, GRID = "#ffffff", "#16191d", "#59616b", "#e3e7ec"
+PANEL_IN = 2.6
+"""How much higher a second panel makes a figure."""
+PANEL, INK, MUTED, GRID, BAND = "#ffffff", "#16191d", "#59616b", "#e3e7ec", "#f3d9b5"
+LINE_POINTS = 10
+BAND_LINES_MAX = 6
+"""Of the names of bands; with more they begin again at the top."""
 COLOURS = {
     SIMULATED: ("#0062ad", "#2f93dd", "#5b46b8", "#00807a"),
     MEASURED: ("#c8400a", "#a86a00", "#a92b6b", "#7c5a1c"),
@@ -47,16 +54,14 @@ def image(figure: Figure) -> str:
     The same figure gives the same text.
     """
     with matplotlib.rc_context({"svg.hashsalt": "raytwin", "text.parse_math": False}):
-        canvas = Canvas(figsize=SIZE_IN, layout="constrained")
-        axes = canvas.add_subplot()
+        height_in = SIZE_IN[1] + PANEL_IN * max(0, len(figure.panels) - 1)
+        canvas = Canvas(figsize=(SIZE_IN[0], height_in), layout="constrained")
+        rows = canvas.subplots(max(1, len(figure.panels)), sharex=True, sharey=True, squeeze=False)
         # Above the axis, it can be read without turning the head.
         canvas.suptitle(figure.spec.y_label, x=0.008, ha="left", fontsize=9.5, color=MUTED)
-        _axes(axes, figure)
-        for curve in figure.curves:
-            _curve(axes, figure, curve)
-        for index, point in enumerate(figure.spec.published):
-            _published(axes, figure, point, label="published" if index == 0 else None)
-        axes.margins(x=0.05, y=0.12)
+        for number, (axes,) in enumerate(rows):
+            _panel(axes, figure, figure.panels[number : number + 1], number == 0)
+        rows[-1, 0].set_xlabel(figure.spec.x_label, fontsize=9.5, color=MUTED, labelpad=6)
         values = [point.low for curve in figure.curves for point in curve.points]
         values += [point.y for point in figure.spec.published]
         if figure.spec.y_scale == "linear" and min(values) >= 0:
@@ -77,6 +82,11 @@ def describe(figure: Figure) -> str:
             f"{_label(curve)}: from {short(first.y, spec.y_unit)} at {_x(figure, first.x)} "
             f"to {short(last.y, spec.y_unit)} at {_x(figure, last.x)}"
         )
+    parts += [
+        f"{source} fault: {band.label}, from {_x(figure, band.start)} to {_x(figure, band.end)}"
+        for source, bands in figure.bands.items()
+        for band in bands
+    ]
     parts += [
         f"published: {bound(point, spec.y_unit)} at {_x(figure, point.x)}"
         for point in spec.published
@@ -105,9 +115,48 @@ def _label(curve: Curve) -> str:
 # -- drawing -----------------------------------------------------------------------
 
 
+def _panel(axes: Axes, figure: Figure, sources: Sequence[str], first: bool) -> None:
+    """Draw what is of some sources, of all if none is given, and what the paper published."""
+    _axes(axes, figure)
+    for source, bands in figure.bands.items():
+        # Without panels of their own two sources would shade one fault twice.
+        if source in sources or (not sources and source == next(iter(figure.bands))):
+            _bands(axes, bands, "fault" if first else None)
+    for curve in figure.curves:
+        if not sources or curve.source in sources:
+            _curve(axes, figure, curve)
+    for index, point in enumerate(figure.spec.published):
+        _published(axes, figure, point, "published" if first and index == 0 else None)
+    axes.margins(x=0.05, y=0.12)
+
+
+def _bands(axes: Axes, bands: Sequence[Band], label: str | None) -> None:
+    """Shade faults, and write what they are at the top, each below the one before."""
+    for index, band in enumerate(bands):
+        axes.axvspan(
+            band.start,
+            band.end,
+            color=BAND,
+            alpha=0.5,
+            linewidth=0,
+            label=label if index == 0 else None,
+            zorder=0.5,
+        )
+        axes.axvline(band.start, color=MUTED, linewidth=0.8, zorder=0.6)
+        axes.annotate(
+            band.label,
+            xy=(band.start, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, -10 - LINE_POINTS * (index % BAND_LINES_MAX)),
+            textcoords="offset points",
+            fontsize=8,
+            color=MUTED,
+            annotation_clip=True,
+        )
+
+
 def _axes(axes: Axes, figure: Figure) -> None:
     spec = figure.spec
-    axes.set_xlabel(spec.x_label, fontsize=9.5, color=MUTED, labelpad=6)
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):

@@ -4,7 +4,8 @@
 
 =============== ==============================================================
 result.json     scenario, backend, parameters, seed, versions, host,
-                metrics {name: number}, checks [{name, ok, detail}], findings
+                metrics {name: number}, checks [{name, ok, detail}], findings,
+                bands [{column, start, end, label, where}]
 rows.csv        tidy rows, one observation a line
 timeline.json   Chrome's trace format; opens in Perfetto
 =============== ==============================================================
@@ -35,7 +36,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from raytwin.scenarios.core.scenario import Cell, Row
+from raytwin.scenarios.core.scenario import Band, Cell, Row
 
 T = TypeVar("T")
 
@@ -69,6 +70,7 @@ class Record(msgspec.Struct):
     metrics: dict[str, float]
     checks: list[CheckRecord]
     findings: list[str] = []
+    bands: list[Band] = []
 
 
 class _Trace(msgspec.Struct):

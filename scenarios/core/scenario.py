@@ -1,9 +1,9 @@
 """The shape of a scenario file.
 
-A scenario is one module of this package with a module-level ``SCENARIO``, named
-as the module is. Its ``run`` takes a `Request` and returns an `Outcome`, once
-per backend; it draws nothing and writes nothing. What the report shows is
-declared beside it as `FigureSpec`.
+A scenario is one module of `figures` with a module-level ``SCENARIO``, named
+as the module is, with hyphens for underscores. Its ``run`` takes a `Request` and
+returns an `Outcome`, once per backend; it draws nothing and writes nothing. What
+the report shows is declared beside it as `FigureSpec`.
 
 Rows are tidy: one observation a row, so a repeated measurement is several rows
 (with a ``repeat`` column), never a mean. Cells are ``str``, ``int``, finite
@@ -174,6 +174,21 @@ class Check:
     detail: str = ""
 
 
+@dataclass(frozen=True)
+class Band:
+    """A stretch of an axis in which a fault held: from its injection to its end, or to recovery.
+
+    The figures whose x is `column` shade it, but for those that are about other rows.
+    """
+
+    column: str
+    start: float
+    end: float
+    label: str
+    where: Mapping[str, Cell] = field(default_factory=dict)
+    """Column -> the value that the rows have which it belongs to; empty: it belongs to all."""
+
+
 @dataclass
 class Outcome:
     """What one run of a scenario found."""
@@ -183,6 +198,8 @@ class Outcome:
     checks: list[Check] = field(default_factory=list)
     timeline: list[dict[str, Any]] = field(default_factory=list)
     """Events in Chrome's trace format."""
+    bands: list[Band] = field(default_factory=list)
+    """The faults of the run; figures over time shade them."""
     parameters: dict[str, Any] = field(default_factory=dict)
     """What was decided beyond the request, and is needed to run it again."""
     findings: list[str] = field(default_factory=list)
@@ -194,7 +211,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class PublishedPoint:
-    """A number that the paper states; ``note`` says where and how."""
+    """A number that the paper states, or another source; ``note`` says where and how."""
 
     x: float | str
     y: float
@@ -225,7 +242,8 @@ class FigureSpec:
 
     Rows of backend ``sim`` become lines; others become points with their
     spread over the repeats, or with `y_min` and `y_max` where those columns are
-    named. `series` are the columns whose values tell curves apart. An axis with
+    named. Where faults are shaded, ``sim`` gets a panel of its own above the others,
+    with the same axes. `series` are the columns whose values tell curves apart. An axis with
     unit ``bytes`` or ``s`` gets ticks such as 10 MB or 5 ms.
     """
 

@@ -29,17 +29,20 @@ def scenarios() -> dict[str, Scenario]:
         module = importlib.import_module(f"{package.__name__}.{info.name}")
         scenario = getattr(module, "SCENARIO", None)
         if scenario is not None:
-            found[info.name] = check(info.name, scenario)
+            found[scenario.name] = check(info.name, scenario)
         elif _FIGURE.match(info.name):
             raise TypeError(f"scenarios/figures/{info.name}.py has no SCENARIO")
     return dict(sorted(found.items(), key=lambda item: _natural(item[0])))
 
 
 def check(module: str, scenario: object) -> Scenario:
-    """Return `scenario` if it keeps the rules; raises TypeError if not."""
+    """Return `scenario` if it keeps the rules; raises TypeError if not.
+
+    It is named as its module is, with hyphens for underscores, as fault plans are.
+    """
     if not isinstance(scenario, Scenario):
         raise TypeError(f"SCENARIO of scenarios/figures/{module}.py is no Scenario")
-    if scenario.name != module:
+    if scenario.name != module.replace("_", "-"):
         raise TypeError(f"scenarios/figures/{module}.py calls its scenario {scenario.name!r}")
     foreign = set(scenario.backends) - set(BACKENDS)
     if foreign or not scenario.backends:

@@ -347,5 +347,6 @@ def assemble(job: Job, profile: Path | None, outcome: Outcome) -> Result:
         metrics={name: float(value) for name, value in outcome.metrics.items()},
         checks=[CheckRecord(c.name, bool(c.ok), c.detail) for c in outcome.checks],
         findings=list(outcome.findings),
+        bands=list(outcome.bands),
     )
     return Result(record, outcome.rows, outcome.timeline)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from raytwin.scenarios.core import results
 from raytwin.scenarios.core.results import CheckRecord, Record, Result, ResultError
+from raytwin.scenarios.core.scenario import Band
 
 NUMBERS = (
     st.none() | st.integers(-(10**17), 10**17) | st.floats(allow_nan=False, allow_infinity=False)
@@ -34,6 +35,7 @@ def record(**changes: object) -> Record:
         "metrics": {"tasks_per_s": 5.0},
         "checks": [CheckRecord("it ran", True, "yes")],
         "findings": ["it is fast"],
+        "bands": [Band("time_s", 1.0, 2.5, "kill node:1", {"policy": "random"})],
     }
     return Record(**(fields | changes))
 
@@ -57,7 +59,7 @@ def test_result_json_is_the_published_shape(folder: Path) -> None:
     value = json.loads((folder / "result.json").read_text())
     assert list(value) == [
         "scenario", "backend", "parameters", "seed", "versions", "host", "metrics", "checks",
-        "findings",
+        "findings", "bands",
     ]  # fmt: skip
     assert value["checks"] == [{"name": "it ran", "ok": True, "detail": "yes"}]
     assert "traceEvents" in json.loads((folder / "timeline.json").read_text())
