@@ -1,0 +1,510 @@
+"""Recovery: what each fault costs a steady load, and for how long, by the load's rate."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import raytwin as ray
+from raytwin.chaos.faults.injector import Injection, attach, timeline
+from raytwin.chaos.faults.plan import Plan, Step
+from raytwin.chaos.faults.proxied_links import proxied
+from raytwin.chaos.faults.recovery_summary import Recovery
+from raytwin.scenarios.core import executions, run_trace
+from raytwin.scenarios.core.executions import Execution, Executions
+from raytwin.scenarios.core.scenario import (
+    Band,
+    Check,
+    Compare,
+    FigureSpec,
+    Option,
+    Outcome,
+    PublishedPoint,
+    Request,
+    Row,
+    Scenario,
+    UsageError,
+)
+from raytwin.scenarios.workloads.disturbance import (
+    Disturbance,
+    Episode,
+    disturbance,
+    most_open,
+    quantile,
+    throughput,
+)
+from raytwin.scenarios.workloads.steady_load import Answer, Operation, SteadyLoad, nodes
+
+WORKERS = 3
+"""Nodes that work; the driver's has no CPU."""
+WORKERS_MIN = 2
+REPLICAS = 2
+PHASE_S = 0.1
+"""Faults are injected at a random moment of so many seconds: the load would meet each the same."""
+AXIS = "since_fault_s"
+TIMES = ("detect_s", "first_result_s", "full_s")
+AIM_PERCENT = 10.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, and how it ends; the target is node 1, or what is on it or leads to it."""
+
+    steps: tuple[Step, ...]
+    held: float = 0.0
+    """For how long it holds at the least, as a multiple of the failure detector's limit."""
+    needs: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `init` without which there is no such target."""
+
+
+BACK = Step("restart", "node:1", after="node_died:1")
+STORAGE = "gcs_storage"
+FAULTS = {
+    "worker killed": Fault((Step("kill", "worker:1.0", 0.0),)),
+    "actor killed": Fault((Step("kill", "actor:0", 0.0),)),
+    "node killed": Fault((Step("kill", "node:1", 0.0), BACK)),
+    "node silent": Fault((Step("pause", "node:1", 0.0), BACK), held=1.0),
+    "connections reset": Fault((Step("reset", "link:0>1", 0.0),)),
+    "link cut": Fault((Step("cut", "link:0>1", 0.0), Step("cut", "link:1>0", 0.0)), held=0.5),
+    "GCS replica killed": Fault(
+        (Step("kill", "replica:0.1", 0.0),), needs={"gcs_replicas": REPLICAS}
+    ),
+    "head killed": Fault((Step("kill", "head", 0.0),), needs={STORAGE: True}),
+}
+QUICK = tuple(fault for fault, each in FAULTS.items() if not each.needs)
+NOTICED = ("worker killed", "actor killed", "node killed", "node silent", "head killed")
+"""Faults by which something dies that the GCS logs."""
+
+
+def plan(fault: str, limit_s: float) -> Plan:
+    """Return the plan of one episode: the fault at once, and its end."""
+    found = FAULTS[fault]
+    steps = list(found.steps)
+    if found.held and not any(step.after for step in steps):
+        steps.append(Step("heal", "cluster", found.held * limit_s))
+    return Plan(steps)
+
+
+@dataclass
+class _Episode:
+    """One fault in a running load, and what the cluster did about it."""
+
+    fault: str
+    repeat: int
+    span: Episode
+    recovery: Recovery
+    ranges: list[list[Any]]
+    """The cluster's timeline at its end: a node that dies later takes its part along."""
+
+
+def run(request: Request) -> Outcome:
+    """Run every fault at every rate, each several times; see `SCENARIO`."""
+    settings = request.settings
+    workers = request.nodes[0] - 1 if request.nodes else WORKERS
+    if workers < WORKERS_MIN:
+        raise UsageError(
+            f"recovery needs at least {WORKERS_MIN + 1} nodes, not {workers + 1}: the driver's,"
+            " which has no CPU, one that fails, and one that goes on"
+        )
+    outcome = Outcome(rows=[])
+    clusters = [
+        (rate_per_s, faults)
+        for rate_per_s in settings["rates_per_s"]
+        for faults in _by_cluster(settings["faults"])
+    ]
+    request.progress.begin(f"recovery on {request.backend}", len(clusters))
+    for rate_per_s, faults in clusters:
+        _run_cluster(request, outcome, workers, rate_per_s, faults)
+        request.progress.advance()
+    _judge(outcome, settings)
+    return outcome
+
+
+def _by_cluster(faults: Sequence[str]) -> list[list[str]]:
+    """Return the faults in groups that one cluster can have."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for fault in faults:
+        groups.setdefault(tuple(FAULTS[fault].needs), []).append(fault)
+    return list(groups.values())
+
+
+def _run_cluster(
+    request: Request, outcome: Outcome, workers: int, rate_per_s: int, faults: Sequence[str]
+) -> None:
+    """Run the episodes of some faults in one cluster, and add what they come to."""
+    settings = request.settings
+    options: dict[str, Any] = dict(FAULTS[faults[0]].needs)
+    if request.backend == "sim" and request.profile:
+        options |= {"profile": str(request.profile), "nodes_per_host": workers + 1}
+    breaks_links = any(plan(fault, 1.0).breaks_links for fault in faults)
+    with (
+        executions.record() as record,
+        tempfile.TemporaryDirectory(prefix="raytwin-") as folder,
+        proxied(breaks_links),
+    ):
+        if STORAGE in options:
+            options[STORAGE] = str(Path(folder, "gcs"))
+        session: Any = ray.init(
+            backend=request.backend,
+            nodes=nodes(workers, settings["cpus_per_node"]),
+            seed=request.seed,
+            heartbeat_timeout_s=settings["limit_s"],
+            **options,
+        )
+        try:
+            load = SteadyLoad(rate_per_s, settings["task_ms"] / 1000, workers, True, record)
+            load.warm_up(workers * settings["cpus_per_node"])
+            rng = random.Random(f"{request.seed}/{rate_per_s}")
+            episodes = [
+                _run_episode(session, load, settings, rng, fault, repeat)
+                for fault in faults
+                for repeat in range(settings["repeats"])
+            ]
+            hung = load.finish(settings["patience_s"])
+            events = run_trace.kept()
+            for each in episodes:
+                events += timeline(each.recovery.injections)
+        finally:
+            ray.shutdown()
+        found = executions.read(record, [row for each in episodes for row in each.ranges])
+    outcome.timeline += run_trace.group(events, f"{rate_per_s}/s, {faults[0]}:")
+    outcome.metrics["hung"] = outcome.metrics.get("hung", 0.0) + hung
+    for each in episodes:
+        _report(outcome, settings, rate_per_s, each, load.operations, found)
+
+
+def _run_episode(
+    session: Any,
+    load: SteadyLoad,
+    settings: Any,
+    rng: random.Random,
+    fault: str,
+    repeat: int,
+) -> _Episode:
+    """Run a quiet stretch, a fault, and the time after it."""
+    began_s = ray.now()
+    load.run(began_s + settings["quiet_s"] + rng.random() * PHASE_S)
+    steps = plan(fault, settings["limit_s"])
+    injector = attach(session, steps)
+    fault_s = injector.started_s
+    held_s = FAULTS[fault].held * settings["limit_s"]
+    until_s = fault_s + held_s + settings["after_s"]
+    load.run(until_s)
+    # The next episode begins from rest: what is open by now has to be as little as before.
+    level = most_open(load.operations, began_s, fault_s)
+    while load.open > level and ray.now() < until_s + settings["patience_s"]:
+        load.run(ray.now() + settings["after_s"])
+    injector.stop()
+    recovery = Recovery(steps, injector.injections, fault_s)
+    recovery.events = [tuple(event) for event in session.query("events")]
+    return _Episode(
+        fault, repeat, Episode(began_s, fault_s, ray.now()), recovery, session.query("timeline")
+    )
+
+
+def _report(
+    outcome: Outcome,
+    settings: Any,
+    rate_per_s: int,
+    each: _Episode,
+    operations: Sequence[Operation],
+    found: Executions,
+) -> None:
+    """Add the rows of one episode."""
+    span = each.span
+    mine = [one for one in operations if span.has(one.submitted_s)]
+
+    def after(some: Sequence[Execution]) -> list[Execution]:
+        return [one for one in some if span.fault_s <= one.began_s < span.ended_s]
+
+    first, again, replays = map(after, (found.first, found.again, found.replays))
+    felt = disturbance(span, operations, {one.task for one in again})
+    numbers = each.recovery.numbers()
+    answers = Counter(one.answer for one in mine)
+    key = {"fault": each.fault, "offered_per_s": rate_per_s, "repeat": each.repeat}
+    outcome.rows.append(
+        {
+            **key,
+            "detect_s": _detected_s(each.recovery),
+            "first_result_s": felt.first_result_s,
+            "full_s": felt.full_s,
+            "recovered": felt.recovered,
+            "dip_operations": felt.dip_operations,
+            "latency_max_s": felt.latency_max_s,
+            "operations": len(mine),
+            "hit": felt.hit,
+            "executed_again": len(again),
+            "replayed": len(replays),
+            "executed_again_per_useful": (len(again) + len(replays)) / max(1, len(first)),
+            "wrong": answers[Answer.WRONG],
+            "errors": answers[Answer.ERROR],
+            "hung": answers[Answer.OPEN],
+            "over_s": _over_s(each.recovery.injections, felt),
+            "steps_missed": int(numbers["faults_failed"] + numbers["faults_not_due"]),
+        }
+    )
+    outcome.rows += [
+        {**key, AXIS: at_s, "ended_per_s": ended_per_s}
+        for at_s, ended_per_s in throughput(span, operations, settings["bucket_s"])
+    ]
+
+
+def _detected_s(recovery: Recovery) -> float | None:
+    """Return how long the cluster took to report the fault's death; None if it reports none."""
+    found = [event[0] - each.clock_s for each, event in recovery.detections() if event is not None]
+    return found[0] if found else None
+
+
+def _over_s(injections: Sequence[Injection], felt: Disturbance) -> float:
+    """Return when a fault was over: at the last step of its plan, or full throughput if later."""
+    return max([felt.full_s or 0.0, *(each.at_s for each in injections)])
+
+
+def _slug(fault: str) -> str:
+    return fault.replace(" ", "_")
+
+
+def _judge(outcome: Outcome, settings: Any) -> None:
+    """Add metrics and a band by fault, and the checks over all episodes."""
+    episodes = [row for row in outcome.rows if "recovered" in row]
+    for fault in settings["faults"]:
+        mine = [row for row in episodes if row["fault"] == fault]
+        for column in (*TIMES, "latency_max_s"):
+            values = [row[column] for row in mine if row[column] is not None]
+            for name, part in (("p50", 0.5), ("p99", 0.99)):
+                if values:
+                    outcome.metrics[f"{column}_{name}_{_slug(fault)}"] = quantile(values, part)
+        end_s = max(row["over_s"] for row in mine)
+        outcome.bands.append(Band(AXIS, 0.0, end_s, fault, {"fault": fault}))
+        outcome.metrics |= {
+            f"dip_operations_{_slug(fault)}": _mean(mine, "dip_operations"),
+            f"executed_again_per_useful_{_slug(fault)}": _mean(mine, "executed_again_per_useful"),
+        }
+    total = {
+        name: sum(row[name] for row in episodes)
+        for name in ("operations", "wrong", "errors", "hung", "steps_missed")
+    }
+    back = sum(row["recovered"] for row in episodes)
+    silent = [row for row in episodes if row["fault"] in NOTICED and row["detect_s"] is None]
+    outcome.metrics |= {"wrong_or_errors": total["wrong"] + total["errors"]}
+    outcome.checks += [
+        Check(
+            "every step of the plans was carried out",
+            not total["steps_missed"],
+            f"{total['steps_missed']} missed in {len(episodes)} episodes",
+        ),
+        Check(
+            "no operation hangs",
+            not outcome.metrics["hung"],
+            f"{outcome.metrics['hung']:g} of {total['operations']:,}",
+        ),
+        Check(
+            "every task came to its value, and every call took effect once, in order",
+            not total["wrong"] + total["errors"],
+            f"{total['wrong']} wrong and {total['errors']} errors"
+            f" of {total['operations']:,} operations",
+        ),
+        Check(
+            "the cluster noticed every death",
+            not silent,
+            f"{len(silent)} of {sum(row['fault'] in NOTICED for row in episodes)} were not noticed",
+        ),
+        Check(
+            "full throughput came back after every fault",
+            back == len(episodes),
+            f"in {back} of {len(episodes)} episodes",
+        ),
+    ]
+    outcome.findings += [_finding(fault, episodes) for fault in settings["faults"]]
+
+
+def _mean(rows: Sequence[Row], column: str) -> float:
+    return float(sum(row[column] for row in rows) / len(rows))
+
+
+def _finding(fault: str, episodes: Sequence[Row]) -> str:
+    """Return a fault's numbers as a sentence."""
+    mine = [row for row in episodes if row["fault"] == fault]
+
+    def times(what: str, column: str) -> str:
+        values = [row[column] for row in mine if row[column] is not None]
+        if not values:
+            return f"no {what}"
+        p50, p99 = (quantile(values, part) for part in (0.5, 0.99))
+        return f"{what} after {p50:.3g} s (p99 {p99:.3g} s)"
+
+    parts = [
+        times("death noticed", "detect_s"),
+        times("result of what was hit", "first_result_s"),
+        times("return to full throughput", "full_s"),
+        f"{sum(row['executed_again'] for row in mine):,} of"
+        f" {sum(row['operations'] for row in mine):,} operations executed again and"
+        f" {sum(row['replayed'] for row in mine):,} calls replayed",
+    ]
+    return f"{fault[0].upper() + fault[1:]}, {len(mine)} times: {', '.join(parts)}."
+
+
+def _around(fault: str) -> FigureSpec:
+    """Return the figure of a load's throughput around a fault."""
+    return FigureSpec(
+        title=f"Throughput around a fault: {fault}",
+        where={"fault": fault},
+        x=AXIS,
+        y="ended_per_s",
+        x_label="time since the fault (s)",
+        y_label="results/s",
+        series=("offered_per_s",),
+    )
+
+
+SCENARIO = Scenario(
+    name="recovery",
+    nodes_max={"sim": 100, "local": 16},
+    title="What a fault costs, and for how long",
+    figure="Beyond the paper",
+    backends=("sim", "local"),
+    run=run,
+    about=(
+        "An open load of tasks and actor calls, offered at a fixed rate, runs on nodes that are all"
+        " but the driver's. Every fault is injected into it several times: after a quiet stretch"
+        " the fault, and then time to recover, all in the same cluster. Plans are the same in"
+        " simulation and on real processes, whose links lead through Toxiproxy."
+        "\n\n"
+        "Hit are the operations that began again after the fault; where there are none, those that"
+        " took half as long again as the slowest before it. Times count from the fault: to the"
+        " event by which the GCS reports the death (a fault without a death has none), to the"
+        " first result of what was hit, and to full throughput, when all that was hit has ended"
+        " and the backlog is gone. The dip is the area between the offered rate and the throughput,"
+        " in operations. Tasks and calls write down when they begin: what began again, or was"
+        " replayed to rebuild an actor, is the work that was done twice. A call returns how many"
+        " calls of its actor took effect, so a lost or doubled effect is a wrong value."
+        "\n\n"
+        "A process that ends is noticed at once by its parent. A silent node is paused for good, so"
+        " only the failure detector sees it, whose limit is `limit_s`; a link between the driver's"
+        " node and another is cut for half of that, so nothing dies. Anchors from elsewhere are of"
+        " other systems and programs: they give the scale, not a target."
+    ),
+    options=(
+        Option("faults", str, QUICK, tuple(FAULTS), "to inject", choices=tuple(FAULTS), many=True),
+        Option(
+            "rates_per_s",
+            int,
+            (60, 150),
+            (60, 150),
+            "operations offered a second",
+            minimum=1,
+            many=True,
+        ),
+        Option("repeats", int, 1, 8, "episodes of each fault at each rate", minimum=1),
+        Option("task_ms", float, 20.0, 20.0, "that a task or call takes", minimum=0.1),
+        Option("cpus_per_node", int, 2, 2, "CPUs of each node that works", minimum=1),
+        Option("limit_s", float, 0.4, 1.0, "of silence until a node is dead", minimum=0.05),
+        Option("quiet_s", float, 0.2, 1.0, "before each fault", minimum=0.05),
+        Option(
+            "after_s",
+            float,
+            0.4,
+            2.0,
+            "after each fault, beyond its end, or more until it is over",
+            minimum=0.05,
+        ),
+        Option("bucket_s", float, 0.05, 0.1, "over which results are counted", minimum=0.001),
+        Option("patience_s", float, 10.0, 30.0, "after which an operation hangs", minimum=0.1),
+    ),
+    figures=(
+        *(_around(fault) for fault in FAULTS),
+        FigureSpec(
+            title="Time to full throughput",
+            x="fault",
+            y="full_s",
+            x_label="",
+            y_label="time since the fault",
+            y_scale="log",
+            y_unit="s",
+            published=(
+                PublishedPoint(
+                    "D-Streams",
+                    1.0,
+                    "at_most",
+                    "Zaharia et al., Discretized Streams, SOSP 2013: sub-second fault recovery",
+                ),
+                PublishedPoint(
+                    "RDDs",
+                    22.0,
+                    "value",
+                    "Zaharia et al., Resilient Distributed Datasets, NSDI 2012: an iteration of"
+                    " k-means takes 80 s instead of 58 s when a node dies",
+                ),
+                PublishedPoint(
+                    "figure 11b",
+                    70.0,
+                    "value",
+                    "OSDI 2018, section 5.1: 400 actors of two nodes, t = 200 s to 270 s",
+                ),
+            ),
+            compare=Compare(
+                on=("fault", "offered_per_s"), column="full_s", aim_percent=AIM_PERCENT
+            ),
+        ),
+        FigureSpec(
+            title="Time to the first result of what was hit",
+            x="fault",
+            y="first_result_s",
+            x_label="",
+            y_label="time since the fault",
+            y_scale="log",
+            y_unit="s",
+            compare=Compare(
+                on=("fault", "offered_per_s"), column="first_result_s", aim_percent=AIM_PERCENT
+            ),
+        ),
+        FigureSpec(
+            title="Time to detection",
+            x="fault",
+            y="detect_s",
+            x_label="",
+            y_label="time since the fault",
+            y_scale="log",
+            y_unit="s",
+        ),
+        FigureSpec(
+            title="The slowest operation after a fault",
+            x="fault",
+            y="latency_max_s",
+            x_label="",
+            y_label="latency",
+            y_scale="log",
+            y_unit="s",
+            published=(
+                PublishedPoint(
+                    "GCS replica killed",
+                    0.030,
+                    "at_most",
+                    "OSDI 2018, figure 10a: a client of the GCS, detection included; here an"
+                    " operation includes the time that it computes",
+                ),
+            ),
+        ),
+        FigureSpec(
+            title="The dip",
+            x="fault",
+            y="dip_operations",
+            x_label="",
+            y_label="operations that were missing at the worst moment",
+            series=("offered_per_s",),
+        ),
+        FigureSpec(
+            title="Work done twice",
+            x="fault",
+            y="executed_again_per_useful",
+            x_label="",
+            y_label="executed again ÷ useful",
+            series=("offered_per_s",),
+        ),
+    ),
+)

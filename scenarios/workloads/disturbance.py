@@ -1,0 +1,145 @@
+"""What a fault does to a steady load: the numbers of its recovery, from operations alone.
+
+Of one *episode*, which is a quiet stretch, a fault, and the time after it:
+
+- *hit* operations are those that a fault made begin again; where it made none, those that took
+  longer than `SLOWER` times the slowest of the quiet stretch;
+- the *first result* is that of the hit operation that ended first;
+- *full throughput* is back when every hit operation has ended and, since the peak of open
+  operations, no more have been open than at most in the quiet stretch, or `CHANCE` more: the load
+  is open, so what was missed is caught up on by then;
+- the *dip* is the area between the offered rate and the throughput. It is the growth of open
+  operations up to their peak, so no bucket of time is needed for it.
+
+Times are in seconds since the fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from raytwin.scenarios.workloads.steady_load import Answer, Operation
+
+SLOWER = 1.5
+"""Times the slowest of the quiet stretch: less is noise of a machine with other work."""
+CHANCE = 1
+"""Open operations: how many there are varies by one with when a moment is."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """When one fault was injected into a steady load, on the cluster's clock."""
+
+    began_s: float
+    """When the quiet stretch began."""
+    fault_s: float
+    ended_s: float
+
+    def has(self, moment_s: float) -> bool:
+        """Whether a moment is in it."""
+        return self.began_s <= moment_s < self.ended_s
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What a fault did."""
+
+    hit: int
+    first_result_s: float | None
+    """None if nothing was hit."""
+    full_s: float | None
+    """None if nothing was hit and no operation waited, or if it was not back at the end."""
+    recovered: bool
+    """Whether full throughput was back at the end of the episode, or had never gone."""
+    dip_operations: int
+    latency_max_s: float
+    """Of the operations that ended after the fault."""
+
+
+def disturbance(
+    episode: Episode, operations: Sequence[Operation], again: Collection[bytes]
+) -> Disturbance:
+    """Return what the fault of an episode did to the operations of a load.
+
+    `again` are the IDs of those that began again after it.
+    """
+    ended = [each for each in operations if each.answer is not Answer.OPEN]
+    quiet = [each for each in ended if episode.began_s <= each.ended_s < episode.fault_s]
+    after = [each for each in ended if episode.fault_s <= each.ended_s and _is_of(each, episode)]
+    slowest_s = max((each.ended_s - each.submitted_s for each in quiet), default=0.0)
+    hit = [each for each in after if each.task in again] or [
+        each for each in after if each.ended_s - each.submitted_s > SLOWER * slowest_s
+    ]
+    level = CHANCE + most_open(operations, episode.began_s, episode.fault_s)
+    peak = most_open(operations, episode.fault_s, episode.ended_s)
+    open_at = _open_operations(operations)
+    peak_s = next((at for at, count in open_at if at >= episode.fault_s and count == peak), 0.0)
+    back_s = [each.ended_s for each in hit]
+    if peak > level:
+        back_s.append(
+            next((at for at, count in open_at if at > peak_s and count <= level), float("inf"))
+        )
+    full_s = max(back_s, default=episode.fault_s)
+    lost = any(each.answer is Answer.OPEN and _is_of(each, episode) for each in operations)
+    recovered = full_s < episode.ended_s and not lost
+    return Disturbance(
+        len(hit),
+        min(each.ended_s for each in hit) - episode.fault_s if hit else None,
+        full_s - episode.fault_s if back_s and recovered else None,
+        recovered,
+        max(0, peak - level),
+        max((each.ended_s - each.submitted_s for each in after), default=0.0),
+    )
+
+
+def throughput(
+    episode: Episode, operations: Sequence[Operation], bucket_s: float
+) -> list[tuple[float, float]]:
+    """Return the middle of each bucket of an episode, since the fault, and its results a second."""
+    ended = Counter(
+        int((each.ended_s - episode.fault_s) // bucket_s)
+        for each in operations
+        if each.answer is not Answer.OPEN and episode.has(each.ended_s)
+    )
+    # Only whole buckets count: those at the ends of an episode have less time for results.
+    first = -int((episode.fault_s - episode.began_s) / bucket_s + 1e-9)
+    end = int((episode.ended_s - episode.fault_s) / bucket_s + 1e-9)
+    return [
+        (round((bucket + 0.5) * bucket_s, 9), ended[bucket] / bucket_s)
+        for bucket in range(first, end)
+    ]
+
+
+def most_open(operations: Sequence[Operation], begin_s: float, end_s: float) -> int:
+    """Return the most operations that were open at one time between two moments."""
+    open_at = _open_operations(operations)
+    before = [count for at, count in open_at if at < begin_s]
+    return max([before[-1] if before else 0, *(n for at, n in open_at if begin_s <= at < end_s)])
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """Return the nearest rank: of few values the 99th percentile is the largest.
+
+    >>> quantile([3.0, 1.0, 2.0], 0.5)
+    2.0
+    """
+    ordered = sorted(values)
+    return ordered[max(0, -int(-part * len(ordered) // 1) - 1)]
+
+
+def _is_of(operation: Operation, episode: Episode) -> bool:
+    return episode.has(operation.submitted_s)
+
+
+def _open_operations(operations: Sequence[Operation]) -> list[tuple[float, int]]:
+    """Return the times at which the number of open operations changes, and the new number."""
+    changes: Counter[float] = Counter()
+    for each in operations:
+        changes[each.submitted_s] += 1
+        if each.answer is not Answer.OPEN:
+            changes[each.ended_s] -= 1
+    times = sorted(changes)
+    return list(zip(times, accumulate(changes[at] for at in times), strict=True))

@@ -1,0 +1,94 @@
+"""Recovery: each fault is measured in both worlds, and its checks can fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raytwin.scenarios.core.scenario import Outcome, Request, UsageError
+from raytwin.scenarios.figures import recovery
+from raytwin.scenarios.figures.recovery import FAULTS, NOTICED, QUICK, SCENARIO
+
+
+def settings(**changed: Any) -> dict[str, Any]:
+    return {**SCENARIO.settings("quick", {}), **changed}
+
+
+def episodes(outcome: Outcome) -> list[dict[str, Any]]:
+    return [row for row in outcome.rows if "recovered" in row]
+
+
+def test_every_fault_in_virtual_time() -> None:
+    outcome = recovery.run(Request("sim", settings=settings(faults=tuple(FAULTS))))
+    assert all(check.ok for check in outcome.checks), outcome.checks
+    found = episodes(outcome)
+    assert [(row["fault"], row["offered_per_s"]) for row in found] == [
+        (fault, rate) for rate in (60, 150) for fault in FAULTS
+    ]
+    assert {row["fault"] for row in found if row["detect_s"] is not None} == set(NOTICED)
+    limit_s = settings()["limit_s"]
+    for row in found:
+        if row["fault"] == "node silent":
+            # The last thing that the cluster heard of it was at most a heartbeat earlier.
+            assert limit_s - 0.2 < row["detect_s"] <= row["first_result_s"] <= row["full_s"]
+        elif row["fault"] == "link cut":
+            assert row["executed_again"] == 0
+            assert row["first_result_s"] >= 0.5 * limit_s - 1e-6
+    assert [band.label for band in outcome.bands] == list(FAULTS)
+    assert {row["fault"] for row in outcome.rows if row.get("ended_per_s")} == set(FAULTS)
+
+
+def test_the_same_seed_gives_the_same_rows() -> None:
+    few = settings(faults=("node killed",), rates_per_s=(60,))
+    one, other = (recovery.run(Request("sim", settings=few)) for _ in range(2))
+    assert one.rows == other.rows
+
+
+@pytest.mark.slow
+def test_on_real_processes() -> None:
+    """Right values, and plans that are carried out; times belong to quiet machines."""
+    small = settings(rates_per_s=(60,), limit_s=2.0)
+    outcome = recovery.run(Request("local", settings=small))
+    ok = {check.name: check.ok for check in outcome.checks}
+    full = ok.pop("full throughput came back after every fault")
+    assert all(ok.values()), outcome.checks
+    assert full or any(not row["recovered"] for row in episodes(outcome))
+    assert [row["fault"] for row in episodes(outcome)] == list(QUICK)
+
+
+def judged(**changed: Any) -> list[str]:
+    """Return which checks fail if one episode of three is as given."""
+    good = {
+        "fault": "node killed", "recovered": True, "detect_s": 0.1, "first_result_s": 0.2,
+        "full_s": 0.3, "latency_max_s": 0.3, "dip_operations": 2, "over_s": 0.3,
+        "executed_again_per_useful": 0.1, "executed_again": 1, "replayed": 0, "operations": 10,
+        "wrong": 0, "errors": 0, "hung": 0, "steps_missed": 0,
+    }  # fmt: skip
+    outcome = Outcome(rows=[good, good, {**good, **changed}])
+    outcome.metrics["hung"] = changed.get("hung", 0)
+    recovery._judge(outcome, settings(faults=("node killed",)))
+    return [check.name for check in outcome.checks if not check.ok]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({}, ""),
+        ({"wrong": 1}, "every call took effect once"),
+        ({"errors": 1}, "every call took effect once"),
+        ({"hung": 1}, "hangs"),
+        ({"steps_missed": 1}, "every step"),
+        ({"detect_s": None}, "noticed every death"),
+        ({"recovered": False, "full_s": None}, "full throughput"),
+    ],
+)
+def test_checks_fail(changed: dict[str, Any], says: str) -> None:
+    failed = judged(**changed)
+    assert len(failed) == bool(says)
+    assert all(says in name for name in failed)
+
+
+def test_too_few_nodes_are_refused() -> None:
+    with pytest.raises(UsageError, match="at least 3 nodes, not 2"):
+        recovery.run(Request("sim", nodes=(2,), settings=settings()))
