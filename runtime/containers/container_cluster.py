@@ -43,7 +43,8 @@ MEMORY_SHARE = 0.7
 """The ``memory`` of a container with a limit, as a share of it; the default store has the rest."""
 WORKER_WAIT_S = 1.0
 """How long a fault plan's action on a worker waits for the node to have one."""
-
+LEAVE_S = 1.0
+"""How long after a command in it has failed a container may still turn out to have ended."""
 RESET_S = 0.5
 """How long packets of a link that is reset are answered with RST; heartbeats are more frequent."""
 HEAD = "head"
@@ -430,8 +431,12 @@ class ContainerCluster:
         source, destination = (self._end(end, other) for end, other in (link, link[::-1]))
         for command in commands(source, destination, link[0] == f"node:{node}", fault, add):
             # What has ended needs no filter; the node's next container starts with it.
-            with ended_ignored():
-                container.run_as_root(command)
+            try:
+                with ended_ignored():
+                    container.run_as_root(command)
+            except RuntimeError:  # maybe the node left meanwhile, and took the command along
+                if not container.ended.wait(LEAVE_S):
+                    raise
 
     def _end(self, end: str, other: str) -> End:
         """Return an end of a link as filters tell it apart from the other ends at its address."""

@@ -159,6 +159,24 @@ def test_a_node_whose_heartbeats_do_not_arrive_is_declared_dead(start: Start) ->
     doubles_are_right()
 
 
+def test_a_link_heals_although_its_node_leaves_meanwhile(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fenced node leaves as soon as it hears the head again: maybe while a link is healed."""
+    cluster = start(heartbeat_timeout_s=LIMIT_S).cluster
+    cluster.cut("node:1", "head")
+    leaving = cluster.containers[1]
+
+    def ended_by_its_container(command: list[str], codes: tuple[int, ...] = (0,)) -> None:
+        cluster.kill_node(1)
+        raise RuntimeError(f"{command}: its container has ended")
+
+    monkeypatch.setattr(leaving, "run_as_root", ended_by_its_container)
+    cluster.heal("node:1", "head")
+    cluster.restart_node(1)
+    assert ray.get(on(double, 1).remote(2), timeout=LIMIT_S) == 4
+
+
 def test_links_break_one_way_and_heal(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen by attempts to connect: packets of either direction are needed for one."""
     cluster = start(heartbeat_timeout_s=LIMIT_S).cluster
