@@ -77,6 +77,11 @@ class Injector:
         """Return the time of the next step, None if no step has a time yet."""
         return self._due[0][0] if self._due else None
 
+    @property
+    def finished(self) -> bool:
+        """Whether no step is left that is due, or will be after an event."""
+        return not self._due and not self._waiting
+
     def on_node(self, node: int, alive: bool) -> None:
         """Schedule the steps that wait for a node which has joined or was declared dead."""
         self._on_event(f"{'node_added' if alive else 'node_died'}:{node}")

@@ -14,6 +14,7 @@ from raytwin.chaos.faults.targets import Node
 from raytwin.scenarios.core import executions, run_trace
 from raytwin.scenarios.core.executions import Executions
 from raytwin.scenarios.core.scenario import (
+    Band,
     Check,
     Compare,
     FigureSpec,
@@ -169,6 +170,7 @@ def run(request: Request) -> Outcome:
         found = executions.read(record)
     outcome = Outcome(_rows(settings, nodes, result, found, injector.injections))
     outcome.timeline = events + timeline(injector.injections)
+    outcome.bands = _bands(injector.injections, factor)
     _judge(outcome, settings, result, counts, found, injector.injections)
     return outcome
 
@@ -210,6 +212,21 @@ def _rows(
             }
         )
     return rows
+
+
+def _bands(injections: list[Injection], factor: float) -> list[Band]:
+    """Return for how long each node was away, on the paper's clock."""
+    back_s = {each.step.target: each.at_s for each in injections if each.step.action == "restart"}
+    return [
+        Band(
+            "paper_time_s",
+            each.at_s / factor,
+            back_s.get(each.step.target, END_S * factor) / factor,
+            str(each.step),
+        )
+        for each in injections
+        if each.step.action == "kill" and not each.error
+    ]
 
 
 def _between(rows: list[dict[str, Any]], start_s: float, end_s: float, column: str) -> float:

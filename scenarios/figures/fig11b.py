@@ -13,6 +13,7 @@ from raytwin.runtime.api.backend import current
 from raytwin.scenarios.core import executions, run_trace
 from raytwin.scenarios.core.executions import Execution, Executions
 from raytwin.scenarios.core.scenario import (
+    Band,
     Check,
     FigureSpec,
     Option,
@@ -99,6 +100,12 @@ def run(request: Request) -> Outcome:
             found[policy] = _measure(request, where, interval)
             outcome.rows += _rows(where, policy, found[policy], settings)
             outcome.timeline += run_trace.group(found[policy].timeline, f"{where}, {policy}:")
+        killed_s = settings["kill_step"] * settings["period_s"]
+        last_s = killed_s + max(each.recovery_s for each in found.values())
+        nodes = " and ".join(map(str, KILLED))
+        outcome.bands.append(
+            Band("time_s", killed_s, last_s, f"kill nodes {nodes}", {"series": where})
+        )
         _judge(outcome, where, found, settings, where == series[0])
     return outcome
 

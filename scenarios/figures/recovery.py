@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import raytwin as ray
-from raytwin.chaos.faults.injector import Injection, attach, timeline
+from raytwin.chaos.faults.injector import timeline
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.proxied_links import proxied
 from raytwin.chaos.faults.recovery_summary import Recovery
 from raytwin.scenarios.core import executions, run_trace
-from raytwin.scenarios.core.executions import Execution, Executions
+from raytwin.scenarios.core.executions import Executions
 from raytwin.scenarios.core.scenario import (
     Band,
     Check,
@@ -31,13 +31,11 @@ from raytwin.scenarios.core.scenario import (
     UsageError,
 )
 from raytwin.scenarios.workloads.disturbance import (
-    Disturbance,
-    Episode,
     disturbance,
-    most_open,
     quantile,
     throughput,
 )
+from raytwin.scenarios.workloads.episodes import FaultEpisode, Pace, run_episode
 from raytwin.scenarios.workloads.steady_load import Answer, Operation, SteadyLoad, nodes
 
 WORKERS = 3
@@ -70,7 +68,7 @@ FAULTS = {
     "node killed": Fault((Step("kill", "node:1", 0.0), BACK)),
     "node silent": Fault((Step("pause", "node:1", 0.0), BACK), held=1.0),
     "connections reset": Fault((Step("reset", "link:0>1", 0.0),)),
-    "link cut": Fault((Step("cut", "link:0>1", 0.0), Step("cut", "link:1>0", 0.0)), held=0.5),
+    "link cut": Fault((Step("cut", "link:0>1", 0.0), Step("cut", "link:1>0", 0.0)), held=0.25),
     "GCS replica killed": Fault(
         (Step("kill", "replica:0.1", 0.0),), needs={"gcs_replicas": REPLICAS}
     ),
@@ -88,18 +86,6 @@ def plan(fault: str, limit_s: float) -> Plan:
     if found.held and not any(step.after for step in steps):
         steps.append(Step("heal", "cluster", found.held * limit_s))
     return Plan(steps)
-
-
-@dataclass
-class _Episode:
-    """One fault in a running load, and what the cluster did about it."""
-
-    fault: str
-    repeat: int
-    span: Episode
-    recovery: Recovery
-    ranges: list[list[Any]]
-    """The cluster's timeline at its end: a node that dies later takes its part along."""
 
 
 def run(request: Request) -> Outcome:
@@ -137,7 +123,7 @@ def _run_cluster(
     request: Request, outcome: Outcome, workers: int, rate_per_s: int, faults: Sequence[str]
 ) -> None:
     """Run the episodes of some faults in one cluster, and add what they come to."""
-    settings = request.settings
+    settings, limit_s = request.settings, request.settings["limit_s"]
     options: dict[str, Any] = dict(FAULTS[faults[0]].needs)
     if request.backend == "sim" and request.profile:
         options |= {"profile": str(request.profile), "nodes_per_host": workers + 1}
@@ -153,7 +139,7 @@ def _run_cluster(
             backend=request.backend,
             nodes=nodes(workers, settings["cpus_per_node"]),
             seed=request.seed,
-            heartbeat_timeout_s=settings["limit_s"],
+            heartbeat_timeout_s=limit_s,
             **options,
         )
         try:
@@ -161,72 +147,48 @@ def _run_cluster(
             load.warm_up(workers * settings["cpus_per_node"])
             rng = random.Random(f"{request.seed}/{rate_per_s}")
             episodes = [
-                _run_episode(session, load, settings, rng, fault, repeat)
+                (
+                    fault,
+                    repeat,
+                    run_episode(session, load, plan(fault, limit_s), pace(settings, rng)),
+                )
                 for fault in faults
                 for repeat in range(settings["repeats"])
             ]
             hung = load.finish(settings["patience_s"])
             events = run_trace.kept()
-            for each in episodes:
+            for *_, each in episodes:
                 events += timeline(each.recovery.injections)
         finally:
             ray.shutdown()
-        found = executions.read(record, [row for each in episodes for row in each.ranges])
+        found = executions.read(record, [row for *_, each in episodes for row in each.ranges])
     outcome.timeline += run_trace.group(events, f"{rate_per_s}/s, {faults[0]}:")
     outcome.metrics["hung"] = outcome.metrics.get("hung", 0.0) + hung
-    for each in episodes:
-        _report(outcome, settings, rate_per_s, each, load.operations, found)
+    for fault, repeat, each in episodes:
+        key = {"fault": fault, "offered_per_s": rate_per_s, "repeat": repeat}
+        _report(outcome, settings, key, each, load.operations, found)
 
 
-def _run_episode(
-    session: Any,
-    load: SteadyLoad,
-    settings: Any,
-    rng: random.Random,
-    fault: str,
-    repeat: int,
-) -> _Episode:
-    """Run a quiet stretch, a fault, and the time after it."""
-    began_s = ray.now()
-    load.run(began_s + settings["quiet_s"] + rng.random() * PHASE_S)
-    steps = plan(fault, settings["limit_s"])
-    injector = attach(session, steps)
-    fault_s = injector.started_s
-    held_s = FAULTS[fault].held * settings["limit_s"]
-    until_s = fault_s + held_s + settings["after_s"]
-    load.run(until_s)
-    # The next episode begins from rest: what is open by now has to be as little as before.
-    level = most_open(load.operations, began_s, fault_s)
-    while load.open > level and ray.now() < until_s + settings["patience_s"]:
-        load.run(ray.now() + settings["after_s"])
-    injector.stop()
-    recovery = Recovery(steps, injector.injections, fault_s)
-    recovery.events = [tuple(event) for event in session.query("events")]
-    return _Episode(
-        fault, repeat, Episode(began_s, fault_s, ray.now()), recovery, session.query("timeline")
-    )
+def pace(settings: Any, rng: random.Random) -> Pace:
+    """Return the pace of an episode: its fault meets the load at a random moment."""
+    quiet_s = settings["quiet_s"] + rng.random() * PHASE_S
+    return Pace(quiet_s, settings["after_s"], settings["patience_s"])
 
 
 def _report(
     outcome: Outcome,
     settings: Any,
-    rate_per_s: int,
-    each: _Episode,
+    key: Row,
+    each: FaultEpisode,
     operations: Sequence[Operation],
     found: Executions,
 ) -> None:
     """Add the rows of one episode."""
     span = each.span
     mine = [one for one in operations if span.has(one.submitted_s)]
-
-    def after(some: Sequence[Execution]) -> list[Execution]:
-        return [one for one in some if span.fault_s <= one.began_s < span.ended_s]
-
-    first, again, replays = map(after, (found.first, found.again, found.replays))
+    first, again, replays = map(each.after_fault, (found.first, found.again, found.replays))
     felt = disturbance(span, operations, {one.task for one in again})
-    numbers = each.recovery.numbers()
     answers = Counter(one.answer for one in mine)
-    key = {"fault": each.fault, "offered_per_s": rate_per_s, "repeat": each.repeat}
     outcome.rows.append(
         {
             **key,
@@ -244,8 +206,8 @@ def _report(
             "wrong": answers[Answer.WRONG],
             "errors": answers[Answer.ERROR],
             "hung": answers[Answer.OPEN],
-            "over_s": _over_s(each.recovery.injections, felt),
-            "steps_missed": int(numbers["faults_failed"] + numbers["faults_not_due"]),
+            "over_s": max(each.plan_s, felt.full_s or 0.0),
+            "steps_missed": each.steps_missed,
         }
     )
     outcome.rows += [
@@ -258,11 +220,6 @@ def _detected_s(recovery: Recovery) -> float | None:
     """Return how long the cluster took to report the fault's death; None if it reports none."""
     found = [event[0] - each.clock_s for each, event in recovery.detections() if event is not None]
     return found[0] if found else None
-
-
-def _over_s(injections: Sequence[Injection], felt: Disturbance) -> float:
-    """Return when a fault was over: at the last step of its plan, or full throughput if later."""
-    return max([felt.full_s or 0.0, *(each.at_s for each in injections)])
 
 
 def _slug(fault: str) -> str:
@@ -384,10 +341,10 @@ SCENARIO = Scenario(
         " replayed to rebuild an actor, is the work that was done twice. A call returns how many"
         " calls of its actor took effect, so a lost or doubled effect is a wrong value."
         "\n\n"
-        "A process that ends is noticed at once by its parent. A silent node is paused for good, so"
+        "A process that ends is noticed at once by its parent. A silent node is paused for good:"
         " only the failure detector sees it, whose limit is `limit_s`; a link between the driver's"
-        " node and another is cut for half of that, so nothing dies. Anchors from elsewhere are of"
-        " other systems and programs: they give the scale, not a target."
+        " node and another is cut for a quarter of that: nothing dies. Anchors from elsewhere"
+        " are of other systems and programs: they give the scale, not a target."
     ),
     options=(
         Option("faults", str, QUICK, tuple(FAULTS), "to inject", choices=tuple(FAULTS), many=True),

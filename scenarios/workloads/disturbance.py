@@ -56,7 +56,7 @@ class Disturbance:
     """Whether full throughput was back at the end of the episode, or had never gone."""
     dip_operations: int
     latency_max_s: float
-    """Of the operations that ended after the fault."""
+    """Of the operations that ended after the fault, in the episode."""
 
 
 def disturbance(
@@ -68,7 +68,7 @@ def disturbance(
     """
     ended = [each for each in operations if each.answer is not Answer.OPEN]
     quiet = [each for each in ended if episode.began_s <= each.ended_s < episode.fault_s]
-    after = [each for each in ended if episode.fault_s <= each.ended_s and _is_of(each, episode)]
+    after = [each for each in ended if episode.fault_s <= each.ended_s < episode.ended_s]
     slowest_s = max((each.ended_s - each.submitted_s for each in quiet), default=0.0)
     hit = [each for each in after if each.task in again] or [
         each for each in after if each.ended_s - each.submitted_s > SLOWER * slowest_s
@@ -83,7 +83,7 @@ def disturbance(
             next((at for at, count in open_at if at > peak_s and count <= level), float("inf"))
         )
     full_s = max(back_s, default=episode.fault_s)
-    lost = any(each.answer is Answer.OPEN and _is_of(each, episode) for each in operations)
+    lost = any(each.answer is Answer.OPEN and episode.has(each.submitted_s) for each in operations)
     recovered = full_s < episode.ended_s and not lost
     return Disturbance(
         len(hit),
@@ -128,10 +128,6 @@ def quantile(values: Sequence[float], part: float) -> float:
     """
     ordered = sorted(values)
     return ordered[max(0, -int(-part * len(ordered) // 1) - 1)]
-
-
-def _is_of(operation: Operation, episode: Episode) -> bool:
-    return episode.has(operation.submitted_s)
 
 
 def _open_operations(operations: Sequence[Operation]) -> list[tuple[float, int]]:

@@ -12,7 +12,7 @@ import raytwin as ray
 from raytwin.chaos.faults.injector import attach
 from raytwin.chaos.faults.plan_files import load
 from raytwin.scenarios.core.scenario import Request
-from raytwin.scenarios.figures import fig11a
+from raytwin.scenarios.figures import fig11a, partition
 from tests.containers.conftest import Start
 from tests.containers.programs import Counter, double, doubles_are_right, on
 from tests.processes.helpers import LIMIT_S, eventually
@@ -78,3 +78,17 @@ def test_figure_11a_in_containers(docker_engine: Any) -> None:
     assert sum(row["tasks_first"] for row in outcome.rows) == outcome.metrics["links"]
     assert not ray.is_initialized()
     eventually(lambda: not docker_engine.networks.list(filters={"label": "raytwin.cluster"}))
+
+
+@pytest.mark.slow
+def test_partitions_of_containers(docker_engine: Any) -> None:
+    """Right values, plans that are carried out, a minority of one node that is given up."""
+    settings = partition.SCENARIO.settings("quick", {})
+    outcome = partition.run(Request("docker", nodes=(3,), settings=settings))
+    failed = {check.name for check in outcome.checks if not check.ok}
+    # These are about rates, which belong to quiet machines.
+    assert all("throughput" in name or "rate" in name for name in failed), outcome.checks
+    assert outcome.parameters["minority"] == [2]
+    local = partition.plan("both ways", 3, settings["limit_s"])
+    docker = partition.plan("both ways", 3, outcome.parameters["limit_used_s"])
+    assert [str(step) for step in local.steps] == [str(step) for step in docker.steps]

@@ -1,0 +1,89 @@
+"""Episodes of a steady load under fault plans: one after the other in a running cluster.
+
+`run_episode` runs a quiet stretch, carries a plan out, and goes on until load and nodes are as they
+were, so that the next episode begins from rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import raytwin as ray
+from raytwin.chaos.faults.injector import attach
+from raytwin.chaos.faults.plan import Plan
+from raytwin.chaos.faults.recovery_summary import Recovery
+from raytwin.scenarios.core.executions import Execution
+from raytwin.scenarios.workloads.disturbance import Episode, most_open
+from raytwin.scenarios.workloads.steady_load import SteadyLoad
+
+LOOK_S = 0.05
+"""Seconds between two looks at whether a plan has ended."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long the parts of an episode take, in seconds."""
+
+    quiet_s: float
+    after_s: float
+    """From the plan's last step on; as long again while load and nodes are not as they were."""
+    patience_s: float
+    """At most, for the plan to end, and for load and nodes to be as they were."""
+
+
+@dataclass(frozen=True)
+class FaultEpisode:
+    """An episode that has been run, and what the cluster did about its faults."""
+
+    span: Episode
+    recovery: Recovery
+    ranges: list[list[Any]]
+    """The cluster's timeline at its end: a node that dies later takes its part along."""
+
+    @property
+    def steps_missed(self) -> int:
+        """How many steps of the plan were impossible, or not due before the end."""
+        numbers = self.recovery.numbers()
+        return int(numbers["faults_failed"] + numbers["faults_not_due"])
+
+    @property
+    def plan_s(self) -> float:
+        """When the last step of the plan was carried out, since the first fault."""
+        injections = self.recovery.injections
+        return max((each.clock_s for each in injections), default=self.span.fault_s) - (
+            self.span.fault_s
+        )
+
+    def after_fault(self, executions: Sequence[Execution]) -> list[Execution]:
+        """Return the executions that began in it after the fault."""
+        begin_s, end_s = self.span.fault_s, self.span.ended_s
+        return [each for each in executions if begin_s <= each.began_s < end_s]
+
+
+def run_episode(session: Any, load: SteadyLoad, plan: Plan, pace: Pace) -> FaultEpisode:
+    """Run a quiet stretch, a plan whose first step is due at once, and the time after it."""
+    alive = _alive(session)
+    began_s = ray.now()
+    load.run(began_s + pace.quiet_s)
+    injector = attach(session, plan)
+    fault_s = injector.started_s
+    while not injector.finished and ray.now() < fault_s + pace.patience_s:
+        load.run(ray.now() + LOOK_S)
+    over_s = ray.now()
+    load.run(over_s + pace.after_s)
+    level = most_open(load.operations, began_s, fault_s)
+    while (load.open > level or _alive(session) < alive) and (ray.now() < over_s + pace.patience_s):
+        load.run(ray.now() + pace.after_s)
+    injector.stop()
+    recovery = Recovery(plan, injector.injections, fault_s)
+    recovery.events = [
+        event for event in map(tuple, session.query("events")) if event[0] >= fault_s
+    ]
+    return FaultEpisode(Episode(began_s, fault_s, ray.now()), recovery, session.query("timeline"))
+
+
+def _alive(session: Any) -> int:
+    """Return how many nodes the cluster has."""
+    return sum(row["alive"] for row in session.query("nodes"))
