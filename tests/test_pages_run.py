@@ -50,6 +50,8 @@ PLACEHOLDERS = {
 CASES = "--cases tasks_sync"
 BASELINE = "fig11b --scale quick"
 FEW_ACTORS = "--set actors=10 --set period_s=0.05"
+ONE_FAULT = '--set "faults=worker killed" --set rates_per_s=60 --set quiet_s=0.2 --set after_s=0.3'
+ONE_CUT = '--set "cuts=both ways"'
 SHORT = {
     "raytwin run fig8b --backend sim --scale full": "--scale quick --nodes 1,2 --set tasks=1000",
     "raytwin run fig8b --nodes 10,100 --set tasks=1e7": (
@@ -60,6 +62,14 @@ SHORT = {
     "raytwin run fig11a --backend sim,local": "--set time_factor=0.03 --set task_ms=10",
     "raytwin run fig11a --backend docker --nodes 3": "--set time_factor=0.03 --set task_ms=10",
     "raytwin run fig8b --backend sim --nodes 10,100": "--nodes 1,2 --set tasks=1e3",
+    "raytwin run recovery": f"--backend sim,local {ONE_FAULT}",
+    "raytwin run recovery --backend sim --scale full --set repeats=20": (
+        f"{ONE_FAULT} --set repeats=2"
+    ),
+    "raytwin run availability --backend sim": "--set intervals_s=2,1",
+    "raytwin run partition --backend sim,local": ONE_CUT,
+    "raytwin run partition --backend docker --nodes 3": ONE_CUT,
+    "raytwin run slow-network --backend sim,local": "--set delays_ms=0,20 --set tasks=20",
     "raytwin fuzz --seeds 200": "--seeds 3",
     "raytwin fuzz --seeds 2000": "--seeds 3",
     "raytwin bench --peers ray,dask --json bench.json": CASES,
@@ -91,6 +101,9 @@ SHORT = {
 """What is added to a long command. The last of two options of one name counts."""
 
 CHECKS_MAY_FAIL = {
+    "raytwin run recovery",
+    "raytwin run partition --backend sim,local",
+    "raytwin run partition --backend docker --nodes 3",
     "raytwin run fig11a --backend docker --nodes 3",
     "raytwin run fig11a --backend sim,local",
 }

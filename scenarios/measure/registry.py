@@ -19,7 +19,7 @@ _FIGURE = re.compile(r"(fig|table)\d")
 
 @functools.cache
 def scenarios() -> dict[str, Scenario]:
-    """Return all scenarios by name, in the paper's order.
+    """Return all scenarios by name: the paper's figures in its order, then the others.
 
     Raises whatever a broken module raises, and TypeError for one that breaks
     the rules of `scenario`.
@@ -54,5 +54,8 @@ def check(module: str, scenario: object) -> Scenario:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort key that puts fig9 before fig10a."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    """Sort key that puts fig9 before fig10a, and both before what is no figure of the paper."""
+    ours = (0 if _FIGURE.match(name) else 1, "")
+    return [ours] + [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)
+    ]

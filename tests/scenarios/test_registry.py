@@ -35,10 +35,10 @@ def find() -> dict[str, object]:
 
 
 def test_paper_order_and_helpers_left_out(package: Path) -> None:
-    for name in ("fig10a", "fig8b", "table3", "fig8a"):
-        (package / f"{name}.py").write_text(MODULE.format(name=name))
+    for name in ("fig10a", "a_plan", "fig8b", "table3", "fig8a"):
+        (package / f"{name}.py").write_text(MODULE.format(name=name.replace("_", "-")))
     (package / "workloads.py").write_text("VALUE = 1")
-    assert list(find()) == ["fig8a", "fig8b", "fig10a", "table3"]
+    assert list(find()) == ["fig8a", "fig8b", "fig10a", "table3", "a-plan"]
 
 
 @pytest.mark.parametrize(
