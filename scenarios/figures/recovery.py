@@ -162,7 +162,8 @@ def _run_cluster(
         finally:
             ray.shutdown()
         found = executions.read(record, [row for *_, each in episodes for row in each.ranges])
-    outcome.timeline += run_trace.group(events, f"{rate_per_s}/s, {faults[0]}:")
+    named = " ".join([f"{rate_per_s}/s", *FAULTS[faults[0]].needs])
+    outcome.timeline += run_trace.group(events, f"{named}:")
     outcome.metrics["hung"] = outcome.metrics.get("hung", 0.0) + hung
     for fault, repeat, each in episodes:
         key = {"fault": fault, "offered_per_s": rate_per_s, "repeat": repeat}

@@ -8,7 +8,7 @@ import pytest
 
 from raytwin.reports.figures import MEASURED, SIMULATED, build, check_columns
 from raytwin.scenarios.core.results import Record, Result, ResultError
-from raytwin.scenarios.core.scenario import FigureSpec, PublishedPoint, Row
+from raytwin.scenarios.core.scenario import Band, FigureSpec, PublishedPoint, Row
 
 SPEC = FigureSpec("t", "nodes", "rate", "nodes", "rate", series=("policy",))
 
@@ -86,3 +86,33 @@ def test_rows_without_the_columns_of_any_figure_are_refused(rows: list[Row]) -> 
     assert line.endswith("(of nodes, rate, speed)")
     check_columns((SPEC, other), result("local", [*rows, {"nodes": 1, "speed": 2}]))
     check_columns((), result("local", rows))
+
+
+def test_bands_are_of_the_axis_and_of_the_rows_that_are_drawn() -> None:
+    def band(label: str, column: str = "nodes", **where: str) -> Band:
+        return Band(column, 1.0, 2.0, label, where)
+
+    found = result("sim", [row("a", 1, 1), row("a", 2, 1)])
+    found.record.bands += [
+        band("all"), band("all"), band("of a", policy="a"), band("of b", policy="b"),
+        band("of another axis", "time_s"),
+    ]  # fmt: skip
+    spec = dataclasses.replace(SPEC, where={"policy": ("a", "c")})
+    bands = build(spec, [found, result("local", [row("a", 1, 1)])]).bands
+    assert {source: [b.label for b in some] for source, some in bands.items()} == {
+        SIMULATED: ["all", "of a"]
+    }
+
+
+def test_sources_have_panels_where_faults_are_shaded() -> None:
+    sim, local = (result(backend, [row("a", 1, 1)]) for backend in ("sim", "local"))
+    assert build(SPEC, [sim, local]).panels == ()
+    sim.record.bands.append(Band("nodes", 1.0, 2.0, "a fault"))
+    assert build(SPEC, [sim, local]).panels == (SIMULATED, MEASURED)
+    assert build(SPEC, [sim]).panels == ()
+
+
+def test_categories_have_no_bands() -> None:
+    found = result("sim", [row("a", "one", 1)])
+    found.record.bands.append(Band("nodes", 1.0, 2.0, "a fault"))
+    assert build(SPEC, [found]).bands == {}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
+import re
 import warnings
 
 import pytest
 
 from raytwin.reports import plots
 from raytwin.reports.figures import MEASURED, SIMULATED, Figure, build
-from raytwin.scenarios.core.results import Result
-from raytwin.scenarios.core.scenario import PublishedPoint
+from raytwin.scenarios.core.results import Record, Result
+from raytwin.scenarios.core.scenario import Band, FigureSpec, PublishedPoint
 from tests.scenarios.synthetic import PLACEMENT, SCALING
 
 
@@ -53,6 +55,34 @@ def test_description_has_the_numbers(figure: Figure) -> None:
     told = plots.describe(figure)
     assert "simulated bottom-up: from 180K at 10 to 1.8M at 100" in told
     assert "published: ≥ 1M at 60" in told
+
+
+@pytest.fixture
+def faulty() -> Figure:
+    """A figure over time of both worlds, each with a fault of its own."""
+    spec = FigureSpec("Rates", "time_s", "rate", "time (s)", "results/s")
+    found = []
+    for backend, end in (("sim", 2.0), ("local", 3.5)):
+        rows = [{"time_s": at, "rate": 10.0 * at} for at in range(5)]
+        bands = [Band("time_s", 1.0, end, "kill node:1")]
+        found.append(Result(Record("s", backend, {}, 0, {}, {}, {}, [], [], bands), rows))
+    return build(spec, found)
+
+
+def test_faults_are_shaded_and_each_world_has_a_panel(faulty: Figure) -> None:
+    drawn = svg(faulty)
+    assert drawn.count("kill node:1") == 2
+    assert drawn.count(plots.BAND) == 3, "one for each panel, and the legend's"
+    alone = svg(dataclasses.replace(faulty, bands={}))
+    assert plots.BAND not in alone
+    height, less = (float(re.search(r'height="([0-9.]+)pt"', each)[1]) for each in (drawn, alone))  # type: ignore[index]
+    assert height > 1.4 * less
+
+
+def test_description_names_the_faults(faulty: Figure) -> None:
+    told = plots.describe(faulty)
+    assert "simulated fault: kill node:1, from 1 to 2" in told
+    assert "measured fault: kill node:1, from 1 to 3.5" in told
 
 
 @pytest.mark.parametrize(
