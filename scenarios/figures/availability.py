@@ -22,7 +22,7 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
-from raytwin.scenarios.workloads.disturbance import Episode, quantile, throughput
+from raytwin.scenarios.workloads.disturbance import Episode, ended, quantile, throughput
 from raytwin.scenarios.workloads.steady_load import Answer, Operation, SteadyLoad, nodes
 
 WORKERS = 3
@@ -110,6 +110,8 @@ def _run_cluster(
                 injector.started_s + settings["faults"] * interval_s,
             )
             load.run(span.ended_s)
+            while not injector.finished:  # a node that failed late starts again
+                load.run(ray.now() + settings["bucket_s"])
             hung = load.finish(settings["patience_s"])
             injector.stop()
             events = run_trace.kept()
@@ -120,14 +122,18 @@ def _run_cluster(
     outcome.timeline += run_trace.group(events, f"every {interval_s:g} s:")
     outcome.timeline += timeline(injector.injections)
     answers = Counter(each.answer for each in load.operations)
-    ended = [each for each in load.operations if each.answer is not Answer.OPEN]
+    latencies_s = [
+        each.ended_s - each.submitted_s
+        for each in load.operations
+        if each.answer is not Answer.OPEN
+    ]
     outcome.rows.append(
         {
             "interval_s": interval_s,
             "faults": settings["faults"],
             "operations": len(load.operations),
             "goodput": _goodput(load.operations, settings["deadline_s"]),
-            "latency_p99_s": quantile([each.ended_s - each.submitted_s for each in ended], 0.99),
+            "latency_p99_s": quantile(latencies_s, 0.99),
             "executed_again": len(found.again),
             "replayed": len(found.replays),
             "wrong": answers[Answer.WRONG],
@@ -140,7 +146,7 @@ def _run_cluster(
         return
     outcome.rows += [
         {AXIS: at_s, "ended_per_s": rate}
-        for at_s, rate in throughput(span, load.operations, settings["bucket_s"])
+        for at_s, rate in throughput(span, ended(load.operations), settings["bucket_s"])
     ]
     back = {
         step.target: each.at_s

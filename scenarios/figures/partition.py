@@ -13,7 +13,7 @@ from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.proxied_links import proxied
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.scenarios.core import executions, run_trace
-from raytwin.scenarios.core.executions import Execution, Executions
+from raytwin.scenarios.core.executions import Executions
 from raytwin.scenarios.core.scenario import (
     Band,
     Check,
@@ -22,11 +22,10 @@ from raytwin.scenarios.core.scenario import (
     Option,
     Outcome,
     Request,
-    Row,
     Scenario,
     UsageError,
 )
-from raytwin.scenarios.workloads.disturbance import disturbance, throughput
+from raytwin.scenarios.workloads.disturbance import disturbance, ended, throughput
 from raytwin.scenarios.workloads.episodes import FaultEpisode, Pace, run_episode
 from raytwin.scenarios.workloads.steady_load import Answer, Operation, SteadyLoad, nodes
 
@@ -191,12 +190,15 @@ def _report(
     bucket_s = settings["bucket_s"]
     outcome.rows += [
         {"cut": cut, AXIS: at_s, "ended_per_s": rate}
-        for at_s, rate in throughput(span, operations, bucket_s)
+        for at_s, rate in throughput(span, ended(operations), bucket_s)
     ]
     began = [*found.first, *found.again, *found.replays]
     for side, inside in ((MAJORITY, False), (MINORITY, True)):
-        there = [one for one in began if (node_of(one.worker) in minority) == inside]
-        outcome.rows += _begun(cut, side, each, there, bucket_s)
+        there = [one.began_s for one in began if (node_of(one.worker) in minority) == inside]
+        outcome.rows += [
+            {"cut": cut, AXIS: at_s, "side": side, "began_per_s": rate}
+            for at_s, rate in throughput(span, there, bucket_s)
+        ]
     where = {"cut": cut}
     outcome.bands.append(Band(AXIS, 0.0, healed_s, cut, where))
     if fenced_s is not None:
@@ -218,26 +220,8 @@ def _rate(
 ) -> float:
     """Return the results a second between two times since the cut; from the cut on if None."""
     begin_s = begin_s or 0.0
-    ended = sum(
-        begin_s <= one.ended_s - each.span.fault_s < end_s
-        for one in operations
-        if one.answer is not Answer.OPEN
-    )
-    return ended / (end_s - begin_s) if end_s > begin_s else 0.0
-
-
-def _begun(
-    cut: str, side: str, each: FaultEpisode, began: Sequence[Execution], bucket_s: float
-) -> list[Row]:
-    """Return how much began on one side, in the buckets of `throughput`."""
-    span = each.span
-    as_operations = [
-        Operation(one.task, one.began_s, 0, one.began_s, Answer.RIGHT) for one in began
-    ]
-    return [
-        {"cut": cut, AXIS: at_s, "side": side, "began_per_s": rate}
-        for at_s, rate in throughput(span, as_operations, bucket_s)
-    ]
+    results = sum(begin_s <= at_s - each.span.fault_s < end_s for at_s in ended(operations))
+    return results / (end_s - begin_s) if end_s > begin_s else 0.0
 
 
 def _judge(outcome: Outcome) -> None:

@@ -30,11 +30,7 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
-from raytwin.scenarios.workloads.disturbance import (
-    disturbance,
-    quantile,
-    throughput,
-)
+from raytwin.scenarios.workloads.disturbance import disturbance, ended, quantile, throughput
 from raytwin.scenarios.workloads.episodes import FaultEpisode, Pace, run_episode
 from raytwin.scenarios.workloads.steady_load import Answer, Operation, SteadyLoad, nodes
 
@@ -55,7 +51,7 @@ class Fault:
 
     steps: tuple[Step, ...]
     held: float = 0.0
-    """For how long it holds at the least, as a multiple of the failure detector's limit."""
+    """When all links heal, as a multiple of the failure detector's limit; 0: none has to."""
     needs: Mapping[str, Any] = field(default_factory=dict)
     """Options of `init` without which there is no such target."""
 
@@ -66,7 +62,7 @@ FAULTS = {
     "worker killed": Fault((Step("kill", "worker:1.0", 0.0),)),
     "actor killed": Fault((Step("kill", "actor:0", 0.0),)),
     "node killed": Fault((Step("kill", "node:1", 0.0), BACK)),
-    "node silent": Fault((Step("pause", "node:1", 0.0), BACK), held=1.0),
+    "node silent": Fault((Step("pause", "node:1", 0.0), BACK)),
     "connections reset": Fault((Step("reset", "link:0>1", 0.0),)),
     "link cut": Fault((Step("cut", "link:0>1", 0.0), Step("cut", "link:1>0", 0.0)), held=0.25),
     "GCS replica killed": Fault(
@@ -82,10 +78,8 @@ NOTICED = ("worker killed", "actor killed", "node killed", "node silent", "head 
 def plan(fault: str, limit_s: float) -> Plan:
     """Return the plan of one episode: the fault at once, and its end."""
     found = FAULTS[fault]
-    steps = list(found.steps)
-    if found.held and not any(step.after for step in steps):
-        steps.append(Step("heal", "cluster", found.held * limit_s))
-    return Plan(steps)
+    heal = [Step("heal", "cluster", found.held * limit_s)] if found.held else []
+    return Plan([*found.steps, *heal])
 
 
 def run(request: Request) -> Outcome:
@@ -213,7 +207,7 @@ def _report(
     )
     outcome.rows += [
         {**key, AXIS: at_s, "ended_per_s": ended_per_s}
-        for at_s, ended_per_s in throughput(span, operations, settings["bucket_s"])
+        for at_s, ended_per_s in throughput(span, ended(operations), settings["bucket_s"])
     ]
 
 

@@ -17,7 +17,7 @@ Times are in seconds since the fault.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -66,9 +66,9 @@ def disturbance(
 
     `again` are the IDs of those that began again after it.
     """
-    ended = [each for each in operations if each.answer is not Answer.OPEN]
-    quiet = [each for each in ended if episode.began_s <= each.ended_s < episode.fault_s]
-    after = [each for each in ended if episode.fault_s <= each.ended_s < episode.ended_s]
+    over = [each for each in operations if each.answer is not Answer.OPEN]
+    quiet = [each for each in over if episode.began_s <= each.ended_s < episode.fault_s]
+    after = [each for each in over if episode.fault_s <= each.ended_s < episode.ended_s]
     slowest_s = max((each.ended_s - each.submitted_s for each in quiet), default=0.0)
     hit = [each for each in after if each.task in again] or [
         each for each in after if each.ended_s - each.submitted_s > SLOWER * slowest_s
@@ -95,20 +95,25 @@ def disturbance(
     )
 
 
+def ended(operations: Iterable[Operation]) -> list[float]:
+    """Return when operations ended that are not open, on the cluster's clock."""
+    return [each.ended_s for each in operations if each.answer is not Answer.OPEN]
+
+
 def throughput(
-    episode: Episode, operations: Sequence[Operation], bucket_s: float
+    episode: Episode, moments: Iterable[float], bucket_s: float
 ) -> list[tuple[float, float]]:
-    """Return the middle of each bucket of an episode, since the fault, and its results a second."""
-    ended = Counter(
-        int((each.ended_s - episode.fault_s) // bucket_s)
-        for each in operations
-        if each.answer is not Answer.OPEN and episode.has(each.ended_s)
+    """Return the middle of each bucket of an episode, since the fault, and its moments a second."""
+    found = Counter(
+        int((moment_s - episode.fault_s) // bucket_s)
+        for moment_s in moments
+        if episode.has(moment_s)
     )
-    # Only whole buckets count: those at the ends of an episode have less time for results.
+    # Only whole buckets count: those at the ends of an episode have less time for moments.
     first = -int((episode.fault_s - episode.began_s) / bucket_s + 1e-9)
     end = int((episode.ended_s - episode.fault_s) / bucket_s + 1e-9)
     return [
-        (round((bucket + 0.5) * bucket_s, 9), ended[bucket] / bucket_s)
+        (round((bucket + 0.5) * bucket_s, 9), found[bucket] / bucket_s)
         for bucket in range(first, end)
     ]
 

@@ -7,6 +7,7 @@ import pytest
 from raytwin.scenarios.workloads.disturbance import (
     Episode,
     disturbance,
+    ended,
     most_open,
     quantile,
     throughput,
@@ -69,7 +70,7 @@ def test_what_is_not_back_has_not_recovered(found: list[Operation]) -> None:
 
 
 def test_throughput_has_whole_buckets_around_the_fault() -> None:
-    buckets = throughput(Episode(0.05, 1.0, 2.0), load(0.52), 0.25)
+    buckets = throughput(Episode(0.05, 1.0, 2.0), ended(load(0.52)), 0.25)
     assert [at_s for at_s, _ in buckets] == [-0.625, -0.375, -0.125, 0.125, 0.375, 0.625, 0.875]
     assert dict(buckets)[0.125] == 0.0
     assert sum(rate * 0.25 for at_s, rate in buckets if at_s > 0) == 10
