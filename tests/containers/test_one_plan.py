@@ -12,7 +12,7 @@ import raytwin as ray
 from raytwin.chaos.faults.injector import attach
 from raytwin.chaos.faults.plan_files import load
 from raytwin.scenarios.core.scenario import Request
-from raytwin.scenarios.figures import fig11a, partition
+from raytwin.scenarios.figures import availability, fig11a, partition
 from tests.containers.conftest import Start
 from tests.containers.programs import Counter, double, doubles_are_right, on
 from tests.processes.helpers import LIMIT_S, eventually
@@ -92,3 +92,12 @@ def test_partitions_of_containers(docker_engine: Any) -> None:
     local = partition.plan("both ways", 3, settings["limit_s"])
     docker = partition.plan("both ways", 3, outcome.parameters["limit_used_s"])
     assert [str(step) for step in local.steps] == [str(step) for step in docker.steps]
+
+
+@pytest.mark.slow
+def test_frequent_faults_of_containers(docker_engine: Any) -> None:
+    """Every value is right, whatever part of them came in time."""
+    settings = availability.SCENARIO.settings("quick", {})
+    small = {**settings, "intervals_s": (2.0,), "limit_s": 2.0}
+    outcome = availability.run(Request("docker", nodes=(3,), settings=small))
+    assert all(check.ok for check in outcome.checks), outcome.checks
