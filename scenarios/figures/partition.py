@@ -110,7 +110,8 @@ def run(request: Request) -> Outcome:
     outcome.parameters |= {"minority": minority_of(count), "limit_used_s": limit_s}
     plans = {cut: plan(cut, count, limit_s) for cut in settings["cuts"]}
     request.progress.begin(f"partition on {request.backend}", len(plans))
-    with executions.record() as record, proxied():
+    behind_proxies = {name for each in plans.values() for name in each.proxied_on}
+    with executions.record() as record, proxied(*behind_proxies):
         session: Any = ray.init(
             backend=request.backend,
             nodes=nodes(count - 1, settings["cpus_per_node"]),

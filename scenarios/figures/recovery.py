@@ -121,11 +121,11 @@ def _run_cluster(
     options: dict[str, Any] = dict(FAULTS[faults[0]].needs)
     if request.backend == "sim" and request.profile:
         options |= {"profile": str(request.profile), "nodes_per_host": workers + 1}
-    breaks_links = any(plan(fault, 1.0).breaks_links for fault in faults)
+    behind_proxies = {name for fault in faults for name in plan(fault, limit_s).proxied_on}
     with (
         executions.record() as record,
         tempfile.TemporaryDirectory(prefix="raytwin-") as folder,
-        proxied(breaks_links),
+        proxied(*behind_proxies),
     ):
         if STORAGE in options:
             options[STORAGE] = str(Path(folder, "gcs"))

@@ -124,7 +124,7 @@ def run(request: Request) -> Outcome:
         options = {"profile": str(request.profile), "nodes_per_host": count}
     outcome = Outcome(rows=[])
     request.progress.begin(f"slow-network on {request.backend}", len(settings["delays_ms"]))
-    with proxied():
+    with proxied(*plan(count, 0.0).proxied_on):
         session: Any = ray.init(
             backend=request.backend,
             nodes=nodes(count - 1, 2),
@@ -227,10 +227,10 @@ def _judge(outcome: Outcome, settings: Any, missed: int, died: int) -> None:
 
 SCENARIO = Scenario(
     name="slow-network",
-    nodes_max={"sim": 100, "local": 16},
+    nodes_max={"sim": 100, "local": 16, "docker": 16},
     title="What a delay on every link costs",
     figure="Beyond the paper",
-    backends=("sim", "local"),
+    backends=("sim", "local", "docker"),
     run=run,
     about=(
         "Ray's maintainers ran three actors that pass a message on 1,000 times, on a head and two"
@@ -238,9 +238,9 @@ SCENARIO = Scenario(
         f" 171 s ({SOURCE}, of 2023). Here is the same ring, one actor on each of three nodes, and"
         " besides it tasks all at once, tasks in turn, and calls of one actor in turn, at delays"
         " from none on every link between two nodes, and between nodes and the head, in each"
-        " direction. In simulation a delay is a property of the link; on real processes Toxiproxy"
-        " adds it. Times of theirs and ours do not compare: their actors sleep before they pass a"
-        " message on. How often an operation has to wait for a delay does."
+        " direction. In simulation a delay is a property of the link; on real processes, and in"
+        " containers, Toxiproxy adds it. Times of theirs and ours do not compare: their actors sleep"
+        " before they pass a message on. How often an operation has to wait for a delay does."
         "\n\n"
         "The driver's node has no CPU, so all tasks run on others. Every load runs shortly before"
         " the delay is set, so that workers and connections are there."

@@ -12,7 +12,7 @@ import raytwin as ray
 from raytwin.chaos.faults.injector import attach
 from raytwin.chaos.faults.plan_files import load
 from raytwin.scenarios.core.scenario import Request
-from raytwin.scenarios.figures import availability, fig11a, partition
+from raytwin.scenarios.figures import availability, fig11a, partition, slow_network
 from tests.containers.conftest import Start
 from tests.containers.programs import Counter, double, doubles_are_right, on
 from tests.processes.helpers import LIMIT_S, eventually
@@ -101,3 +101,15 @@ def test_frequent_faults_of_containers(docker_engine: Any) -> None:
     small = {**settings, "intervals_s": (2.0,), "limit_s": 2.0}
     outcome = availability.run(Request("docker", nodes=(3,), settings=small))
     assert all(check.ok for check in outcome.checks), outcome.checks
+
+
+@pytest.mark.slow
+def test_slow_links_of_containers(docker_engine: Any) -> None:
+    """A call waits for the delay of two links, there and back."""
+    settings = slow_network.SCENARIO.settings("quick", {})
+    small = {**settings, "delays_ms": (0.0, 60.0), "tasks": 20}
+    outcome = slow_network.run(Request("docker", nodes=(3,), settings=small))
+    assert all(check.ok for check in outcome.checks), outcome.checks
+    elapsed_s = {row["delay_ms"]: row["elapsed_s"] for row in outcome.rows
+                 if row["load"] == "calls in turn"}  # fmt: skip
+    assert elapsed_s[60.0] - elapsed_s[0.0] > small["in_turn"] * 2 * 0.055
