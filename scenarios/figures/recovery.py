@@ -352,7 +352,7 @@ SCENARIO = Scenario(
             minimum=1,
             many=True,
         ),
-        Option("repeats", int, 1, 8, "episodes of each fault at each rate", minimum=1),
+        Option("repeats", int, 1, 6, "episodes of each fault at each rate", minimum=1),
         Option("task_ms", float, 20.0, 20.0, "that a task or call takes", minimum=0.1),
         Option("cpus_per_node", int, 2, 2, "CPUs of each node that works", minimum=1),
         Option("limit_s", float, 0.4, 1.0, "of silence until a node is dead", minimum=0.05),

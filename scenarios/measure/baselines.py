@@ -49,8 +49,11 @@ FOLDER = Path(__file__).absolute().parents[1] / "baselines"
 CHOICES = ("cheap", *SCALES, "all")
 """The scales that `chosen` takes; ``cheap`` is all but `LONG`."""
 LONG = frozenset(
-    {"fig8b.full", "fig10a.full", "fig10b.full", "fig11a.full", "fig11b.full", "recovery.full"}
-)
+    {
+        "fig8b.full", "fig10a.full", "fig10b.full", "fig11a.full", "fig11b.full",
+        "recovery.full", "availability.full",
+    }
+)  # fmt: skip
 """Runs that take more than 20 s or so on one core."""
 TOLERANCE = 1e-9
 """Relative, of metrics: Python 3.12 adds floats up more exactly than 3.11 does, and numpy's
