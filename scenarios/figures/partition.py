@@ -26,7 +26,7 @@ from raytwin.scenarios.core.scenario import (
     UsageError,
 )
 from raytwin.scenarios.workloads.disturbance import disturbance, ended, throughput
-from raytwin.scenarios.workloads.episodes import FaultEpisode, Pace, run_episode
+from raytwin.scenarios.workloads.episodes import FaultEpisode, Pace, limit_on, run_episode
 from raytwin.scenarios.workloads.steady_load import Answer, Operation, SteadyLoad, nodes
 
 NODES_MIN = 3
@@ -35,8 +35,6 @@ MAJORITY, MINORITY = "majority", "minority"
 MAJORITY_MIN = 0.5
 """Of the offered rate, between the moment at which the minority is given up and the heal."""
 AIM_PERCENT = 10.0
-LIMIT_MIN_S = {"docker": 4.0}
-"""To cut and heal all links of a container takes about a second: more than shorter limits allow."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def run(request: Request) -> Outcome:
             f"partition needs at least {NODES_MIN} nodes, not {count}: the driver's,"
             " one that stays with it, and one that is cut off"
         )
-    limit_s = max(settings["limit_s"], LIMIT_MIN_S.get(request.backend, 0.0))
+    limit_s = limit_on(request.backend, settings["limit_s"])
     options: dict[str, Any] = {}
     if request.backend == "sim" and request.profile:
         options = {"profile": str(request.profile), "nodes_per_host": count}

@@ -31,7 +31,7 @@ from raytwin.scenarios.core.scenario import (
     UsageError,
 )
 from raytwin.scenarios.workloads.disturbance import disturbance, ended, quantile, throughput
-from raytwin.scenarios.workloads.episodes import FaultEpisode, Pace, run_episode
+from raytwin.scenarios.workloads.episodes import FaultEpisode, Pace, limit_on, run_episode
 from raytwin.scenarios.workloads.steady_load import Answer, Operation, SteadyLoad, nodes
 
 WORKERS = 3
@@ -92,6 +92,7 @@ def run(request: Request) -> Outcome:
             " which has no CPU, one that fails, and one that goes on"
         )
     outcome = Outcome(rows=[])
+    outcome.parameters["limit_used_s"] = limit_on(request.backend, settings["limit_s"])
     clusters = [
         (rate_per_s, faults)
         for rate_per_s in settings["rates_per_s"]
@@ -117,7 +118,8 @@ def _run_cluster(
     request: Request, outcome: Outcome, workers: int, rate_per_s: int, faults: Sequence[str]
 ) -> None:
     """Run the episodes of some faults in one cluster, and add what they come to."""
-    settings, limit_s = request.settings, request.settings["limit_s"]
+    settings = request.settings
+    limit_s = limit_on(request.backend, settings["limit_s"])
     options: dict[str, Any] = dict(FAULTS[faults[0]].needs)
     if request.backend == "sim" and request.profile:
         options |= {"profile": str(request.profile), "nodes_per_host": workers + 1}
@@ -135,6 +137,7 @@ def _run_cluster(
             seed=request.seed,
             heartbeat_timeout_s=limit_s,
             **options,
+            **executions.shared_by(request.backend, record),
         )
         try:
             load = SteadyLoad(rate_per_s, settings["task_ms"] / 1000, workers, True, record)
@@ -316,19 +319,19 @@ def _around(fault: str) -> FigureSpec:
 
 SCENARIO = Scenario(
     name="recovery",
-    nodes_max={"sim": 100, "local": 16},
+    nodes_max={"sim": 100, "local": 16, "docker": 16},
     title="What a fault costs, and for how long",
     figure="Beyond the paper",
-    backends=("sim", "local"),
+    backends=("sim", "local", "docker"),
     run=run,
     about=(
         "An open load of tasks and actor calls, offered at a fixed rate, runs on nodes that are all"
         " but the driver's. Every fault is injected into it several times: after a quiet stretch"
         " the fault, and then time to recover, all in the same cluster. Plans are the same in"
-        " simulation and on real processes, whose links lead through Toxiproxy."
+        " simulation, on real processes, whose links lead through Toxiproxy, and in containers."
         "\n\n"
         "Hit are the operations that began again after the fault; where there are none, those that"
-        " took half as long again as the slowest before it. Times count from the fault: to the"
+        " took more than twice as long as the slowest before it. Times count from the fault: to the"
         " event by which the GCS reports the death (a fault without a death has none), to the"
         " first result of what was hit, and to full throughput, when all that was hit has ended"
         " and the backlog is gone. The dip is the area between the offered rate and the throughput,"

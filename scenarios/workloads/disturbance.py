@@ -23,7 +23,7 @@ from itertools import accumulate
 
 from raytwin.scenarios.workloads.steady_load import Answer, Operation
 
-SLOWER = 1.5
+SLOWER = 2.0
 """Times the slowest of the quiet stretch: less is noise of a machine with other work."""
 CHANCE = 1
 """Open operations: how many there are varies by one with when a moment is."""

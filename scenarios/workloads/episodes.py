@@ -18,8 +18,16 @@ from raytwin.scenarios.core.executions import Execution
 from raytwin.scenarios.workloads.disturbance import Episode, most_open
 from raytwin.scenarios.workloads.steady_load import SteadyLoad
 
+LIMIT_MIN_S = {"docker": 4.0}
+"""By backend: the least limit of the failure detector for episodes with short cuts of links. To set
+and remove the filters of a container takes up to a second, and connections as long to come back."""
 LOOK_S = 0.05
 """Seconds between two looks at whether a plan has ended."""
+
+
+def limit_on(backend: str, limit_s: float) -> float:
+    """Return the failure detector's limit that a backend can have instead of a wanted one."""
+    return max(limit_s, LIMIT_MIN_S.get(backend, 0.0))
 
 
 @dataclass(frozen=True)

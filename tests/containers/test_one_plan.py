@@ -12,7 +12,7 @@ import raytwin as ray
 from raytwin.chaos.faults.injector import attach
 from raytwin.chaos.faults.plan_files import load
 from raytwin.scenarios.core.scenario import Request
-from raytwin.scenarios.figures import availability, fig11a, partition, slow_network
+from raytwin.scenarios.figures import availability, fig11a, partition, recovery, slow_network
 from tests.containers.conftest import Start
 from tests.containers.programs import Counter, double, doubles_are_right, on
 from tests.processes.helpers import LIMIT_S, eventually
@@ -113,3 +113,17 @@ def test_slow_links_of_containers(docker_engine: Any) -> None:
     elapsed_s = {row["delay_ms"]: row["elapsed_s"] for row in outcome.rows
                  if row["load"] == "calls in turn"}  # fmt: skip
     assert elapsed_s[60.0] - elapsed_s[0.0] > small["in_turn"] * 2 * 0.055
+
+
+@pytest.mark.slow
+def test_recovery_in_containers(docker_engine: Any) -> None:
+    settings = recovery.SCENARIO.settings("quick", {})
+    small = {
+        **settings,
+        "rates_per_s": (60,),
+        "faults": ("actor killed", "node killed", "link cut"),
+    }
+    outcome = recovery.run(Request("docker", nodes=(3,), settings=small))
+    failed = {check.name for check in outcome.checks if not check.ok}
+    # That is about a rate, which belongs to quiet machines.
+    assert failed <= {"full throughput came back after every fault"}, outcome.checks
