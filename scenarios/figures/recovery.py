@@ -206,6 +206,7 @@ def _report(
             "hung": answers[Answer.OPEN],
             "over_s": max(each.plan_s, felt.full_s or 0.0),
             "steps_missed": each.steps_missed,
+            "nodes_given_up": len(each.unplanned),
         }
     )
     outcome.rows += [
@@ -276,6 +277,12 @@ def _judge(outcome: Outcome, settings: Any) -> None:
         ),
     ]
     outcome.findings += [_finding(fault, episodes) for fault in settings["faults"]]
+    given_up = sum(row["nodes_given_up"] for row in episodes)
+    if given_up:
+        outcome.findings.append(
+            f"{given_up} nodes were given up that no fault had ended: the failure detector's limit"
+            " is too short for this machine now, and what was measured is worth less for it."
+        )
 
 
 def _mean(rows: Sequence[Row], column: str) -> float:

@@ -49,6 +49,8 @@ class FaultEpisode:
     recovery: Recovery
     ranges: list[list[Any]]
     """The cluster's timeline at its end: a node that dies later takes its part along."""
+    unplanned: tuple[int, ...]
+    """Nodes that were given up though the plan does not start them again, as on a busy machine."""
 
     @property
     def steps_missed(self) -> int:
@@ -81,6 +83,7 @@ def run_episode(session: Any, load: SteadyLoad, plan: Plan, pace: Pace) -> Fault
         load.run(ray.now() + LOOK_S)
     over_s = ray.now()
     load.run(over_s + pace.after_s)
+    unplanned = _start_again(session, plan)
     level = most_open(load.operations, began_s, fault_s)
     while (load.open > level or _alive(session) < alive) and (ray.now() < over_s + pace.patience_s):
         load.run(ray.now() + pace.after_s)
@@ -89,7 +92,23 @@ def run_episode(session: Any, load: SteadyLoad, plan: Plan, pace: Pace) -> Fault
     recovery.events = [
         event for event in map(tuple, session.query("events")) if event[0] >= fault_s
     ]
-    return FaultEpisode(Episode(began_s, fault_s, ray.now()), recovery, session.query("timeline"))
+    span = Episode(began_s, fault_s, ray.now())
+    return FaultEpisode(span, recovery, session.query("timeline"), unplanned)
+
+
+def _start_again(session: Any, plan: Plan) -> tuple[int, ...]:
+    """Start the dead nodes again that the plan does not, as an operator would; return them.
+
+    Without them what is pinned to such a node would wait for it in all later episodes.
+    """
+    planned = {
+        node for step in plan.steps if step.action == "restart" for node in step.target.nodes
+    }
+    dead = {row["node"] for row in session.query("nodes") if not row["alive"]}
+    unplanned = tuple(sorted(dead - planned))
+    for node in unplanned:
+        session.cluster.restart_node(node)
+    return unplanned
 
 
 def _alive(session: Any) -> int:

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
+import raytwin as ray
+from raytwin.chaos.faults.plan import Plan, Step
+from raytwin.runtime.api.backend import current
 from raytwin.scenarios.core.scenario import Outcome, Request, UsageError
 from raytwin.scenarios.figures import recovery
 from raytwin.scenarios.figures.recovery import FAULTS, NOTICED, QUICK, SCENARIO
+from raytwin.scenarios.workloads.episodes import Pace, run_episode
+from raytwin.scenarios.workloads.steady_load import Answer, SteadyLoad, nodes
 
 
 def settings(**changed: Any) -> dict[str, Any]:
@@ -63,7 +68,7 @@ def judged(**changed: Any) -> list[str]:
         "fault": "node killed", "recovered": True, "detect_s": 0.1, "first_result_s": 0.2,
         "full_s": 0.3, "latency_max_s": 0.3, "dip_operations": 2, "over_s": 0.3,
         "executed_again_per_useful": 0.1, "executed_again": 1, "replayed": 0, "operations": 10,
-        "wrong": 0, "errors": 0, "hung": 0, "steps_missed": 0,
+        "wrong": 0, "errors": 0, "hung": 0, "steps_missed": 0, "nodes_given_up": 0,
     }  # fmt: skip
     outcome = Outcome(rows=[good, good, {**good, **changed}])
     outcome.metrics["hung"] = changed.get("hung", 0)
@@ -87,6 +92,22 @@ def test_checks_fail(changed: dict[str, Any], says: str) -> None:
     failed = judged(**changed)
     assert len(failed) == bool(says)
     assert all(says in name for name in failed)
+
+
+def test_a_node_that_no_plan_starts_again_is_back_for_the_next_episode() -> None:
+    """As when a busy machine takes it for dead: what is pinned to it must not wait for ever."""
+    ray.init(backend="sim", nodes=nodes(2, 2), heartbeat_timeout_s=0.5)
+    try:
+        load = SteadyLoad(40, 0.02, 2, True, "")
+        load.warm_up(4)
+        killed = Plan([Step("kill", "node:1", 0.0)])
+        episode = run_episode(current(), load, killed, Pace(0.2, 0.3, 5.0))
+        assert episode.unplanned == (1,)
+        assert load.finish(5.0) == 0
+        assert load.of(Answer.WRONG, Answer.ERROR) == []
+        assert run_episode(current(), load, Plan(), Pace(0.2, 0.3, 5.0)).unplanned == ()
+    finally:
+        ray.shutdown()
 
 
 def test_too_few_nodes_are_refused() -> None:
