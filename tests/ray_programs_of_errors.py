@@ -107,7 +107,8 @@ def more_yields(ray: Any) -> Any:
 
 
 def unserializable(ray: Any) -> Any:
-    """The error of what cannot be serialized has the pickler's error as its cause."""
+    """The error of what cannot be serialized has the pickler's error as its cause, and that of a
+    task which raises such an exception a RayError."""
     lock = threading.Lock()
 
     @ray.remote
@@ -129,7 +130,20 @@ def unserializable(ray: Any) -> Any:
             return type(error.__cause__), str(error.__cause__)
         return None
 
-    return [
+    class Locked(Exception):
+        def __init__(self) -> None:
+            super().__init__("locked")
+            self.lock = threading.Lock()
+
+    @ray.remote(max_retries=0)
+    def fails() -> None:
+        raise Locked
+
+    try:
+        ray.get(fails.remote())
+    except ray.exceptions.RayTaskError as error:
+        found = type(error).__name__, type(error.cause).__name__, "serializable" in str(error.cause)
+    return [found] + [
         cause(start)
         for start in (
             uses.remote,

@@ -11,7 +11,7 @@ the cluster's network, on which the server listens.
 |---|---|
 | `set_latency` | latency |
 | `set_bandwidth` | bandwidth |
-| `stall_link` | bandwidth with rate 0: what waits goes on when it is removed |
+| `stall_link` | bandwidth with rate 0, until another proxy takes over: what waits is sent again |
 | `cut` | timeout 0: data is dropped until it is removed |
 | `reset_links` | reset_peer for a moment (RST), or the proxy is disabled for a moment (FIN) |
 """
@@ -31,6 +31,7 @@ SPARE_NODES = 4
 NOWHERE = "127.0.0.1:1"
 """The upstream of a proxy whose node has not been started: nobody listens there."""
 KB = 1000
+STALL = {"rate": 0}
 TOXICS = ("latency", "bandwidth", "timeout")
 
 
@@ -48,8 +49,10 @@ class ToxiproxyLinks:
         self._names = [f"node:{number}" for number in range(nodes + SPARE_NODES)]
         self._addresses: dict[tuple[str, str], tuple[str, int]] = {}
         """By (dialing process, process that it reaches)."""
-        self._toxics: set[tuple[str, str, str]] = set()
-        """(proxy, kind, direction) of all toxics in force."""
+        self._upstreams: dict[str, str] = {}
+        """By proxy: where it leads."""
+        self._toxics: dict[tuple[str, str, str], dict[str, int]] = {}
+        """Attributes of the toxics in force, by (proxy, kind, direction)."""
         for source in self._names:
             for destination in (HEAD, *self._names):
                 if source != destination:
@@ -65,7 +68,9 @@ class ToxiproxyLinks:
         host, port = address
         for source, destination in self._addresses:
             if destination == process:
-                self._proxies.lead(proxy_name(source, destination), f"{host}:{port}")
+                name = proxy_name(source, destination)
+                self._upstreams[name] = f"{host}:{port}"
+                self._proxies.lead(name, self._upstreams[name])
 
     def addresses_for(self, process: str) -> dict[str, tuple[str, int]]:
         """Return where a process dials the others, by their names."""
@@ -85,7 +90,7 @@ class ToxiproxyLinks:
 
     def stall_link(self, source: str, destination: str) -> None:
         """Hold everything back until `heal`."""
-        self._set("bandwidth", source, destination, {"rate": 0})
+        self._set("bandwidth", source, destination, STALL)
 
     def cut(self, source: str, destination: str) -> None:
         """Drop everything until `heal`."""
@@ -113,14 +118,37 @@ class ToxiproxyLinks:
         for name, direction in self._carriers(source, destination):
             toxic = (name, kind, direction)
             if attributes is None:
-                if toxic in self._toxics:
-                    self._toxics.discard(toxic)
-                    self._proxies.remove_toxic(name, kind, direction)
-            elif toxic in self._toxics:
+                self._remove(toxic)
+            elif toxic in self._toxics and kind != "bandwidth":
                 self._proxies.update_toxic(name, kind, direction, attributes)
+                self._toxics[toxic] = attributes
             else:
+                # The real server may panic if it changes the rate of a stalled connection.
+                self._remove(toxic)
                 self._proxies.add_toxic(name, kind, direction, attributes)
-                self._toxics.add(toxic)
+                self._toxics[toxic] = attributes
+
+    def _remove(self, toxic: tuple[str, str, str]) -> None:
+        """Remove a toxic if it is in force."""
+        attributes = self._toxics.pop(toxic, None)
+        if attributes == STALL:
+            # A node replaces a silent connection, and the real server waits ten seconds before it
+            # removes a toxic that holds data of a connection which has been closed.
+            self._replace(toxic[0])
+        elif attributes is not None:
+            self._proxies.remove_toxic(*toxic)
+
+    def _replace(self, name: str) -> None:
+        """Start another proxy in place of one, at its address and with its other toxics; all of its
+        connections end."""
+        host, port = next(
+            address for ends, address in self._addresses.items() if proxy_name(*ends) == name
+        )
+        self._proxies.remove(name)
+        self._proxies.add(name, self._upstreams.get(name, NOWHERE), host, port)
+        for (proxy, kind, direction), attributes in self._toxics.items():
+            if proxy == name:
+                self._proxies.add_toxic(name, kind, direction, attributes)
 
     def _carriers(self, source: str, destination: str) -> list[tuple[str, str]]:
         """Return the proxies, and the direction in each, that carry what `source` sends to

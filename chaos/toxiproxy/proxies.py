@@ -33,9 +33,11 @@ class Proxies:
             raise ValueError(f"no server at {server_url!r}: give http://host:port")
         self._host, self._port = address.hostname, address.port
 
-    def add(self, name: str, upstream: str, host: str = "127.0.0.1") -> tuple[str, int]:
-        """Start a proxy on a free port of `host`, and return its address."""
-        listen = f"{host}:0"
+    def add(
+        self, name: str, upstream: str, host: str = "127.0.0.1", port: int = 0
+    ) -> tuple[str, int]:
+        """Start a proxy on a port of `host`, by default a free one, and return its address."""
+        listen = f"{host}:{port}"
         proxy = self._request(
             APIConsumer.post,
             "/proxies",
@@ -88,7 +90,11 @@ class Proxies:
         )
 
     def remove_toxic(self, name: str, kind: str, direction: str) -> None:
-        """Remove a toxic."""
+        """Remove a toxic.
+
+        The real server waits up to ten seconds for data that the toxic holds for a connection which
+        has been closed.
+        """
         self._request(
             APIConsumer.delete, path("proxies", name, "toxics", toxic_name(kind, direction))
         )

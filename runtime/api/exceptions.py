@@ -216,8 +216,8 @@ class AuthenticationError(RayError):
 class RayTaskError(RayError):
     """A task raised; the exception is also an instance of the cause's class.
 
-    `cause` is the original exception (None if it could not be serialized),
-    `traceback_str` the remote traceback.
+    `cause` is the original exception, or a plain RayError if it could not be serialized;
+    `traceback_str` is the remote traceback.
     """
 
     def __init__(self, function_name: str, traceback_str: str, cause: Any = None) -> None:
@@ -245,9 +245,9 @@ _DUAL_CLASSES: dict[type, type] = {}
 def make_task_error(function_name: str, traceback_str: str, cause: Any) -> RayTaskError:
     """Return a `RayTaskError` that can be caught as the cause's class too."""
     root = cause.cause if isinstance(cause, RayTaskError) else cause
-    if root is None:
-        return RayTaskError(function_name, traceback_str, cause)
     cls = type(root)
+    if root is None or issubclass(RayTaskError, cls):
+        return RayTaskError(function_name, traceback_str, root)
     dual = _DUAL_CLASSES.get(cls)
     if dual is None:
         try:

@@ -15,7 +15,7 @@ from types import GeneratorType
 from typing import Any
 
 from raytwin.runtime.api.backend import ObjectRef
-from raytwin.runtime.api.exceptions import ObjectStoreFullError
+from raytwin.runtime.api.exceptions import ObjectStoreFullError, RayError
 from raytwin.runtime.api.options.checks import encodable
 from raytwin.runtime.api.streams import DynamicObjectRefGenerator
 from raytwin.runtime.control.core.ids import STREAM_BASE, item_id, object_id
@@ -507,8 +507,10 @@ class Reporter:
             # exception cannot be loaded there.
             cause = self.session.references.dumps(error)
         except Exception as failed:
-            cause = None
-            lines.append(f"(the exception itself could not be serialized: {failed})\n")
+            kind = f"{type(error).__module__}.{type(error).__qualname__}"
+            text = f"Exception {kind} isn't serializable: {failed}"
+            lines.append(f"({text})\n")
+            cause = self.session.references.dumps(RayError(encodable(text)))
         return self.world.serialize((name, "".join(lines), cause)).to_bytes()
 
     # -- all of them ------------------------------------------------------------

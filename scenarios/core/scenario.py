@@ -27,6 +27,9 @@ ON_REQUEST = frozenset({"docker"})
 
 SCALES = ("quick", "full")
 
+BEYOND = "Beyond the paper"
+"""The `figure` of a scenario that the paper does not have; a reproduction leaves it out."""
+
 Cell = str | int | float | bool | None
 Row = dict[str, Any]
 Where = Mapping[str, Any]

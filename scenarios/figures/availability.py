@@ -12,6 +12,7 @@ from raytwin.chaos.faults.injector import attach, timeline
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.scenarios.core import executions, run_trace
 from raytwin.scenarios.core.scenario import (
+    BEYOND,
     Band,
     Check,
     Compare,
@@ -209,7 +210,7 @@ SCENARIO = Scenario(
     name="availability",
     nodes_max={"sim": 100, "local": 16, "docker": 16},
     title="Goodput under a fault every minute to every second",
-    figure="Beyond the paper",
+    figure=BEYOND,
     backends=("sim", "local", "docker"),
     run=run,
     about=(

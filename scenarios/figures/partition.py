@@ -15,6 +15,7 @@ from raytwin.runtime.control.core.addresses import node_of
 from raytwin.scenarios.core import executions, run_trace
 from raytwin.scenarios.core.executions import Executions
 from raytwin.scenarios.core.scenario import (
+    BEYOND,
     Band,
     Check,
     Compare,
@@ -304,7 +305,7 @@ SCENARIO = Scenario(
     name="partition",
     nodes_max={"sim": 100, "local": 16, "docker": 16},
     title="A majority goes on, a minority is fenced",
-    figure="Beyond the paper",
+    figure=BEYOND,
     backends=("sim", "local", "docker"),
     run=run,
     about=(

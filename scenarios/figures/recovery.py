@@ -18,6 +18,7 @@ from raytwin.chaos.faults.recovery_summary import Recovery
 from raytwin.scenarios.core import executions, run_trace
 from raytwin.scenarios.core.executions import Executions
 from raytwin.scenarios.core.scenario import (
+    BEYOND,
     Band,
     Check,
     Compare,
@@ -328,7 +329,7 @@ SCENARIO = Scenario(
     name="recovery",
     nodes_max={"sim": 100, "local": 16, "docker": 16},
     title="What a fault costs, and for how long",
-    figure="Beyond the paper",
+    figure=BEYOND,
     backends=("sim", "local", "docker"),
     run=run,
     about=(

@@ -13,6 +13,7 @@ from raytwin.chaos.faults.proxied_links import proxied
 from raytwin.chaos.faults.targets import Link
 from raytwin.scenarios.core import run_trace
 from raytwin.scenarios.core.scenario import (
+    BEYOND,
     Check,
     Compare,
     FigureSpec,
@@ -229,7 +230,7 @@ SCENARIO = Scenario(
     name="slow-network",
     nodes_max={"sim": 100, "local": 16, "docker": 16},
     title="What a delay on every link costs",
-    figure="Beyond the paper",
+    figure=BEYOND,
     backends=("sim", "local", "docker"),
     run=run,
     about=(

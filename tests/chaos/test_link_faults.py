@@ -106,6 +106,32 @@ def test_connections_that_break_all_the_time_change_nothing(session: Any) -> Non
     assert alive() == [True] * NODES
 
 
+def test_a_thousand_breaks_in_a_minute_change_nothing(session: Any) -> None:
+    """Most by FIN, one of twenty by RST; with stalls and one-way cuts shorter than the limit."""
+    rng = random.Random(9)
+    cluster = session.cluster
+    began_s = ray.now()
+    held: list[tuple[str, str]] = []
+
+    def between(step: int) -> None:
+        cluster.reset_links(*rng.choice(LINKS), rst=rng.random() < 0.05)
+        if step % 10 == 0:
+            while held:
+                cluster.heal(*held.pop())
+            if step % 20 == 0:
+                held.append(rng.choice(LINKS))
+                rng.choice((cluster.stall_link, cluster.cut))(*held[0])
+        ray.sleep(max(0.0, began_s + 0.06 * step - ray.now()))
+
+    program = Program()
+    program.run(1000, between)
+    assert ray.now() - began_s >= 59.9
+    while held:
+        cluster.heal(*held.pop())
+    program.check()
+    assert alive() == [True] * NODES
+
+
 def test_stalls_shorter_than_the_limit_change_nothing(session: Any) -> None:
     rng = random.Random(8)
     cluster = session.cluster

@@ -17,6 +17,7 @@ from typing import Any
 
 from raytwin.runtime.api.actors import ActorClass, kill
 from raytwin.runtime.api.backend import ObjectRef
+from raytwin.runtime.api.exceptions import RayError
 from raytwin.runtime.api.lifecycle import ADDRESS, cluster_resources, init, is_initialized
 from raytwin.runtime.api.modules import explains_missing_attributes, missing_names
 from raytwin.runtime.api.tasks import get, wait
@@ -167,7 +168,8 @@ class IMapIterator:
         return self.next()
 
     def next(self, timeout: float | None = None) -> Any:
-        """Return the next value, or a `PoolTaskError` if its call raised: further values follow.
+        """Return the next value, a `PoolTaskError` if its call raised, or one RayError in place of
+        all values of a chunk that is lost: further values follow.
 
         Raises multiprocessing.TimeoutError, and StopIteration at the end.
         """
@@ -181,7 +183,11 @@ class IMapIterator:
             if not ready:
                 raise TimeoutError
             self._chunks.remove(ready[0])
-            self._values.extend(get(ready[0]))
+            try:
+                self._values.extend(get(ready[0]))
+            except RayError as error:
+                # The chunk's actor has died, or its values cannot be sent; Ray yields that, too.
+                self._values.append((True, error))
         ok, value = self._values.popleft()
         return value if ok else PoolTaskError(value)
 

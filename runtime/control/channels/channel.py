@@ -49,6 +49,8 @@ KEPT_BYTES_MAX = 1 << 30
 BACK_OFF_S = 0.01
 """The first pause before a dial that follows a failure, at most; it doubles each time."""
 BACK_OFF_MAX_S = 1.0
+"""The longest pause, or half the silence after which a link is replaced if that is less: however
+often links break, several dials fall into the limit of silence."""
 LOOKS = 4
 """How often a channel looks for progress before it replaces a link."""
 
@@ -329,9 +331,15 @@ class Channel:
             self.state = State.IDLE
             return
         self.state = State.WAITING
-        longest_s = min(BACK_OFF_MAX_S, BACK_OFF_S * 2.0 ** min(self._failures, 10))
+        most_s = min(BACK_OFF_MAX_S, self._stall_s / 2)
+        longest_s = min(most_s, BACK_OFF_S * 2.0 ** min(self._failures, 10))
         self._failures += 1
         self._again = self._ctx.after(longest_s * self._ctx.rng.random(), self._dial)
+
+    def _patience_s(self) -> float:
+        """Return how long a dial may take. What it sends may be lost, so the first one gives up
+        soon; on a slow network later ones have more time."""
+        return min(self._stall_s, self._stall_s / LOOKS * 2.0 ** min(self._failures, 10))
 
     def _stop_waiting(self) -> None:
         if self._again is not None:
@@ -360,7 +368,7 @@ class Channel:
         late_s = now - self._look_s
         self._progress_s += late_s
         self._linked_s += late_s
-        if self.state is State.DIALING and now - self._linked_s > self._stall_s:
+        if self.state is State.DIALING and now - self._linked_s > self._patience_s():
             self._break("no answer")
         if self.kept:
             silent_s = now - self._progress_s

@@ -29,8 +29,8 @@ class HeartbeatRoute:
         address: str,
         silence_s: float,
     ) -> None:
-        """`address` is the sender of the heartbeats. A connection over which nothing has come back
-        for `silence_s` is replaced."""
+        """`address` is the sender of the heartbeats. The route looks every `silence_s` and
+        replaces a connection that has brought nothing since the last look."""
         self._process = process
         self._address_of_head = address_of_head
         self._token = token
@@ -52,7 +52,7 @@ class HeartbeatRoute:
             self._process.reactor, self._address_of_head(), self._token, self._on_frame,
             self._on_close, peer=HEALTH, kind=auth.HEARTBEATS,
         )  # fmt: skip
-        self._watch(self._connection, -1)
+        self._watch(self._connection, 0)
 
     def _watch(self, connection: Connection, received_bytes: int) -> None:
         """Close a connection that has brought nothing since the last look."""

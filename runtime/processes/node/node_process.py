@@ -108,7 +108,7 @@ class Node:
         self.process.add(heartbeat, heartbeats, journaled=False)
         self.process.routes[HEALTH] = HeartbeatRoute(
             self.process, lambda: self._head, self._token, heartbeat,
-            settings.config.heartbeat_timeout_s / 2,
+            settings.config.heartbeat_timeout_s / 4,
         )  # fmt: skip
         self._first_driver = ""
         if settings.join_socket:
