@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from raytwin.scenarios.bench.run import FULL, Effort
 from raytwin.scenarios.cli import doctor
 from raytwin.scenarios.cli.commands.line import Terminated, parse_nodes
 from raytwin.scenarios.cli.main import app
+from raytwin.scenarios.core.scenario import BEYOND
 from raytwin.scenarios.measure import registry
 from tests.scenarios import synthetic
 
@@ -241,9 +243,11 @@ def test_profile_that_is_none(tmp_path: Path, content: str) -> None:
 
 
 def test_reproduce_ends_with_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "scenarios", lambda: synthetic.GOOD)
+    beyond = {"beyond": replace(synthetic.ALL["broken"], name="beyond", figure=BEYOND)}
+    monkeypatch.setattr(registry, "scenarios", lambda: synthetic.GOOD | beyond)
     result = raytwin("reproduce", "--quick", "--out", tmp_path)
     assert result.exit_code == 0, result.output
+    assert not (tmp_path / "beyond").exists()
     report = tmp_path / "report.html"
     assert str(report) in result.stdout.replace("\n", "")
     assert "Empty tasks per second" in report.read_text()

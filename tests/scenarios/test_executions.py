@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,16 @@ def test_a_file_and_a_timeline_say_which_is_which(tmp_path: Path) -> None:
     assert [each.began_s for each in found.first] == [0.5, 1.5]
     assert [each.began_s for each in found.again] == [2.5, 4.5]
     assert [(each.worker, each.began_s) for each in found.replays] == [("worker:4.9", 3.5)]
+
+
+def test_paths_of_records_have_one_length_wherever_temporary_files_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = set()
+    for folder in (tmp_path / "a", tmp_path / "a longer name"):
+        folder.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        with executions.record() as path:
+            assert Path(path).is_file() and path.startswith(str(folder))
+            lengths.add(len(path))
+    assert len(lengths) == 1
