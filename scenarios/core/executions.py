@@ -55,8 +55,8 @@ PATH_CHARS = 128
 def record() -> Iterator[str]:
     """Make the file that bodies give to `begin`; it is there as long as the ``with``."""
     with tempfile.TemporaryDirectory(prefix="raytwin-") as folder:
-        # Tasks carry the path, and the simulation counts their bytes: its figures must not depend on
-        # the place of this machine's temporary files.
+        # Tasks carry the path, and the simulation counts their bytes: its figures must not depend
+        # on the place of this machine's temporary files.
         path = folder.ljust(PATH_CHARS, "/") + "executions"
         Path(path).touch()
         yield path
