@@ -307,7 +307,7 @@ class Api:
         except Exception as error:
             if not self.driver:
                 raise
-            history.seen(error, api.now())
+            history.seen(error)
             # A traceback would keep references alive.
             return error.with_traceback(None)
         return value if isinstance(value, Boom) else digest(value)
@@ -328,10 +328,10 @@ def _tables() -> Any:
 @contextmanager
 def _key_operation(number: int, value: bytes | None = None) -> Iterator[Operation]:
     """Record an operation on a key; it has no end if the process dies meanwhile."""
-    operation = Operation(b"key/%d" % number, value, api.now())
+    operation = Operation(b"key/%d" % number, value, history.clock())
     history.keys.append(operation)
     yield operation
-    operation.ended_s = api.now()
+    operation.ended_s = history.clock()
 
 
 def misplaced(row: Mapping[str, Any]) -> str:

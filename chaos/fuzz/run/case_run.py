@@ -81,6 +81,8 @@ def run_case(
         more_resources={SLOT: case.slots} if case.slots else None,
         **{"object_store_memory": case.store_bytes, **case.gcs, **options},
     )
+    clock = session.cluster.env
+    history.clock = lambda: clock.now
     prepare(session)
     deaths = Deaths(session.cluster)
     watch = invariants.Watch(session.cluster)
@@ -110,6 +112,7 @@ def run_case(
         injector.stop()
         at_end(session, injector.injections)
         api.shutdown()
+        begin_history()  # or its clock would keep the cluster
     report.failures += watch.found
     return report
 
