@@ -24,7 +24,8 @@ from typing import Any
 
 import raytwin.runtime.api as api
 from raytwin.chaos.faults.injector import Injection, attach
-from raytwin.chaos.fuzz.generate.cases import HEARTBEAT_TIMEOUT_S, Case
+from raytwin.chaos.fuzz.generate.cases import Case
+from raytwin.chaos.fuzz.generate.plans import HEARTBEAT_TIMEOUT_S
 from raytwin.chaos.fuzz.oracle import invariants
 from raytwin.chaos.fuzz.oracle.deaths import Deaths
 from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
@@ -122,9 +123,9 @@ class Deadline:
 
     def __init__(self, session: Any, case: Case) -> None:
         last_s = max((step.at_s or 0.0 for step in case.plan.steps), default=0.0)
-        self._session = session
+        self._clock = session.cluster.env
         self._bound_s = bound_s(case, session.cluster.config)
-        self._end_s = session.now() + last_s + self._bound_s
+        self._end_s = self._clock.now + last_s + self._bound_s
         session.cluster.after_node_turn.append(self._check)
 
     def end(self) -> None:
@@ -132,7 +133,7 @@ class Deadline:
         self._end_s = inf
 
     def _check(self, node: int) -> None:
-        if self._session.now() > self._end_s:
+        if self._clock.now > self._end_s:
             raise invariants.Late(f"it has not ended {self._bound_s:.1f} s after the last fault")
 
 

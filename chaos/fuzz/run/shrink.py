@@ -203,7 +203,8 @@ def described(case: Case) -> str:
 
 def is_repair(step: Step) -> bool:
     """Whether a step only ends an earlier one: a cluster that stays paused may rightly hang."""
-    return step.action == "resume" or step.parameters.get("latency_ms") == 0
+    ended = step.parameters.get("latency_ms") == 0 or step.parameters.get("probability") == 0
+    return ended or step.action in ("resume", "heal")
 
 
 def with_repairs(faults: Sequence[Step], repairs: Sequence[Step]) -> list[Step]:
@@ -213,8 +214,10 @@ def with_repairs(faults: Sequence[Step], repairs: Sequence[Step]) -> list[Step]:
 
 
 def _repairs(repair: Step, fault: Step) -> bool:
-    if repair.action != "resume":
-        return fault.action == repair.action and fault.target == repair.target
-    node = getattr(repair.target, "number", getattr(repair.target, "node", None))
-    paused = getattr(fault.target, "number", getattr(fault.target, "node", None))
-    return fault.action == "pause" and node == paused
+    if repair.action == "resume":
+        return fault.action == "pause" and fault.target.nodes == repair.target.nodes
+    if repair.action == "heal":
+        parts = fault.target.expand(fault.action, fault.parameters, ())
+        return any(target == repair.target for _, _, target, _ in parts)
+    same = fault.action == repair.action and fault.target == repair.target
+    return same and fault.parameters.get("kind") == repair.parameters.get("kind")
