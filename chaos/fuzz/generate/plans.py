@@ -206,13 +206,14 @@ def draw_frames(rng: random.Random) -> list[Step]:
     if rng.random() >= FRAMES:
         return []
     steps: list[Step] = []
-    for _ in range(rng.choice((1, 2, 5))):
-        action, kind = rng.choice(("lose", "double", "delay")), rng.choice(KINDS)
+    # One of each: a lost frame is sent again after half of the failure detector's limit.
+    for action in rng.sample(("lose", "double", "delay"), rng.choice((1, 1, 2, 3))):
+        kind = rng.choice(KINDS)
         begin_s = rng.random() * HORIZON_S
         late = {"delay_ms": rng.choice((1.0, 20.0))} if action == "delay" else {}
         for at_s, probability in (
             (begin_s, rng.choice((0.05, 0.3, 1.0))),
-            (begin_s + PASSES_S * rng.random(), 0.0),
+            (begin_s + PASSES_S / 3 * rng.random(), 0.0),
         ):
             parameters = {"kind": kind, "probability": probability, **late}
             steps.append(Step(action, WholeCluster(), at_s, parameters=parameters))
@@ -255,6 +256,8 @@ def leave_broken(rng: random.Random, plan: Plan) -> Plan:
         """Whether a step may end what is to last, or acts on a node that is to stay broken."""
         end_s = (step.at_s or 0.0) + 2 * step.parameters.get("over_s", 0.0)
         of_node = step.target.kind in ("node", "worker") and victim in step.target.nodes
+        if step.action == "resume" and Node(victim) not in broken:
+            return False
         return end_s >= at_s and (of_node or step.action == "swizzle" or step.target in broken)
 
     return Plan([*(step for step in plan.steps if not undoes(step)), *last])
