@@ -23,8 +23,9 @@ from raytwin.chaos.fuzz.generate.plans import (
     draw_plan,
     leave_broken,
 )
-from raytwin.chaos.fuzz.programs.program import RETRIES, Body, Call, Op
+from raytwin.chaos.fuzz.programs.program import RETRIES, SLOT, Body, Call, Op
 from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.scheduling.policies import POLICIES
 
 STORE_BYTES = 64 << 30
 STORES_BYTES = (STORE_BYTES, STORE_BYTES, 2_000_000, 1_000_000)
@@ -38,6 +39,7 @@ FEATURES = {
     "groups": 0.12,
     "ends": 0.15,
     "actors_with_cpus": 0.2,
+    "gpus": 0.15,
 }
 """The share of programs with each feature."""
 ROUNDS = {
@@ -58,6 +60,10 @@ KEYS = 0.3
 """The share of programs with operations on the key-value table."""
 DRIVERS = 0.15
 """The share of cases with further drivers."""
+GPUS = 2.0
+"""The GPUs of each node, in programs with tasks that need some."""
+OTHER_POLICIES = 0.25
+"""The share of cases with another scheduling policy than the usual one."""
 NUMBERS_OF_DRIVER = 100_000
 """The keys of all tasks differ, those of different drivers too."""
 TIMERS = {
@@ -95,6 +101,15 @@ class Case:
     """The session's options for the timers of the control plane."""
     drivers: tuple[Body, ...] = ()
     """The programs of further drivers."""
+    gpus: float = 0.0
+    """The GPUs of each node."""
+    policy: str = Config().policy
+
+    @property
+    def more_resources(self) -> dict[str, float]:
+        """The resources of each node besides its CPUs."""
+        given = {SLOT: self.slots, "GPU": self.gpus}
+        return {name: amount for name, amount in given.items() if amount}
 
 
 def draw_case(seed: int, lossless: bool = False) -> Case:
@@ -126,7 +141,15 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
         seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, slots, direct_after,
         draw_timers(random.Random(f"timers/{seed}")),
         draw_drivers(random.Random(f"drivers/{seed}"), store_bytes == STORE_BYTES),
+        GPUS if "gpus" in features else 0.0,
+        draw_policy(random.Random(f"policy/{seed}")),
     )  # fmt: skip
+
+
+def draw_policy(rng: random.Random) -> str:
+    """Return the name of a scheduling policy."""
+    others = sorted({*POLICIES} - {Config().policy})
+    return rng.choice(others) if rng.random() < OTHER_POLICIES else Config().policy
 
 
 def draw_timers(rng: random.Random) -> dict[str, float]:

@@ -57,6 +57,9 @@ class Sequential:
         except Boom as boom:
             return boom
 
+    def tells(self, op: Op, ins: list[Any]) -> tuple[Any, ...]:
+        return tuple(self.tell(replace(op, call=call), ins) for call in op.calls)
+
     def yields(self, op: Op, ins: list[Any]) -> Stream:
         assert op.call is not None
         return Stream(in_place(op.call, ins[0].parts(self, op.call, [])))

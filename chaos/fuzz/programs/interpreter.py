@@ -45,7 +45,7 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
             case "call" | "map" | "actor":
                 group = variables[op.place.group] if op.place is not None else None
                 variables[op.out] = getattr(engine, op.do)(op, ins, group)
-            case "lend" | "stream" | "tell" | "yields" | "group":
+            case "lend" | "stream" | "tell" | "tells" | "yields" | "group":
                 variables[op.out] = getattr(engine, op.do)(op, ins)
             case "returns":
                 variables.update(enumerate(engine.returns(op, ins), op.out))

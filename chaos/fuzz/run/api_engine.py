@@ -36,7 +36,10 @@ from raytwin.runtime.api.exceptions import (
     TaskCancelledError,
     TaskPlacementGroupRemoved,
 )
-from raytwin.runtime.api.options.scheduling_strategies import PlacementGroupSchedulingStrategy
+from raytwin.runtime.api.options.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 from raytwin.runtime.api.util.placement_group import (
     PlacementGroup,
     placement_group,
@@ -216,12 +219,18 @@ class Api:
         if op.call.leaves:
             history.ends.append((End.LEAVE, actor_name(spec)))
         tell = actor.tell.options(name=name)
-        ref = _record_owner(tell.remote(op.call, others[: op.handles], *others[op.handles :]))
+        ref = tell.remote(op.call, others[: op.handles], *others[op.handles :])
         if actor_name(spec) in history.placed:
             history.placed[name] = history.placed[actor_name(spec)]
-        history.puts.add(ref.hex())
-        history.actor_of[ref.hex()] = history.actor_of[name] = spec
-        return ref
+        history.actor_of[name] = spec
+        return _recorded(ref, spec)
+
+    def tells(self, op: Op, ins: list[Any]) -> list[Any]:
+        assert op.call is not None
+        name, spec = call_name(op.call), _started[ins[0]._actor_id]
+        history.actor_of[name] = spec
+        tell = ins[0].tell.options(name=name)
+        return [_recorded(tell.remote(call, []), spec) for call in op.calls]
 
     def yields(self, op: Op, ins: list[Any]) -> Stream:
         assert op.call is not None
@@ -237,6 +246,8 @@ class Api:
     def cancel(self, op: Op, ins: list[Any]) -> None:
         assert op.call is not None
         history.cancelled.update((task_name(op.call), call_name(op.call)))
+        if op.call.body is not None:
+            history.cancelled.update(task_name(call) for call in op.call.body.calls)
         api.cancel(ins[0], force=bool(op.count))
 
     def kill(self, op: Op, ins: list[Any]) -> None:
@@ -293,7 +304,7 @@ class Api:
             return variable.rest(self._outcome)
         if isinstance(variable, api.ActorHandle | PlacementGroup):
             return []
-        if not isinstance(variable, api.ObjectRefArray):
+        if not isinstance(variable, api.ObjectRefArray | list):
             return [self._outcome(variable)]
         try:
             return [digest(value) for value in api.get(variable)]
@@ -355,6 +366,13 @@ def _record_owner(ref: Any) -> Any:
     return ref
 
 
+def _recorded(ref: Any, spec: ActorSpec) -> Any:
+    """Record the owner and the actor of a call's value; return the reference."""
+    history.puts.add(ref.hex())
+    history.actor_of[ref.hex()] = spec
+    return _record_owner(ref)
+
+
 def _recorded_items(items: Any, spec: ActorSpec) -> Iterator[Any]:
     """Yield the items of an actor's call, and record them with their actor."""
     for ref in items:
@@ -386,8 +404,20 @@ _stream = api.remote(_run_stream)
 def _options(op: Op, function: Any, group: Any = None) -> Any:
     assert op.call is not None
     name = task_name(op.call)
-    where = _placed(op.place, group, name) if op.place is not None else {}
-    return function.options(num_cpus=op.call.cpus, max_retries=op.call.retries, name=name, **where)
+    where = _strategy(op.call.strategy)
+    if op.place is not None:
+        where = _placed(op.place, group, name)
+    return function.options(
+        num_cpus=op.call.cpus, num_gpus=op.call.gpus, max_retries=op.call.retries, name=name,
+        **where,
+    )  # fmt: skip
+
+
+def _strategy(strategy: str) -> dict[str, Any]:
+    """Return the option of a task or actor with a strategy; a preferred node may not be there."""
+    if strategy.isdecimal():
+        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(strategy, soft=True)}
+    return {"scheduling_strategy": strategy} if strategy else {}
 
 
 def _placed(place: Place, group: Any, name: str) -> dict[str, Any]:

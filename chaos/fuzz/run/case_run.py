@@ -35,7 +35,6 @@ from raytwin.chaos.fuzz.oracle.register import wrong_keys
 from raytwin.chaos.fuzz.oracle.sequential import Sequential
 from raytwin.chaos.fuzz.programs.interpreter import run_body
 from raytwin.chaos.fuzz.programs.outcomes import Items, is_unexpected
-from raytwin.chaos.fuzz.programs.program import SLOT
 from raytwin.chaos.fuzz.run.api_engine import Api, begin_program
 from raytwin.chaos.fuzz.run.liveness import bound_s
 from raytwin.runtime.api.exceptions import RaySystemError
@@ -79,7 +78,8 @@ def run_case(
         heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
         direct_after=case.direct_after,
         timers=case.timers,
-        more_resources={SLOT: case.slots} if case.slots else None,
+        more_resources=case.more_resources,
+        policy=case.policy,
         **{"object_store_memory": case.store_bytes, **case.gcs, **options},
     )
     clock = session.cluster.env

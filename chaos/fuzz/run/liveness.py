@@ -58,8 +58,7 @@ def work_s(body: Body) -> float:
     total_s = 0.0
     for op in body.ops:
         if op.call is not None:
-            times = op.count if op.do == "map" else 1
             items = op.call.parts if op.do in ("stream", "yields") else 0
-            total_s += times * op.call.seconds * (1 + items)
+            total_s += op.times * op.call.seconds * (1 + items)
             total_s += work_s(op.call.body) if op.call.body is not None else 0.0
     return total_s

@@ -155,6 +155,7 @@ class Shrinker:
         for plainer in (
             lambda case: replace(case, gcs={}),
             lambda case: replace(case, timers={}),
+            lambda case: replace(case, policy=Case.policy),
             lambda case: replace(case, store_bytes=STORE_BYTES),
             lambda case: replace(case, cpus=1),
             lambda case: replace(case, direct_after=1),
