@@ -4,25 +4,29 @@ Delta debugging (Zeller and Hildebrandt, 2002): `minimal` leaves out half of the
 quarters and so on, and keeps what still fails. A case fails in the same way if a finding has the
 same kind and the same type of error; its text does not count. First the steps of the plan are
 tried, then the operations of the program and those of its nested bodies, then the options of the
-cluster; in rounds, because with fewer operations fewer faults may do. Each candidate is a run of
-the case runner, so what is left is a case like any other.
+cluster; in rounds, because with fewer operations fewer faults may do. If leaving out does not help
+further, `CHANGES` are tried, after which it may. Each candidate is a run of the case runner, so
+what is left is a case like any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import TypeVar
 
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, Case
 from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
 from raytwin.chaos.fuzz.programs.parts import part, size
-from raytwin.chaos.fuzz.programs.program import Body
+from raytwin.chaos.fuzz.programs.program import Body, Op
 from raytwin.chaos.fuzz.run.case_run import Report, run_case
 
-ROUNDS_MAX = 4
-SECONDS_TRIED = (0.5, 0.1)
+ROUNDS_MAX = 8
+PAIRS_OF = 8
+"""The most operations among which all pairs are tried, too: of two that only end each other, or
+that take turns, neither can go alone."""
 Item = TypeVar("Item")
 Way = tuple[Kind, str]
 """How a case fails: the kind, and the type of the error."""
@@ -80,7 +84,7 @@ class Shrinker:
             self._fewer_drivers()
             self._fewer_operations()
             self._plainer_cluster()
-            self._longer_tasks()
+            self._change()
             if self.smallest.case == before:
                 break
         return self.smallest
@@ -136,18 +140,23 @@ class Shrinker:
                 return True
             return False
 
-        minimal(range(len(body.ops)), fewer)
-        for at, op in enumerate(smallest.ops):
-            if op.call is not None and op.call.body is not None:
-                smallest = self._shrink_nested(smallest, at, op.call.body, fails)
+        left = minimal(range(len(body.ops)), fewer)
+        if len(left) <= PAIRS_OF:
+            without_pairs(left, fewer)
+        for at in range(len(smallest.ops) - 1, -1, -1):
+            call = smallest.ops[at].call
+            if call is not None and call.body is not None:
+                smallest = self._shrink_nested(smallest, at, call.body, fails)
         return smallest
 
     def _shrink_nested(
         self, body: Body, at: int, nested: Body, fails: Callable[[Body], bool]
     ) -> Body:
         """Shrink the body of the task or call that an operation submits."""
-        if fails(without := _with_nested(body, at, None)):
-            return without
+        outside = Body((*body.ops[:at], *nested.ops, *body.ops[at + 1 :]))
+        for candidate in (_with_nested(body, at, None), part(outside, range(len(outside.ops)))):
+            if size(candidate) < size(body) and fails(candidate):
+                return candidate
         smaller = self._shrink_body(nested, lambda fewer: fails(_with_nested(body, at, fewer)))
         return _with_nested(body, at, smaller)
 
@@ -162,24 +171,65 @@ class Shrinker:
         ):
             self.fails(plainer(self.smallest.case))
 
-    def _longer_tasks(self) -> None:
-        """Let all tasks take as long, so that fewer may do to have one run when a fault comes."""
-        before = self.smallest
-        for seconds in SECONDS_TRIED:
-            program = _lasting(before.case.program, seconds)
-            if self.fails(replace(before.case, program=program)):
+    def _change(self) -> None:
+        """Make changes with which fewer faults and operations may do; keep those with which they
+        do."""
+        for change in CHANGES:
+            before = self.smallest
+            if self.fails(change(before.case)):
                 self._fewer_operations()
                 self._fewer_steps()
-                if weight(self.smallest.case) < weight(before.case):
-                    return
-                self.smallest = before
-                self._on_smaller(before)
+                if weight(self.smallest.case) >= weight(before.case):
+                    self.smallest = before
+                    self._on_smaller(before)
 
 
-def _lasting(body: Body, seconds: float) -> Body:
-    """Return a body all of whose tasks and calls take so long."""
-    calls = (op.call and replace(op.call, seconds=seconds) for op in body.ops)
-    return Body(tuple(replace(op, call=call) for op, call in zip(body.ops, calls, strict=True)))
+def without_pairs(items: Sequence[Item], fails: Callable[[list[Item]], bool]) -> list[Item]:
+    """Return items that fail, and no longer do if any two of them are left out."""
+    left = list(items)
+    for first, second in combinations(items, 2):
+        if first in left and second in left:
+            fewer = [item for item in left if item not in (first, second)]
+            if fails(fewer):
+                left = fewer
+    return left
+
+
+def _each_call(body: Body, change: Callable[[Op], Op]) -> Body:
+    """Return a body in which all operations that submit something are changed."""
+    return Body(tuple(op if op.call is None else change(op) for op in body.ops))
+
+
+def _lasting(seconds: float) -> Callable[[Case], Case]:
+    """Return a change to tasks and calls that take so long: one runs when a fault comes."""
+
+    def change(op: Op) -> Op:
+        assert op.call is not None
+        return replace(op, call=replace(op.call, seconds=seconds))
+
+    return lambda case: replace(case, program=_each_call(case.program, change))
+
+
+def _many(case: Case) -> Case:
+    """Return a case with an array in place of each task that can be one: several run at a time."""
+
+    def change(op: Op) -> Op:
+        alone = op.do == "call" and not op.ins and op.call is not None and op.call.body is None
+        return replace(op, do="map", count=MANY) if alone else op
+
+    return replace(case, program=_each_call(case.program, change))
+
+
+MANY = 5
+CHANGES: tuple[Callable[[Case], Case], ...] = (
+    _lasting(0.5),
+    _lasting(0.1),
+    _lasting(0.0),
+    _many,
+    lambda case: replace(case, nodes=min(case.nodes, 2)),
+    lambda case: replace(case, nodes=1),
+)
+"""Changes with which fewer faults and operations may do."""
 
 
 def _with_nested(body: Body, at: int, nested: Body | None) -> Body:
