@@ -27,8 +27,7 @@ ActorDeath           `DeathCause.WORKER_DIED`, ``NODE_DIED``: the actor has r re
                      ``REPLAY_INPUT_FAILED``: the root failure is legitimate
 ActorUnavailable     names a call of r retries, and at least r + 1 deaths hit its actor
 GroupRemoved         names a task and its placement group, which the program has removed
-Cancellation         names a task or call that the program has cancelled; it is excused if a
-                     worker has died, whose tasks end with it
+Cancellation         names a task or call that the program has cancelled
 ==================== ===================================================================
 
 `deaths` says which deaths hit a task or actor. `Verdict` tells errors that one certain death or
@@ -130,10 +129,8 @@ class Oracle:
     def _judge(self, failure: Failure, ends: list[tuple[End, str]], seen_s: float) -> Judgement:
         match failure:
             case Cancellation():
-                if failure.task in self.history.cancelled:
-                    return Verdict.OWN
-                # The tasks of a worker that has died for good end with it.
-                return Verdict.EXCUSED if self.deaths.total else Objection("it was not cancelled")
+                own = failure.task in self.history.cancelled
+                return Verdict.OWN if own else Objection("it was not cancelled")
             case GroupRemoved():
                 removed = (End.REMOVE, failure.group) in ends
                 placed = self.history.placed.get(failure.name) == failure.group
