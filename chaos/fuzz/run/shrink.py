@@ -2,7 +2,7 @@
 
 Delta debugging (Zeller and Hildebrandt, 2002): `minimal` leaves out half of the items, then
 quarters and so on, and keeps what still fails. A case fails in the same way if a finding has the
-same kind and the same type of error; its text does not count. First the steps of the plan are
+kind and the type of error of one before; its text does not count. First the steps of the plan are
 tried, then the operations of the program and those of its nested bodies, then the options of the
 cluster; in rounds, because with fewer operations fewer faults may do. If leaving out does not help
 further, `CHANGES` are tried, after which it may. Each candidate is a run of the case runner, so
@@ -70,7 +70,7 @@ class Shrinker:
     ) -> None:
         """`on_run` is called after each run, `on_smaller` after one that leaves a smaller case."""
         self.smallest = report
-        self.way = way_of(report.failures[0])
+        self.ways = set(map(way_of, report.failures))
         self.runs = 0
         self._on_smaller = on_smaller
         self._on_run = on_run
@@ -96,13 +96,12 @@ class Shrinker:
         self.runs += 1
         report = self._run(case)
         self._on_run()
-        same = [each for each in report.failures if way_of(each) == self.way]
+        same = any(way_of(each) in self.ways for each in report.failures)
         if same:
-            # The first failure decides in which way a case fails.
-            report.failures.sort(key=lambda each: way_of(each) != self.way)
+            report.failures.sort(key=lambda each: way_of(each) not in self.ways)
             self.smallest = report
             self._on_smaller(report)
-        return bool(same)
+        return same
 
     def _fewer_steps(self) -> None:
         case = self.smallest.case
@@ -213,8 +212,12 @@ def _lasting(seconds: float) -> Callable[[Case], Case]:
 def _many(case: Case) -> Case:
     """Return a case with an array in place of each task that can be one: several run at a time."""
 
+    ops = case.program.ops
+    inputs = {i for op in ops if op.do not in ("get", "drop") for i in op.ins}
+
     def change(op: Op) -> Op:
-        alone = op.do == "call" and not op.ins and op.call is not None and op.call.body is None
+        plain = op.do == "call" and not op.ins and op.call is not None and op.call.body is None
+        alone = plain and op.out not in inputs
         return replace(op, do="map", count=MANY) if alone else op
 
     return replace(case, program=_each_call(case.program, change))
