@@ -20,7 +20,7 @@ from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, Case
 from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
 from raytwin.chaos.fuzz.programs.parts import part, size
-from raytwin.chaos.fuzz.programs.program import Body, Op
+from raytwin.chaos.fuzz.programs.program import FIRST_HANDLE, Body, Op
 from raytwin.chaos.fuzz.run.case_run import Report, run_case
 
 ROUNDS_MAX = 8
@@ -152,7 +152,7 @@ class Shrinker:
         self, body: Body, at: int, nested: Body, fails: Callable[[Body], bool]
     ) -> Body:
         """Shrink the body of the task or call that an operation submits."""
-        outside = Body((*body.ops[:at], *nested.ops, *body.ops[at + 1 :]))
+        outside = Body((*body.ops[:at], *hoisted(body.ops[at]), *body.ops[at + 1 :]))
         for candidate in (_with_nested(body, at, None), part(outside, range(len(outside.ops)))):
             if size(candidate) < size(body) and fails(candidate):
                 return candidate
@@ -241,6 +241,17 @@ def _with_nested(body: Body, at: int, nested: Body | None) -> Body:
     assert call is not None
     op = replace(body.ops[at], call=replace(call, body=nested))
     return Body((*body.ops[:at], op, *body.ops[at + 1 :]))
+
+
+def hoisted(op: Op) -> list[Op]:
+    """Return the operations of a task's or call's body, as its caller would do them."""
+    assert op.call is not None and op.call.body is not None
+    first = 1 if op.do == "tell" else 0
+    handles = op.ins[first : first + op.handles]
+    given = {FIRST_HANDLE - number: variable for number, variable in enumerate(handles)}
+    return [
+        replace(each, ins=tuple(given.get(i, i) for i in each.ins)) for each in op.call.body.ops
+    ]
 
 
 def weight(case: Case) -> tuple[int, int]:

@@ -36,8 +36,8 @@ from raytwin.runtime.control.messages import (
 
 STUCK_AHEADS = 4
 """The interval between looks, in ``ahead_s``; a worker that is silent for longer is stuck."""
-LOOK_S_MIN = 0.001
-"""The shortest interval, lest a node without work ahead look all the time."""
+LOOK_S_MIN = 0.004
+"""The shortest interval, lest a node that gives no work ahead look all the time."""
 
 
 _WEIGHTS = tuple(1 - 0.9**count for count in range(11))
@@ -303,7 +303,7 @@ class WorkerLeases:
 
     def _watch_stuck(self) -> None:
         """Start the watch if a worker has a range behind another."""
-        if self._watch is None and self.assigned > self._least_leased() and self._any_behind():
+        if self._watch is None and self.assigned > self._leased():
             quiet_s = max(LOOK_S_MIN, STUCK_AHEADS * self._config.ahead_s)
             self._watch = self._ctx.after(quiet_s, self._look_for_stuck)
 
@@ -311,16 +311,8 @@ class WorkerLeases:
         """Return the time since which a worker that is not stuck has reported something."""
         return self._ctx.now() - STUCK_AHEADS * self._config.ahead_s
 
-    def _least_leased(self) -> int:
-        """Return the number of leased workers, or less: an actor that waits has no worker."""
+    def _leased(self) -> int:
         return len(self.workers) - len(self._pool.idle) - len(self._actors.actors)
-
-    def _any_behind(self) -> bool:
-        """Whether a worker has an element behind another."""
-        return any(
-            len(worker.assigned) > 1 or (worker.assigned and worker.assigned[0].count > 1)
-            for worker in self.workers.values()
-        )
 
     def _look_for_stuck(self) -> None:
         """Take ranges back from the workers that have been silent since the look before.
