@@ -26,7 +26,7 @@ def test_all_operations_are_drawn() -> None:
     assert {op.do for op in ops} == {
         "call", "lend", "map", "returns", "stream", "take", "put", "pack", "get", "wait", "drop",
         "actor", "tell", "tells", "yields", "tally", "cancel", "kill", "gone", "group", "reserved",
-        "remove", "set_key", "read_key",
+        "remove", "set_key", "read_key", "query",
     }  # fmt: skip
     calls = [call for case in drawn for call in case.program.calls]
     assert {each.strategy for each in calls} >= {"", "SPREAD", "0"}
@@ -63,6 +63,7 @@ def test_features_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "FEATURES", dict.fromkeys(cases.FEATURES, 0.0))
     monkeypatch.setattr(cases, "SINGLY", 0.0)
     monkeypatch.setattr(cases, "KEYS", 0.0)
+    monkeypatch.setattr(cases, "ASKING", 0.0)
     ops = [op for seed in range(60) for op in draw_case(seed).program.ops]
     assert {op.do for op in ops} == {
         "call", "lend", "map", "put", "pack", "get", "wait", "drop",

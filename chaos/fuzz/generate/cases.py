@@ -23,7 +23,7 @@ from raytwin.chaos.fuzz.generate.plans import (
     draw_plan,
     leave_broken,
 )
-from raytwin.chaos.fuzz.programs.program import RETRIES, SLOT, Body, Call, Op
+from raytwin.chaos.fuzz.programs.program import QUERIES, RETRIES, SLOT, Body, Call, Op
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.scheduling.policies import POLICIES
 
@@ -58,6 +58,8 @@ DIRECT_AFTER = (1, Config().direct_after)
 """The numbers of awaited calls after which a driver calls an actor directly."""
 KEYS = 0.3
 """The share of programs with operations on the key-value table."""
+ASKING = 0.15
+"""The share of programs that ask the cluster for its state."""
 DRIVERS = 0.15
 """The share of cases with further drivers."""
 GPUS = 2.0
@@ -127,6 +129,7 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     alone = random.Random(f"singly/{seed}")
     program = draw_program(draw, Groups(draw, cpus, surviving_nodes(plan, nodes)), alone)
     program = with_keys(random.Random(f"keys/{seed}"), program, draw.next)
+    program = with_queries(random.Random(f"queries/{seed}"), program)
     steps = [
         *plan.steps,
         *draw_links(random.Random(f"links/{seed}"), nodes, gcs),
@@ -175,6 +178,16 @@ def with_keys(rng: random.Random, program: Body, number: Callable[[], int]) -> B
         key, seconds = number(), rng.choice([0.0, 0.01, 0.1])
         call = Call(key, seconds, retries=rng.choice(RETRIES), cpus=0.0, body=body)
         ops.insert(at, Op("call", (), key, call))
+    return Body(tuple(ops))
+
+
+def with_queries(rng: random.Random, program: Body) -> Body:
+    """Return a program that may ask for the cluster's state, whatever fails meanwhile."""
+    if rng.random() >= ASKING:
+        return program
+    ops = list(program.ops)
+    for _ in range(rng.choice([2, 5, 10])):
+        ops.insert(rng.randint(0, len(ops)), Op("query", count=rng.randrange(len(QUERIES))))
     return Body(tuple(ops))
 
 

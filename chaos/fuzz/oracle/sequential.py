@@ -77,7 +77,7 @@ class Sequential:
     def _nothing(self, op: Op, ins: list[Any]) -> None:
         """Do nothing: all tasks have ended, and only ``gone`` uses killed actors."""
 
-    wait = cancel = kill = remove = set_key = read_key = _nothing
+    wait = cancel = kill = remove = set_key = read_key = query = _nothing
 
     def leave(self) -> None:
         """Do nothing: only ``gone`` uses an actor that has ended."""

@@ -65,7 +65,7 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
                     del variables[i]
             case "exit":
                 return outcomes
-            case "wait" | "cancel" | "kill" | "remove" | "set_key" | "read_key":
+            case "wait" | "cancel" | "kill" | "remove" | "set_key" | "read_key" | "query":
                 getattr(engine, op.do)(op, ins)
             case _:
                 raise ValueError(f"no operation {op.do!r}")

@@ -14,6 +14,11 @@ LARGE_BYTES = Config().inline_bytes_max + 100
 """The size of a value that is just too large for a message."""
 DEPTH_MAX = 2
 RETRIES = (0, 1, 3, 3, 3, -1)
+QUERIES = (
+    "nodes", "events", "event_counts", "jobs", "tables", "names", "placements", "groups",
+    "groups_there", "timeline", "transfers", "actors", "available", "stores", "loads", "disks",
+)  # fmt: skip
+"""The kinds of queries that every cluster answers; see `control.observability.queries`."""
 SLOT = "slot"
 """The resource of the bundles of placement groups, besides CPUs."""
 
@@ -121,6 +126,7 @@ class Op:
     remove   remove the group
     set_key  set key number ``count`` of the key-value table to a value that no other operation sets
     read_key read key number ``count``
+    query    ask the cluster for the rows of kind number ``count`` of `QUERIES`
     exit     end the program at once, whatever its tasks do: the end of its job frees all of it
     ======== ==================================================================
 

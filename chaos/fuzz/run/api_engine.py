@@ -19,6 +19,7 @@ from raytwin.chaos.fuzz.oracle.register import Operation
 from raytwin.chaos.fuzz.programs.interpreter import FoldActor, run_task, sum_of
 from raytwin.chaos.fuzz.programs.outcomes import CORRECT, Boom, Stream, digest, mix, yielded
 from raytwin.chaos.fuzz.programs.program import (
+    QUERIES,
     SLOT,
     ActorSpec,
     Call,
@@ -280,6 +281,11 @@ class Api:
     def read_key(self, op: Op, ins: list[Any]) -> None:
         with _key_operation(op.count) as operation:
             operation.answer = _tables().kv_get(operation.key)
+
+    def query(self, op: Op, ins: list[Any]) -> None:
+        rows = current().query(QUERIES[op.count])
+        if not isinstance(rows, list | dict):
+            raise AssertionError(f"the rows of {QUERIES[op.count]} are {rows!r}")
 
     def put(self, value: Any) -> Any:
         ref = _record_owner(api.put(list(value) if isinstance(value, list) else value))

@@ -5,15 +5,15 @@ quarters and so on, and keeps what still fails. A case fails in the same way if 
 kind and the type of error of one before; its text does not count. First the steps of the plan are
 tried, then the operations of the program and those of its nested bodies, then the options of the
 cluster; in rounds, because with fewer operations fewer faults may do. If leaving out does not help
-further, `CHANGES` are tried, after which it may. Each candidate is a run of the case runner, so
+further, it may after a change (`changed`). Each candidate is a run of the case runner, so
 what is left is a case like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import TypeVar
 
 from raytwin.chaos.faults.plan import Plan, Step
@@ -33,8 +33,8 @@ Way = tuple[Kind, str]
 
 
 def way_of(finding: Finding) -> Way:
-    """Return in which way a finding is a failure."""
-    return finding.kind, finding.error
+    """Return in which way a finding is a failure; a task passes the error of its input on."""
+    return finding.kind, finding.error.removeprefix("RayTaskError(").removesuffix(")")
 
 
 def minimal(items: Sequence[Item], fails: Callable[[list[Item]], bool]) -> list[Item]:
@@ -171,16 +171,16 @@ class Shrinker:
             self.fails(plainer(self.smallest.case))
 
     def _change(self) -> None:
-        """Make changes with which fewer faults and operations may do; keep those with which they
-        do."""
-        for change in CHANGES:
-            before = self.smallest
-            if self.fails(change(before.case)):
+        """Change the case such that fewer faults and operations do, if a change is found."""
+        before = self.smallest
+        for candidate in changed(before.case):
+            if self.fails(candidate):
                 self._fewer_operations()
                 self._fewer_steps()
-                if weight(self.smallest.case) >= weight(before.case):
-                    self.smallest = before
-                    self._on_smaller(before)
+                if weight(self.smallest.case) < weight(before.case):
+                    return
+                self.smallest = before
+                self._on_smaller(before)
 
 
 def without_pairs(items: Sequence[Item], fails: Callable[[list[Item]], bool]) -> list[Item]:
@@ -194,45 +194,63 @@ def without_pairs(items: Sequence[Item], fails: Callable[[list[Item]], bool]) ->
     return left
 
 
-def _each_call(body: Body, change: Callable[[Op], Op]) -> Body:
-    """Return a body in which all operations that submit something are changed."""
-    return Body(tuple(op if op.call is None else change(op) for op in body.ops))
+SECONDS_TRIED = (0.5, 0.1, 0.0, None)
+AT_S_TRIED = (0.3, 0.05)
+FAULTS_MOVED = 4
+"""The most faults that are tried alone at another time."""
+MANY = 5
 
 
-def _lasting(seconds: float) -> Callable[[Case], Case]:
-    """Return a change to tasks and calls that take so long: one runs when a fault comes."""
+def changed(case: Case) -> Iterator[Case]:
+    """Yield variants of a case that may fail with fewer faults and operations.
 
-    def change(op: Op) -> Op:
-        assert op.call is not None
-        return replace(op, call=replace(op.call, seconds=seconds))
+    Many operations often matter only since a task runs just where and when a fault comes: so all
+    tasks last, prefer a node that faults concern, and one fault comes at another time.
+    """
+    victims = sorted({node for step in case.plan.steps for node in step.target.nodes})
+    plans = [*_moved(case.plan.steps), case.plan]
+    for node, seconds, plan in product((*victims, None), SECONDS_TRIED, plans):
+        program = _each_call(case.program, seconds, None if node is None else str(node))
+        yield replace(case, program=program, plan=plan)
+    yield _many(case)
+    yield from (replace(case, nodes=nodes) for nodes in (2, 1) if nodes < case.nodes)
 
-    return lambda case: replace(case, program=_each_call(case.program, change))
+
+def _moved(steps: Sequence[Step]) -> Iterator[Plan]:
+    """Yield plans of one fault each, at another time, and of its repairs after it."""
+    faults = [step for step in steps if not is_repair(step)]
+    for fault, at_s in product(faults[:FAULTS_MOVED], AT_S_TRIED):
+        repairs = [replace(step, at_s=2 * at_s) for step in steps if is_repair(step)]
+        yield Plan(with_repairs([replace(fault, at_s=at_s)], repairs))
+
+
+def _each_call(body: Body, seconds: float | None, strategy: str | None) -> Body:
+    """Return a body whose tasks and calls, nested ones included, last so long and have this
+    strategy."""
+    ops = []
+    for op in body.ops:
+        call = op.call
+        if call is not None:
+            nested = call.body and _each_call(call.body, seconds, strategy)
+            call = replace(
+                call,
+                seconds=call.seconds if seconds is None else seconds,
+                strategy=call.strategy if strategy is None else strategy,
+                body=nested,
+            )
+        ops.append(replace(op, call=call))
+    return Body(tuple(ops))
 
 
 def _many(case: Case) -> Case:
     """Return a case with an array in place of each task that can be one: several run at a time."""
-
-    ops = case.program.ops
-    inputs = {i for op in ops if op.do not in ("get", "drop") for i in op.ins}
+    inputs = {i for op in case.program.ops if op.do not in ("get", "drop") for i in op.ins}
 
     def change(op: Op) -> Op:
         plain = op.do == "call" and not op.ins and op.call is not None and op.call.body is None
-        alone = plain and op.out not in inputs
-        return replace(op, do="map", count=MANY) if alone else op
+        return replace(op, do="map", count=MANY) if plain and op.out not in inputs else op
 
-    return replace(case, program=_each_call(case.program, change))
-
-
-MANY = 5
-CHANGES: tuple[Callable[[Case], Case], ...] = (
-    _lasting(0.5),
-    _lasting(0.1),
-    _lasting(0.0),
-    _many,
-    lambda case: replace(case, nodes=min(case.nodes, 2)),
-    lambda case: replace(case, nodes=1),
-)
-"""Changes with which fewer faults and operations may do."""
+    return replace(case, program=Body(tuple(map(change, case.program.ops))))
 
 
 def _with_nested(body: Body, at: int, nested: Body | None) -> Body:
