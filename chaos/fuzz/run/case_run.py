@@ -71,17 +71,22 @@ def run_case(
     expected = [run_body(Sequential(), body) for body in bodies]
     begin_history()
     begin_program()
-    session: Any = connect(
-        nodes=case.nodes,
-        cpus_per_node=case.cpus,
-        seed=case.seed,
-        heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
-        direct_after=case.direct_after,
-        timers=case.timers,
-        more_resources=case.more_resources,
-        policy=case.policy,
-        **{"object_store_memory": case.store_bytes, **case.gcs, **options},
-    )
+    try:
+        session: Any = connect(
+            nodes=case.nodes,
+            cpus_per_node=case.cpus,
+            seed=case.seed,
+            heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+            direct_after=case.direct_after,
+            timers=case.timers,
+            more_resources=case.more_resources,
+            policy=case.policy,
+            **{"object_store_memory": case.store_bytes, **case.gcs, **options},
+        )
+    except RaySystemError as error:
+        report.failures.append(raised(error))
+        api.shutdown()
+        return report
     clock = session.cluster.env
     history.clock = lambda: clock.now
     prepare(session)

@@ -166,9 +166,11 @@ class Shrinker:
             lambda case: replace(case, policy=Case.policy),
             lambda case: replace(case, store_bytes=STORE_BYTES),
             lambda case: replace(case, cpus=1),
-            lambda case: replace(case, direct_after=1),
         ):
             self.fails(plainer(self.smallest.case))
+        for calls in range(1, self.smallest.case.direct_after):
+            if self.fails(replace(self.smallest.case, direct_after=calls)):
+                break
 
     def _change(self) -> None:
         """Change the case such that fewer faults and operations do, if a change is found."""
