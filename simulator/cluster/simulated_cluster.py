@@ -139,6 +139,8 @@ class SimCluster:
         self.resources: dict[int, dict[str, float]] = {}
         """Resources that every node that was ever started was given, by number."""
         self.incarnations: dict[int, int] = {}
+        self.skews_s: dict[int, float] = {}
+        """By node whose clock was set: how far it is ahead of virtual time."""
         self._hosts_of: dict[int, int] = {}
         self._leaving: set[int] = set()
         """Nodes that have learned that they were declared dead, and are about to exit."""
@@ -520,9 +522,22 @@ class SimCluster:
             raise ValueError(f"node {node} has ended")
         self.stores[node].disk_bandwidth = bytes_per_s
 
+    def skew_clock(self, node: int, skew_s: float) -> None:
+        """Set the clock of a node ahead of virtual time by `skew_s`, or back.
+
+        The clock of a process only grows (`core.context`): one that runs follows a clock that is
+        set ahead, and only processes that begin later follow one that is set back.
+        """
+        self._check(node)
+        self.skews_s[node] = skew_s
+        for process in set(self.processes.values()):
+            if process.node == node:
+                process.skew_s = max(process.skew_s, skew_s)
+
     def heal_node(self, node: int) -> None:
-        """Give a node's host and disk their own speed again."""
+        """Give a node's host and disk their own speed again, and set its clock right."""
         self.slow_cores(node, 1.0)
+        self.skew_clock(node, 0.0)
         if node in self.stores:
             self.slow_disk(node, self.profile.disk_bandwidth)
 

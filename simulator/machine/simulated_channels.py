@@ -70,7 +70,7 @@ class _ChannelContext:
         return self.rng
 
     def now(self) -> float:
-        return self._env.now
+        return self._env.now + self._process.skew_s
 
     def send(self, to: str, message: Any) -> None:
         raise TypeError("a channel sends no messages of its own")

@@ -77,6 +77,8 @@ class ProcessPort(Protocol):
     """By the address of each component: the process in which it runs."""
     incarnations: dict[int, int]
     """By node: how many times it was started."""
+    skews_s: dict[int, float]
+    """By node whose clock was set: how far it is ahead of virtual time."""
     working: int
     """The number of operations that will end by themselves; until it is 0, nothing is stuck."""
 
@@ -141,7 +143,8 @@ class SimContext:
         return self.rng
 
     def now(self) -> float:
-        return self.env.now + self.process.debt_s
+        process = self.process
+        return self.env.now + process.debt_s + process.skew_s
 
     def send(self, to: str, message: Any) -> None:
         box = self.outbox.get(to)
@@ -180,6 +183,8 @@ class SimProcess:
         self._after_resume: list[Callable[[], None]] = []
         self.debt_s = 0.0
         """CPU time that user code has used and that has not passed yet in virtual time."""
+        self.skew_s = cluster.skews_s.get(node, 0.0)
+        """How far this process's clock is ahead of virtual time."""
         self.busy_s = 0.0
         """CPU time of this process's turns so far."""
         self.after_turn: Callable[[], None] | None = None
@@ -294,7 +299,8 @@ class SimProcess:
         component.end_turn()
         if self.journal is not None and address in self.cluster.journaled:
             outputs = [[to, box] for to, box in self.contexts[address].outbox.items()]
-            self.journal.write([address, self.cluster.env.now, received, timer, outputs])
+            now_s = self.cluster.env.now + self.skew_s
+            self.journal.write([address, now_s, received, timer, outputs])
 
     def _collect(self, frames: list[Frame]) -> float:
         """Add the messages that turns have sent to `frames`; return the cost of sending."""

@@ -378,7 +378,7 @@ class SimWorld:
     # -- time ------------------------------------------------------------------
 
     def now(self) -> float:
-        return self._env.now + self.process.debt_s
+        return self._env.now + self.process.debt_s + self.process.skew_s
 
     def sleep(self, seconds: float) -> None:
         self.settle()

@@ -9,8 +9,9 @@ import pytest
 
 from raytwin.chaos.faults.plan import Plan
 from raytwin.chaos.fuzz.generate.actors_with_cpus import actors_with_cpus
-from raytwin.chaos.fuzz.generate.cases import Case, draw_plan
+from raytwin.chaos.fuzz.generate.cases import Case
 from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
+from raytwin.chaos.fuzz.generate.plans import draw_plan
 from raytwin.chaos.fuzz.programs.program import Body
 from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.core.worker_record import State, Worker

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from raytwin.chaos.faults.cluster_operations import backends_with
+from raytwin.chaos.faults.targets import TARGETS, Nodes
 from raytwin.chaos.fuzz.generate import cases
 from raytwin.chaos.fuzz.generate.cases import Case, draw_case
 from raytwin.chaos.fuzz.run.case_run import run_case
+from raytwin.chaos.fuzz.run.liveness import cut_for_good
 from raytwin.runtime.api.exceptions import WorkerCrashedError
+from raytwin.runtime.control.scheduling.policies import POLICIES
 
 
 def test_a_case_is_data() -> None:
@@ -21,19 +25,45 @@ def test_all_operations_are_drawn() -> None:
     ops = [op for case in drawn for op in case.program.ops]
     assert {op.do for op in ops} == {
         "call", "lend", "map", "returns", "stream", "take", "put", "pack", "get", "wait", "drop",
-        "actor", "tell", "yields", "tally", "cancel", "kill", "gone", "group", "reserved", "remove",
-        "set_key", "read_key",
+        "actor", "tell", "tells", "yields", "tally", "cancel", "kill", "gone", "group", "reserved",
+        "remove", "set_key", "read_key", "query",
     }  # fmt: skip
+    calls = [call for case in drawn for call in case.program.calls]
+    assert {each.strategy for each in calls} >= {"", "SPREAD", "0"}
+    assert {each.gpus for each in calls} == {0.0, 0.5, 1.0, 2.0}
+    assert {each.policy for each in drawn} == {*POLICIES}
     specs = [op.spec for op in ops if op.spec is not None]
     assert {each.coroutines for each in specs if each.most > 1} == {True, False}
     assert {each.exact for each in specs if each.shared} == {True, False}
     assert {op.do for op in ops if op.handles} == {"call", "tell"}
 
 
+def test_all_faults_are_drawn() -> None:
+    steps = [step for seed in range(300) for step in draw_case(seed).plan.steps]
+    able = {
+        (kind, action)
+        for kind, target in TARGETS.items()
+        for action, operations in target.operations.items()
+        if "sim" in backends_with(operations)
+    }
+    # Steps on several nodes, and an end of all faults of links, are steps on single ones.
+    able -= {("nodes", action) for action in Nodes.operations if action != "swizzle"}
+    able -= {("cluster", "heal")}
+    assert {(step.target.kind, step.action) for step in steps} == able
+
+
+def test_the_driver_s_node_and_the_head_are_never_cut_off_for_good() -> None:
+    cut = [link for seed in range(300) for link in cut_for_good(draw_case(seed).plan)]
+    assert {link.source for link in cut} >= {"head", "node:0", "node:1"}
+    home = {"head", "node:0"}
+    assert all({link.source, link.destination} != home for link in cut)
+
+
 def test_features_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "FEATURES", dict.fromkeys(cases.FEATURES, 0.0))
     monkeypatch.setattr(cases, "SINGLY", 0.0)
     monkeypatch.setattr(cases, "KEYS", 0.0)
+    monkeypatch.setattr(cases, "ASKING", 0.0)
     ops = [op for seed in range(60) for op in draw_case(seed).program.ops]
     assert {op.do for op in ops} == {
         "call", "lend", "map", "put", "pack", "get", "wait", "drop",

@@ -438,6 +438,37 @@ def test_slow_cores_take_longer_until_they_are_healed(start: Any) -> None:
     assert [each.error for each in injector.injections] == ["", ""]
 
 
+def test_a_clock_that_is_set_back_never_runs_back_in_a_process(start: Any) -> None:
+    session = start("sim", nodes=2)
+
+    @ray.remote(resources={"node:1": 0.01})
+    class Clock:
+        def now(self) -> float:
+            return ray.now()
+
+    def ahead_s(clock: Any) -> float:
+        return round(ray.get(clock.now.remote()) - ray.now())
+
+    def set_clock(skew_ms: float) -> None:
+        step = Step("clock_skew", "node:1", 0, parameters={"skew_ms": skew_ms})
+        injector = attach(session, Plan([step]))
+        ray.sleep(0.01)
+        assert [each.error for each in injector.injections] == [""]
+
+    first = Clock.remote()
+    assert ahead_s(first) == 0
+    set_clock(7_000)
+    assert ahead_s(first) == 7
+    set_clock(-5_000)
+    assert ahead_s(first) == 7
+    session.cluster.restart_node(1)
+    ray.sleep(0.5)
+    assert ahead_s(Clock.remote()) == -5
+    session.cluster.heal_node(1)
+    assert ahead_s(Clock.remote()) == 0
+    assert all(alive().values())
+
+
 def test_a_slow_disk_keeps_an_evicted_object_back(start: Any) -> None:
     session = start("sim", nodes=2, object_store_memory=2_000_000)
     on_one = large.options(resources={"node:1": 0.01})

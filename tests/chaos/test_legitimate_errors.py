@@ -80,6 +80,9 @@ def objection(failure: Failure, kills: int, deaths: int, **more: Any) -> str:
         (Loss(LossCause.MAKER_DIED, refusal=Refusal.NO_RETRIES, task="k1r3"), 2, 2, False),
         (Loss(LossCause.MAKER_DIED, refusal=Refusal.NO_RETRIES, task="k1r1"), 2, 1, True),
         (ActorDeath(DeathCause.NODE_DIED, "a3r1"), 2, 1, True),
+        (ActorDeath(DeathCause.NODE_DIED, "a3r1"), 1, 1, True),
+        (ActorDeath(DeathCause.NODE_DIED, "a3r1"), 1, 0, False),
+        (ActorDeath(DeathCause.NODE_DIED, "a3r2"), 1, 1, False),
         (ActorDeath(DeathCause.WORKER_DIED, "a3r1"), 1, 1, False),
         (ActorDeath(DeathCause.WORKER_DIED, "a3r-1"), 9, 9, False),
         (ActorDeath(DeathCause.NO_OWNER, "a3r1"), 9, 9, False),
@@ -192,6 +195,8 @@ def test_an_item_is_lost_if_its_call_may_have_ended_without_effect(
     [
         (Cancellation("k8r3"), {"cancelled": {"k8r3"}}, Verdict.OWN),
         (WorkerCrash("k3r0"), {}, Verdict.CHARGED),
+        (ActorDeath(DeathCause.NODE_DIED, "a3r0"), {}, Verdict.CHARGED),
+        (ActorDeath(DeathCause.NODE_DIED, "a3r1"), {}, Verdict.EXCUSED),
         (LOST_PUT, {"puts": {PUT.hex()}}, Verdict.CHARGED),
         (replace(LOST_PUT, node=2), {"puts": {PUT.hex()}}, Verdict.EXCUSED),
         (
@@ -254,7 +259,7 @@ def test_an_end_explains_only_errors_of_its_actor_or_group(
 ) -> None:
     error = exception_of(failure)
     history = History(placed={"k9r0": GROUP}, ends=[*ends])
-    history.seen(error, 1.0)
+    history.seen(error)
     for _ in range(2):
         assert (reason(Oracle(history, Given(kills)).judge(error)) == "") == ok
         history.ends += [(End.KILL_FOR_GOOD, "a1r1"), (End.LEAVE, "a1r1"), (End.REMOVE, GROUP)]

@@ -209,3 +209,29 @@ def test_a_restarted_node_does_not_lose_its_values_with_its_former_incarnation()
     assert session.cluster.node_managers[1].objects.memory.on_disk, "the first is on disk"
     assert ray.get([size.remote([ref]) for ref in refs]) == [300_000] * 5
     ray.shutdown()
+
+
+def test_a_node_that_gives_no_work_ahead_does_not_look_for_stuck_tasks_all_the_time() -> None:
+    """While an actor waited for its CPU, it looked again at once."""
+
+    @ray.remote
+    def work() -> None:
+        ray.sleep(0.5)
+
+    @ray.remote(num_cpus=1)
+    class Waits:
+        pass
+
+    def turns(**timers: float) -> int:
+        session: Any = ray.init(backend="sim", nodes=1, cpus_per_node=1, timers=timers)
+        try:
+            running = work.remote()
+            ray.sleep(0.1)
+            waiting = [Waits.remote() for _ in range(3)]
+            ray.get(running)
+            del waiting
+            return int(session.cluster.counts["node"].turns)
+        finally:
+            ray.shutdown()
+
+    assert turns(ahead_s=0.0) < 10 * turns()

@@ -16,7 +16,8 @@ import pytest
 
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets import Link
-from raytwin.chaos.fuzz.generate.cases import HORIZON_S, Case, draw_case
+from raytwin.chaos.fuzz.generate.cases import Case, draw_case
+from raytwin.chaos.fuzz.generate.plans import HORIZON_S
 from raytwin.chaos.fuzz.run.case_run import run_case
 
 SEEDS = range(200)

@@ -294,11 +294,20 @@ def test_a_claim_overrides_an_earlier_owners_release() -> None:
     gcs.handle("node:0", TaskUpdates(0, [], [], [], [array(1)]))
     again = spec(1, owner="worker:0.2")
     gcs.handle("node:0", ClaimTasks([again]))
-    gcs.table.overtaken(again)  # as a shard asks when it is placed
     gcs.handle("global", TaskUpdates(1, [again], [], [], []))
     gcs.handle("node:1", TaskUpdates(1, [], [(array(1), 0, 1, (500,))], [], []))
     assert not [m for _, m in ctx.sent if isinstance(m, FreeObjects)]
     assert gcs.table.store.rows[array(1)].owners == {0: "worker:0.2"}
+
+
+def test_a_release_ends_the_row_of_a_placement_that_it_has_overtaken() -> None:
+    """It stayed for ever: both had waited for the head, in one turn."""
+    gcs = Gcs(Alone(), Config())
+    for node in (0, 1):
+        gcs.handle(f"node:{node}", RegisterNode(NodeInfo(node, "", 0, {"CPU": 1.0})))
+    gcs.handle("node:0", TaskUpdates(0, [], [], [], [array(1)]))
+    gcs.handle("global", TaskUpdates(1, [spec(1, owner="worker:0.1")], [], [], []))
+    assert array(1) not in gcs.table.store.rows
 
 
 def test_pending_values_are_kept_for_a_task_that_is_placed_again() -> None:

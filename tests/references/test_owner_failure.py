@@ -83,6 +83,32 @@ def test_objects_of_a_killed_idle_worker_are_lost(start: Start, kind: str) -> No
         nothing_left(session)
 
 
+def lend(borrower: Any, child: str) -> None:
+    """Give a borrower the reference of a child, which runs, or waits for another one; and wait."""
+    awaited = on(2)(sleeper).remote(1000.0, 7)
+    made = on(2)(first).remote(awaited) if child == "waiting" else awaited
+    ray.get(borrower.keep.remote([made]))
+    ray.sleep(1000.0)
+
+
+@pytest.mark.parametrize("child", ["running", "waiting"])
+def test_children_are_lost_with_a_parent_that_does_not_run_again(start: Start, child: str) -> None:
+    """Who had got a reference was told that they were cancelled."""
+    session = start(heartbeat_timeout_s=2.0)
+    borrower = on(2)(Borrower).remote()
+    parent = on(1, max_retries=0)(lend).remote(borrower, child)
+    has_it(borrower)
+    ray.sleep(0.3)
+    read = borrower.read.remote()
+    kill_workers(session, 1)
+    with pytest.raises(OwnerDiedError, match="its owner has died"):
+        ray.get(read, timeout=LIMIT_S)
+    with pytest.raises(OwnerDiedError):
+        ray.get(borrower.read.remote(), timeout=LIMIT_S)
+    del parent, borrower, read
+    nothing_left(session)
+
+
 def test_values_of_a_dead_owner_are_freed_despite_borrowers(start: Start) -> None:
     session = start(heartbeat_timeout_s=2.0)
     borrower = on(2)(Borrower).remote()

@@ -19,9 +19,9 @@ from raytwin.chaos.faults.plan import PlanError, from_data
 from raytwin.chaos.fuzz.generate.cases import Case
 from raytwin.chaos.fuzz.programs.program import Body
 
-NUMBERS = ("seed", "nodes", "cpus", "store_bytes", "slots", "direct_after")
+PLAIN = ("seed", "nodes", "cpus", "store_bytes", "slots", "gpus", "direct_after", "policy")
 """The fields of a `Case` that a file has as they are."""
-KEYS = (*NUMBERS, "lossless", "gcs", "timers", "program", "drivers", "steps", "failures")
+KEYS = (*PLAIN, "lossless", "gcs", "timers", "program", "drivers", "steps", "failures")
 
 
 class CaseError(ValueError):
@@ -31,7 +31,7 @@ class CaseError(ValueError):
 def to_data(case: Case, failures: Sequence[str] = ()) -> dict[str, Any]:
     """Return a case, and what it has violated, as JSON data."""
     return {
-        **{name: getattr(case, name) for name in NUMBERS},
+        **{name: getattr(case, name) for name in PLAIN},
         "lossless": case.lossless,
         "gcs": case.gcs,
         "timers": case.timers,
@@ -113,6 +113,8 @@ class _CaseData(msgspec.Struct):
     direct_after: int = Case.direct_after
     timers: dict[str, float] = {}
     drivers: tuple[Body, ...] = ()
+    gpus: float = 0.0
+    policy: str = Case.policy
 
     def with_plan(self, plan: Any) -> Case:
         return Case(plan=plan, **msgspec.structs.asdict(self))

@@ -109,7 +109,7 @@ class Draw:
         if "streams" in self.features:
             weights |= EXACT_STREAM_OPS if scope.exact else STREAM_OPS
         if scope.depth and scope.actors:
-            weights |= {"tell": 10, "forget": 2}
+            weights |= {"tell": 10, "tells": 2, "forget": 2}
             if "streams" in self.features:
                 weights["yields"] = 6
         do = self.rng.choices([*weights], [*weights.values()])[0]
@@ -228,10 +228,22 @@ class Draw:
             fails=rng.random() < 0.06,
             retries=-1 if scope.exact else rng.choice(RETRIES),
             cpus=rng.choice([1.0, 1.0, 1.0, 0.5, 0.0]),
+            gpus=0.0 if ins or body or returns_refs else self.gpus(),
+            strategy=self.strategy(),
             body=body,
             returns_refs=returns_refs,
             parts=parts,
         )  # fmt: skip
+
+    def gpus(self) -> float:
+        """Return the GPUs of a task that waits for no other one, as it keeps them meanwhile."""
+        if "gpus" not in self.features or self.rng.random() < 0.6:
+            return 0.0
+        return self.rng.choice([0.5, 1.0, 2.0])
+
+    def strategy(self) -> str:
+        """Return a scheduling strategy, mostly none."""
+        return self.rng.choice(["SPREAD", "0", "1", "4"]) if self.rng.random() < 0.1 else ""
 
     def nbytes(self) -> int:
         """Return the size of a value, 0 for an integer."""
@@ -258,6 +270,16 @@ class Draw:
     def _tell(self, scope: Scope) -> None:
         scope.values.append(self.tell(scope, self.rng.choice([*scope.actors])))
         scope.of_actors.add(scope.values[-1])
+
+    def _tells(self, scope: Scope) -> None:
+        """Call an actor many times in a row: such calls travel together."""
+        rng = self.rng
+        at = rng.choice([*scope.actors])
+        count = rng.choice([2, 5, 20, 50])
+        fails = rng.random() < 0.03
+        call = Call(self.number + 1, rng.choice(SECONDS[:5]), 0, fails, scope.actors[at].retries)
+        self.number += count
+        scope.ops.append(Op("tells", (at,), self.next(), call, count))
 
     def tell(self, scope: Scope, at: int, handles: tuple[Shared, ...] = (), most: int = 2) -> int:
         """Call an actor with inputs of the scope; return the variable."""
@@ -334,6 +356,8 @@ class Draw:
                 scope.ops.append(Op("drop", (dropped,)))
             elif "streams" in self.features and rng.random() < 0.3:
                 self._yields(scope)
+            elif rng.random() < 0.15:
+                self._tells(scope)
             else:
                 self._tell(scope)
 
@@ -426,7 +450,8 @@ class Draw:
                 submitted.append(key)
             else:
                 nbytes = rng.choice([0, 0, 8, LARGE_BYTES if self.large_stores else 8])
-                call = Call(key, 5 * seconds, nbytes, retries=rng.choice(RETRIES))
+                body = self.body(Scope(DEPTH_MAX), 3) if rng.random() < 0.3 else None
+                call = Call(key, 5 * seconds, nbytes, retries=rng.choice(RETRIES), body=body)
                 ins = (begun[-1].out,) if begun and rng.random() < 0.2 else ()
                 begun.append(Op("call", ins, key, call))
             scope.ops.append(begun[-1])

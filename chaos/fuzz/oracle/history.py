@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -42,15 +44,17 @@ class History:
 
     keys: list[Operation] = field(default_factory=list)
     """The operations on the key-value table, of all processes."""
+    clock: Callable[[], float] = time.monotonic
+    """Returns the time in seconds, the same in all processes whatever clocks a plan sets."""
 
     def own(self, array: str, owner: str) -> None:
         """Note that a process has submitted or put an array."""
         self.owners.setdefault(array[:ARRAY_DIGITS], set()).add(owner)
 
-    def seen(self, error: BaseException, at_s: float) -> None:
+    def seen(self, error: BaseException) -> None:
         """Note the time at which the driver got an error, which later events do not explain."""
         error.__dict__.setdefault("ends_before", len(self.ends))
-        error.__dict__.setdefault("seen_s", at_s)
+        error.__dict__.setdefault("seen_s", self.clock())
 
     def ends_before(self, error: BaseException) -> list[tuple[End, str]]:
         """Return the actors and groups that the program had ended when it got an error."""

@@ -62,11 +62,10 @@ class Watch:
         cluster.after_node_turn.append(self._look)
 
     def _look(self, node: int) -> None:
+        here = {a: each for a, each in self._cluster.workers.items() if each.node == node}
         if min(self._cluster.node_managers[node].pool.free.values()) >= 0:
-            for address, worker in self._cluster.workers.items():
-                if worker.node == node:
-                    self._resumes[address] = worker.executor.resumes
-        for each in oversubscription(self._cluster, node, self._resumes):
+            self._resumes.update((a, each.executor.resumes) for a, each in here.items())
+        for each in oversubscription(self._cluster, node, here, self._resumes):
             if len(self.found) < 10:
                 at = f"at {self._cluster.env.now:.6f} s {each.detail}"
                 self.found.append(Finding(each.kind, at))
@@ -76,12 +75,14 @@ class Watch:
             self.found.append(Finding(Kind.MEMORY, text))
 
 
-def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> list[Finding]:
+def oversubscription(
+    cluster: Any, node: int, workers: Mapping[str, Any], resumes: Mapping[str, int]
+) -> list[Finding]:
     """Return the resources of which more is in use than the node has.
 
-    The CPU of a worker that has resumed since `resumes` does not count: a resumed task
-    does not wait for its CPU, and the node starts nothing until all fits again. The CPU
-    of a worker that has given it up counts if the task uses it nevertheless. A bundle of
+    `workers` are the node's. The CPU of one that has resumed since `resumes` does not count: a
+    resumed task does not wait for its CPU, and the node starts nothing until all fits again. The
+    CPU of a worker that has given it up counts if the task uses it nevertheless. A bundle of
     a placement group uses the resources it has taken, and adds its own to the node's.
     """
     used: dict[str, int] = {}
@@ -89,26 +90,27 @@ def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> lis
     for bundle in bundles:
         for name, units in parse_demand(bundle.demand):
             used[name] = used.get(name, 0) + units
-    for address, worker in cluster.workers.items():
-        if worker.node != node or worker.executor.running is None:
-            continue
+    for address, worker in workers.items():
         executor = worker.executor
+        running = executor.running
+        if running is None:
+            continue
         gone_on = executor.resumes > resumes.get(address, 0)
         without = gone_on or (executor.suspended and not worker.in_use)
-        for name, units in parse_demand(executor.running.demand):
+        for name, units in parse_demand(running.demand):
             if not without or not is_cpu(name):
                 used[name] = used.get(name, 0) + units
     if not used:
         return []
-    has: Counter[str] = Counter(cluster.own_resources(node))
-    for bundle in bundles:
-        if bundle.committed:
-            has.update(bundle.resources)
-    return [
-        Finding(Kind.OVERSUBSCRIPTION, f"node {node} uses {units / UNIT:g} of {has[name]:g} {name}")
-        for name, units in used.items()
-        if units > round(has[name] * UNIT)
-    ]
+    own = cluster.own_resources(node)
+    added = [bundle.resources for bundle in bundles if bundle.committed]
+    found = []
+    for name, units in used.items():
+        has = own.get(name, 0.0) + sum(each.get(name, 0.0) for each in added)
+        if units > round(has * UNIT):
+            text = f"node {node} uses {units / UNIT:g} of {has:g} {name}"
+            found.append(Finding(Kind.OVERSUBSCRIPTION, text))
+    return found
 
 
 # -- at the end --------------------------------------------------------------------

@@ -18,7 +18,8 @@ Loss                 a node has died, and one of these holds: the object was put
                      (`LossCause.OWNER_DIED`), or an earlier run of an actor's call made
                      the object (``EARLIER_RUN``)
 ActorDeath           `DeathCause.WORKER_DIED`, ``NODE_DIED``: the actor has r restarts,
-                     and at least r + 1 deaths hit it, the program's kills included.
+                     and at least r + 1 deaths hit it, the program's kills included; with
+                     ``NODE_DIED`` it is excused if r did, as for a task.
                      ``KILLED``: the program killed the actor for good, or r + 1 times.
                      ``EXITED``: the program has called `exit_actor`, and a death hit the
                      actor: else it answers all calls before.
@@ -26,8 +27,7 @@ ActorDeath           `DeathCause.WORKER_DIED`, ``NODE_DIED``: the actor has r re
                      ``REPLAY_INPUT_FAILED``: the root failure is legitimate
 ActorUnavailable     names a call of r retries, and at least r + 1 deaths hit its actor
 GroupRemoved         names a task and its placement group, which the program has removed
-Cancellation         names a task or call that the program has cancelled; it is excused if a
-                     worker has died, whose tasks end with it
+Cancellation         names a task or call that the program has cancelled
 ==================== ===================================================================
 
 `deaths` says which deaths hit a task or actor. `Verdict` tells errors that one certain death or
@@ -129,10 +129,8 @@ class Oracle:
     def _judge(self, failure: Failure, ends: list[tuple[End, str]], seen_s: float) -> Judgement:
         match failure:
             case Cancellation():
-                if failure.task in self.history.cancelled:
-                    return Verdict.OWN
-                # The tasks of a worker that has died for good end with it.
-                return Verdict.EXCUSED if self.deaths.total else Objection("it was not cancelled")
+                own = failure.task in self.history.cancelled
+                return Verdict.OWN if own else Objection("it was not cancelled")
             case GroupRemoved():
                 removed = (End.REMOVE, failure.group) in ends
                 placed = self.history.placed.get(failure.name) == failure.group
@@ -165,8 +163,12 @@ class Oracle:
                 if (End.LEAVE, name) in ends and self.deaths.hits(name, seen_s):
                     return Verdict.CHARGED
                 return Objection("calls before the last one are answered")
-            case DeathCause.WORKER_DIED | DeathCause.NODE_DIED:
+            case DeathCause.WORKER_DIED:
                 return self._judge_ended(name, name, ends, seen_s)
+            case DeathCause.NODE_DIED:
+                hits = self._deaths_of(name, ends, seen_s)
+                judgement = self._judge_ended(name, name, ends, seen_s)
+                return self._unless_placed_late(judgement, hits, name)
             case DeathCause.REPLAY_DIVERGED:
                 spec = self.history.actor_of.get(death.detail)
                 if spec is not None and not spec.exact and self.deaths.hits(name, seen_s):
@@ -182,18 +184,24 @@ class Oracle:
         """Judge a failure that names an actor or its call, whose name ends with its retries."""
         if (End.REMOVE, self.history.placed.get(actor)) in ends:
             return Verdict.OWN
-        kills = ends.count((End.KILL, actor))
-        return _charge(kills + self.deaths.hits(actor, seen_s), name)
+        return _charge(self._deaths_of(actor, ends, seen_s), name)
+
+    def _deaths_of(self, actor: str, ends: list[tuple[End, str]], seen_s: float) -> int:
+        return ends.count((End.KILL, actor)) + self.deaths.hits(actor, seen_s)
 
     def _judge_task(self, name: str, seen_s: float) -> Judgement:
         if not name.startswith("k"):
             return Objection("it does not name its task")
         hits = self.deaths.hits(name, seen_s)
-        judgement = _charge(hits, name)
-        if isinstance(judgement, Objection) and self.deaths.nodes and hits == retries_of(name):
-            # The scheduler may have placed it on a node that died before the placement had left.
-            return Verdict.EXCUSED
-        return judgement
+        return self._unless_placed_late(_charge(hits, name), hits, name)
+
+    def _unless_placed_late(self, judgement: Judgement, hits: int, name: str) -> Judgement:
+        """Excuse a last death that was not seen to hit a task or actor, if a node has died.
+
+        The scheduler may have placed it there before it knew, and the placement has not left.
+        """
+        late = self.deaths.nodes and hits == retries_of(name)
+        return Verdict.EXCUSED if late and isinstance(judgement, Objection) else judgement
 
     def _judge_loss(self, loss: Loss, ends: list[tuple[End, str]], seen_s: float) -> Judgement:
         if loss.refusal in (Refusal.INPUT_LOST, Refusal.NOT_YIELDED) and isinstance(

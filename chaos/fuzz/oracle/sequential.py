@@ -57,6 +57,9 @@ class Sequential:
         except Boom as boom:
             return boom
 
+    def tells(self, op: Op, ins: list[Any]) -> tuple[Any, ...]:
+        return tuple(self.tell(replace(op, call=call), ins) for call in op.calls)
+
     def yields(self, op: Op, ins: list[Any]) -> Stream:
         assert op.call is not None
         return Stream(in_place(op.call, ins[0].parts(self, op.call, [])))
@@ -74,7 +77,7 @@ class Sequential:
     def _nothing(self, op: Op, ins: list[Any]) -> None:
         """Do nothing: all tasks have ended, and only ``gone`` uses killed actors."""
 
-    wait = cancel = kill = remove = set_key = read_key = _nothing
+    wait = cancel = kill = remove = set_key = read_key = query = _nothing
 
     def leave(self) -> None:
         """Do nothing: only ``gone`` uses an actor that has ended."""

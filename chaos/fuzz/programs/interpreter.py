@@ -45,7 +45,7 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
             case "call" | "map" | "actor":
                 group = variables[op.place.group] if op.place is not None else None
                 variables[op.out] = getattr(engine, op.do)(op, ins, group)
-            case "lend" | "stream" | "tell" | "yields" | "group":
+            case "lend" | "stream" | "tell" | "tells" | "yields" | "group":
                 variables[op.out] = getattr(engine, op.do)(op, ins)
             case "returns":
                 variables.update(enumerate(engine.returns(op, ins), op.out))
@@ -65,7 +65,7 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
                     del variables[i]
             case "exit":
                 return outcomes
-            case "wait" | "cancel" | "kill" | "remove" | "set_key" | "read_key":
+            case "wait" | "cancel" | "kill" | "remove" | "set_key" | "read_key" | "query":
                 getattr(engine, op.do)(op, ins)
             case _:
                 raise ValueError(f"no operation {op.do!r}")

@@ -18,7 +18,9 @@ from dataclasses import replace
 
 from raytwin.chaos.fuzz.programs.program import FIRST_HANDLE, Body, Op
 
-NEED_FIRST = frozenset({"tell", "yields", "take", "tally", "cancel", "kill", "reserved", "remove"})
+NEED_FIRST = frozenset(
+    {"tell", "tells", "yields", "take", "tally", "cancel", "kill", "reserved", "remove"}
+)
 """Operations that mean nothing without the first of their inputs."""
 NEED_ANY = frozenset({"lend", "pack", "get", "wait", "drop", "gone"})
 """Operations that mean nothing without inputs."""

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from raytwin.runtime.control.core.config import Config
 
@@ -13,6 +14,11 @@ LARGE_BYTES = Config().inline_bytes_max + 100
 """The size of a value that is just too large for a message."""
 DEPTH_MAX = 2
 RETRIES = (0, 1, 3, 3, 3, -1)
+QUERIES = (
+    "nodes", "events", "event_counts", "jobs", "tables", "names", "placements", "groups",
+    "groups_there", "timeline", "transfers", "actors", "available", "stores", "loads", "disks",
+)  # fmt: skip
+"""The kinds of queries that every cluster answers; see `control.observability.queries`."""
 SLOT = "slot"
 """The resource of the bundles of placement groups, besides CPUs."""
 
@@ -39,6 +45,9 @@ class Call:
     """Whether the value depends on all calls of a shared actor that have taken effect."""
     leaves: bool = False
     """Whether the call ends its actor, by `exit_actor`."""
+    gpus: float = 0.0
+    strategy: str = ""
+    """The scheduling strategy: ``SPREAD``, or the number of the node that it prefers."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,7 @@ class Op:
     drop     drop ``ins``
     actor    start `spec`
     tell     call an actor, the first of ``ins``, with the values of the others
+    tells    call an actor, the first of ``ins``, ``count`` times in a row, with rising keys
     yields   call an actor likewise; the call yields its values one by one
     tally    call a shared actor, the first of ``ins``, with `call`: of the others, its calls,
              exactly those must have taken effect that were not cancelled before they began
@@ -116,6 +126,7 @@ class Op:
     remove   remove the group
     set_key  set key number ``count`` of the key-value table to a value that no other operation sets
     read_key read key number ``count``
+    query    ask the cluster for the rows of kind number ``count`` of `QUERIES`
     exit     end the program at once, whatever its tasks do: the end of its job frees all of it
     ======== ==================================================================
 
@@ -135,6 +146,17 @@ class Op:
     bundles: tuple[tuple[tuple[str, float], ...], ...] = ()
     strategy: str = "PACK"
 
+    @property
+    def times(self) -> int:
+        """How often the operation submits its call."""
+        return self.count if self.do in ("map", "tells") else 1
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls of ``tells``."""
+        assert self.call is not None
+        return [replace(self.call, key=self.call.key + number) for number in range(self.count)]
+
 
 FIRST_HANDLE = -2
 FORCED = 1
@@ -148,9 +170,18 @@ class Body:
     ops: tuple[Op, ...]
 
     @property
+    def calls(self) -> Iterator[Call]:
+        """All tasks and calls, nested ones included."""
+        for op in self.ops:
+            if op.call is not None:
+                yield op.call
+                if op.call.body is not None:
+                    yield from op.call.body.calls
+
+    @property
     def tasks(self) -> int:
         """The number of tasks and calls, nested ones included."""
-        calls = [(op.call, op.count if op.do == "map" else 1) for op in self.ops if op.call]
+        calls = [(op.call, op.times) for op in self.ops if op.call]
         return sum(n + (call.body.tasks if call.body else 0) for call, n in calls)
 
 

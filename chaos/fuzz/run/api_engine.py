@@ -19,6 +19,7 @@ from raytwin.chaos.fuzz.oracle.register import Operation
 from raytwin.chaos.fuzz.programs.interpreter import FoldActor, run_task, sum_of
 from raytwin.chaos.fuzz.programs.outcomes import CORRECT, Boom, Stream, digest, mix, yielded
 from raytwin.chaos.fuzz.programs.program import (
+    QUERIES,
     SLOT,
     ActorSpec,
     Call,
@@ -36,7 +37,10 @@ from raytwin.runtime.api.exceptions import (
     TaskCancelledError,
     TaskPlacementGroupRemoved,
 )
-from raytwin.runtime.api.options.scheduling_strategies import PlacementGroupSchedulingStrategy
+from raytwin.runtime.api.options.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 from raytwin.runtime.api.util.placement_group import (
     PlacementGroup,
     placement_group,
@@ -216,12 +220,18 @@ class Api:
         if op.call.leaves:
             history.ends.append((End.LEAVE, actor_name(spec)))
         tell = actor.tell.options(name=name)
-        ref = _record_owner(tell.remote(op.call, others[: op.handles], *others[op.handles :]))
+        ref = tell.remote(op.call, others[: op.handles], *others[op.handles :])
         if actor_name(spec) in history.placed:
             history.placed[name] = history.placed[actor_name(spec)]
-        history.puts.add(ref.hex())
-        history.actor_of[ref.hex()] = history.actor_of[name] = spec
-        return ref
+        history.actor_of[name] = spec
+        return _recorded(ref, spec)
+
+    def tells(self, op: Op, ins: list[Any]) -> list[Any]:
+        assert op.call is not None
+        name, spec = call_name(op.call), _started[ins[0]._actor_id]
+        history.actor_of[name] = spec
+        tell = ins[0].tell.options(name=name)
+        return [_recorded(tell.remote(call, []), spec) for call in op.calls]
 
     def yields(self, op: Op, ins: list[Any]) -> Stream:
         assert op.call is not None
@@ -237,6 +247,8 @@ class Api:
     def cancel(self, op: Op, ins: list[Any]) -> None:
         assert op.call is not None
         history.cancelled.update((task_name(op.call), call_name(op.call)))
+        if op.call.body is not None:
+            history.cancelled.update(task_name(call) for call in op.call.body.calls)
         api.cancel(ins[0], force=bool(op.count))
 
     def kill(self, op: Op, ins: list[Any]) -> None:
@@ -270,6 +282,11 @@ class Api:
         with _key_operation(op.count) as operation:
             operation.answer = _tables().kv_get(operation.key)
 
+    def query(self, op: Op, ins: list[Any]) -> None:
+        rows = current().query(QUERIES[op.count])
+        if not isinstance(rows, list | dict):
+            raise AssertionError(f"the rows of {QUERIES[op.count]} are {rows!r}")
+
     def put(self, value: Any) -> Any:
         ref = _record_owner(api.put(list(value) if isinstance(value, list) else value))
         history.puts.add(ref.hex())
@@ -293,7 +310,7 @@ class Api:
             return variable.rest(self._outcome)
         if isinstance(variable, api.ActorHandle | PlacementGroup):
             return []
-        if not isinstance(variable, api.ObjectRefArray):
+        if not isinstance(variable, api.ObjectRefArray | list):
             return [self._outcome(variable)]
         try:
             return [digest(value) for value in api.get(variable)]
@@ -307,7 +324,7 @@ class Api:
         except Exception as error:
             if not self.driver:
                 raise
-            history.seen(error, api.now())
+            history.seen(error)
             # A traceback would keep references alive.
             return error.with_traceback(None)
         return value if isinstance(value, Boom) else digest(value)
@@ -328,10 +345,10 @@ def _tables() -> Any:
 @contextmanager
 def _key_operation(number: int, value: bytes | None = None) -> Iterator[Operation]:
     """Record an operation on a key; it has no end if the process dies meanwhile."""
-    operation = Operation(b"key/%d" % number, value, api.now())
+    operation = Operation(b"key/%d" % number, value, history.clock())
     history.keys.append(operation)
     yield operation
-    operation.ended_s = api.now()
+    operation.ended_s = history.clock()
 
 
 def misplaced(row: Mapping[str, Any]) -> str:
@@ -353,6 +370,13 @@ def _record_owner(ref: Any) -> Any:
     """Record the calling process as a reference's owner; return the reference."""
     history.own(ref.hex(), api.get_runtime_context().get_worker_id())
     return ref
+
+
+def _recorded(ref: Any, spec: ActorSpec) -> Any:
+    """Record the owner and the actor of a call's value; return the reference."""
+    history.puts.add(ref.hex())
+    history.actor_of[ref.hex()] = spec
+    return _record_owner(ref)
 
 
 def _recorded_items(items: Any, spec: ActorSpec) -> Iterator[Any]:
@@ -386,8 +410,20 @@ _stream = api.remote(_run_stream)
 def _options(op: Op, function: Any, group: Any = None) -> Any:
     assert op.call is not None
     name = task_name(op.call)
-    where = _placed(op.place, group, name) if op.place is not None else {}
-    return function.options(num_cpus=op.call.cpus, max_retries=op.call.retries, name=name, **where)
+    where = _strategy(op.call.strategy)
+    if op.place is not None:
+        where = _placed(op.place, group, name)
+    return function.options(
+        num_cpus=op.call.cpus, num_gpus=op.call.gpus, max_retries=op.call.retries, name=name,
+        **where,
+    )  # fmt: skip
+
+
+def _strategy(strategy: str) -> dict[str, Any]:
+    """Return the option of a task or actor with a strategy; a preferred node may not be there."""
+    if strategy.isdecimal():
+        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(strategy, soft=True)}
+    return {"scheduling_strategy": strategy} if strategy else {}
 
 
 def _placed(place: Place, group: Any, name: str) -> dict[str, Any]:

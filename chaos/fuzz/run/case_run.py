@@ -24,7 +24,8 @@ from typing import Any
 
 import raytwin.runtime.api as api
 from raytwin.chaos.faults.injector import Injection, attach
-from raytwin.chaos.fuzz.generate.cases import HEARTBEAT_TIMEOUT_S, Case
+from raytwin.chaos.fuzz.generate.cases import Case
+from raytwin.chaos.fuzz.generate.plans import HEARTBEAT_TIMEOUT_S
 from raytwin.chaos.fuzz.oracle import invariants
 from raytwin.chaos.fuzz.oracle.deaths import Deaths
 from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
@@ -34,7 +35,6 @@ from raytwin.chaos.fuzz.oracle.register import wrong_keys
 from raytwin.chaos.fuzz.oracle.sequential import Sequential
 from raytwin.chaos.fuzz.programs.interpreter import run_body
 from raytwin.chaos.fuzz.programs.outcomes import Items, is_unexpected
-from raytwin.chaos.fuzz.programs.program import SLOT
 from raytwin.chaos.fuzz.run.api_engine import Api, begin_program
 from raytwin.chaos.fuzz.run.liveness import bound_s
 from raytwin.runtime.api.exceptions import RaySystemError
@@ -71,16 +71,24 @@ def run_case(
     expected = [run_body(Sequential(), body) for body in bodies]
     begin_history()
     begin_program()
-    session: Any = connect(
-        nodes=case.nodes,
-        cpus_per_node=case.cpus,
-        seed=case.seed,
-        heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
-        direct_after=case.direct_after,
-        timers=case.timers,
-        more_resources={SLOT: case.slots} if case.slots else None,
-        **{"object_store_memory": case.store_bytes, **case.gcs, **options},
-    )
+    try:
+        session: Any = connect(
+            nodes=case.nodes,
+            cpus_per_node=case.cpus,
+            seed=case.seed,
+            heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+            direct_after=case.direct_after,
+            timers=case.timers,
+            more_resources=case.more_resources,
+            policy=case.policy,
+            **{"object_store_memory": case.store_bytes, **case.gcs, **options},
+        )
+    except RaySystemError as error:
+        report.failures.append(raised(error))
+        api.shutdown()
+        return report
+    clock = session.cluster.env
+    history.clock = lambda: clock.now
     prepare(session)
     deaths = Deaths(session.cluster)
     watch = invariants.Watch(session.cluster)
@@ -110,6 +118,7 @@ def run_case(
         injector.stop()
         at_end(session, injector.injections)
         api.shutdown()
+        begin_history()  # or its clock would keep the cluster
     report.failures += watch.found
     return report
 
@@ -119,9 +128,9 @@ class Deadline:
 
     def __init__(self, session: Any, case: Case) -> None:
         last_s = max((step.at_s or 0.0 for step in case.plan.steps), default=0.0)
-        self._session = session
+        self._clock = session.cluster.env
         self._bound_s = bound_s(case, session.cluster.config)
-        self._end_s = session.now() + last_s + self._bound_s
+        self._end_s = self._clock.now + last_s + self._bound_s
         session.cluster.after_node_turn.append(self._check)
 
     def end(self) -> None:
@@ -129,7 +138,7 @@ class Deadline:
         self._end_s = inf
 
     def _check(self, node: int) -> None:
-        if self._session.now() > self._end_s:
+        if self._clock.now > self._end_s:
             raise invariants.Late(f"it has not ended {self._bound_s:.1f} s after the last fault")
 
 

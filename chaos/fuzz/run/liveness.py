@@ -3,7 +3,8 @@
 Once the plan is over, some nodes are whole and the others stay broken. Then the cluster
 
 - notices within a heartbeat's timeout which nodes are broken, once for those that broke before and
-  once for those that restart meanwhile;
+  once for those that restart meanwhile; a node that does not hear the head, and that the head need
+  not tell anything, notices it itself after ``Config.fence_s``;
 - waits `LOST_S` for what may still arrive, and `ON_ITS_WAY_S` for references that do not;
 - runs all tasks and calls at most once more for what was interrupted or lost, in the worst case
   one after another;
@@ -15,6 +16,8 @@ Whoever waits longer waits for something that does not come.
 
 from __future__ import annotations
 
+from raytwin.chaos.faults.plan import Plan
+from raytwin.chaos.faults.targets import Link
 from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, Case
 from raytwin.chaos.fuzz.programs.program import Body
 from raytwin.runtime.control.core.config import Config
@@ -31,10 +34,23 @@ def bound_s(case: Case, config: Config) -> float:
     """Return the most virtual seconds that a program may take after the last step of the plan."""
     bodies = (case.program, *case.drivers)
     detection_s = 2 * (config.heartbeat_timeout_s + 2 * config.heartbeat_s)
+    if any(link.source == "head" for link in cut_for_good(case.plan)):
+        detection_s += config.fence_s
     running_s = RUNS * sum(map(work_s, bodies))
     lingering_s = RUNS * LINGERS * config.linger_s * sum(body.tasks for body in bodies)
     room_s = config.store_wait_s if case.store_bytes != STORE_BYTES else 0.0
     return detection_s + LOST_S + ON_ITS_WAY_S + running_s + lingering_s + room_s
+
+
+def cut_for_good(plan: Plan) -> set[Link]:
+    """Return the links that steps cut, and that no later step heals."""
+    cut: set[Link] = set()
+    for step in sorted(plan.steps, key=lambda step: step.at_s or 0.0):
+        if step.action == "cut":
+            cut.add(step.target)
+        elif step.action == "heal":
+            cut.discard(step.target)
+    return cut
 
 
 def work_s(body: Body) -> float:
@@ -42,8 +58,7 @@ def work_s(body: Body) -> float:
     total_s = 0.0
     for op in body.ops:
         if op.call is not None:
-            times = op.count if op.do == "map" else 1
             items = op.call.parts if op.do in ("stream", "yields") else 0
-            total_s += times * op.call.seconds * (1 + items)
+            total_s += op.times * op.call.seconds * (1 + items)
             total_s += work_s(op.call.body) if op.call.body is not None else 0.0
     return total_s

@@ -139,6 +139,8 @@ def _options(case: Case, directory: Path) -> dict[str, Any]:
         "cpus_per_node": case.cpus,
         "seed": case.seed,
         "resources": {SLOT: case.slots} if case.slots else None,
+        "num_gpus": case.gpus or None,
+        "policy": case.policy,
         **gcs,
     }
     if case.store_bytes != STORE_BYTES:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from raytwin.runtime.control.core.ids import object_id
-from raytwin.runtime.control.messages import SYSTEM_ERROR, ObjectValue, RangeResult, TaskSpec
+from raytwin.runtime.control.messages import (
+    SYSTEM_ERROR,
+    CancelTask,
+    ObjectValue,
+    RangeResult,
+    TaskSpec,
+)
 from raytwin.runtime.control.messages.errors import (
     Cancellation,
     Failure,
@@ -32,6 +38,15 @@ def call_failed(spec: TaskSpec, failure: Failure, node: int) -> RangeResult:
 def cancelled_result(spec: TaskSpec, node: int) -> RangeResult:
     """Return the result of elements that were cancelled before they had begun."""
     return failed_result(spec, Cancellation(spec.name), node)
+
+
+def end_of(spec: TaskSpec, request: CancelTask) -> Failure:
+    """Return the failure of elements that a request ends before they have begun, or with their
+    worker: children of a worker that has died are lost with it, as all that it owned."""
+    if request.owners:
+        oid = object_id(spec.array, spec.start, 0)
+        return Loss(LossCause.OWNER_DIED, task=spec.name, object=oid)
+    return Cancellation(spec.name)
 
 
 def is_lost(result: RangeResult | ObjectValue) -> bool:

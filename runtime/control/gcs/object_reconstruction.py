@@ -89,7 +89,8 @@ class Reconstruction:
         self.lookup = OwnerLookup(ctx, store.alive, wait_s, self._is_missing, self._has_no_owner)
 
     def reconstruct(self, array: bytes, row: ArrayRow, oids: Iterable[bytes]) -> None:
-        """Reconstruct the awaited objects that are lost and not under way."""
+        """Reconstruct the objects that are lost and not under way; if that is impossible, notify
+        the nodes that wait for them."""
         absent: dict[int, list[bytes]] = {}
         unreported = False
         if row.actor and self._actors.replays(row.actor, array):
@@ -156,7 +157,7 @@ class Reconstruction:
             name = spec.name if spec is not None else array.hex()
             self._log("object_lost", name, brief(why), count)
             for index in range(start, start + count):
-                for oid in absent[index]:
+                for oid in filter(self._waiters.has, absent[index]):
                     self._waiters.notify(Location(oid, (), 0, lost=why, ended=ended))
 
     def _place(

@@ -113,6 +113,8 @@ class TaskObjectTable:
         if self._ended:
             message = self._without_ended(message)
         for spec in message.added:
+            if source == "global" and spec.array not in store.rows:
+                store.released.placed(spec.array, spec.owner)
             moved = message.left >= 0 and self._leave(spec, message.left)
             self._accept(spec, node, alive, moved)
         for array, size in message.puts:
@@ -507,11 +509,6 @@ class TaskObjectTable:
             if died:
                 self.store.released.note_owner_died(array)
             self._release_last(array, row, node)
-
-    def overtaken(self, spec: TaskSpec) -> None:
-        """Note a placed range, which its owner's release may have overtaken."""
-        if spec.array not in self.store.rows:
-            self.store.released.placed(spec.array, spec.owner)
 
     def drop_orphans(self, arrays: list[bytes]) -> None:
         """Release those of the arrays that have no living owner, and end their tasks."""

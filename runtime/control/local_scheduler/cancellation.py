@@ -52,7 +52,7 @@ from msgspec.structs import replace
 from raytwin.runtime.control.core.addresses import is_gcs
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.context import Context, Handlers
-from raytwin.runtime.control.core.failed_values import failed_value
+from raytwin.runtime.control.core.failed_values import end_of, failed_value
 from raytwin.runtime.control.core.ids import ELEMENTS_MAX
 from raytwin.runtime.control.core.task_ranges import cut
 from raytwin.runtime.control.core.worker_record import Worker
@@ -60,13 +60,17 @@ from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
 from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import CancelTask, KillWorker, TaskSpec
-from raytwin.runtime.control.messages.errors import Cancellation
 from raytwin.runtime.control.objects.node_objects import NodeObjects
 
 STUCK_S = 5.0
 """How long a worker may take to answer before the node kills it."""
 DEAD_OWNERS_MAX = 4096
 """How many dead workers a node remembers, to end their tasks that arrive late."""
+
+
+def all_tasks_of(owners: tuple[str, ...]) -> CancelTask:
+    """Return the request to end all tasks of workers that have died."""
+    return CancelTask(b"", 0, ELEMENTS_MAX, True, False, owners=owners)
 
 
 class Canceller:
@@ -130,7 +134,7 @@ class Canceller:
 
         for spec in [*self._ready.take_out(taken), *inputs.take_out(taken)]:
             inputs.unclaim(spec)
-            inputs.fail(spec, failed_value(Cancellation(spec.name)))
+            inputs.fail(spec, failed_value(end_of(spec, message)))
 
     def on_back(self, worker: Worker) -> None:
         """A worker has given ranges back by itself, or has answered a `TakeBack`.
@@ -177,7 +181,7 @@ class Canceller:
 
         `owners`: the worker, and those whose tasks it had taken over.
         """
-        message = CancelTask(b"", 0, ELEMENTS_MAX, True, False, owners=owners)
+        message = all_tasks_of(owners)
         self._cancel_here(message)
         self._ctx.send("global", message)
 
@@ -186,9 +190,12 @@ class Canceller:
         for array in arrays:
             self.on_cancel("", CancelTask(array, 0, ELEMENTS_MAX, True, False, owners=(owner,)))
 
-    def is_late(self, spec: TaskSpec) -> bool:
-        """Whether a range arrives whose owner has died, so that its tasks were cancelled."""
-        return spec.owner in self._dead_owners
+    def end_late(self, spec: TaskSpec) -> bool:
+        """End a range that arrives after the death of its owner, whose tasks were ended then."""
+        is_late = spec.owner in self._dead_owners
+        if is_late:
+            self._inputs.fail(spec, failed_value(end_of(spec, all_tasks_of((spec.owner,)))))
+        return is_late
 
     def _cancel_on(self, worker: Worker, message: CancelTask) -> None:
         runs = worker.assigned[0]

@@ -33,7 +33,7 @@ from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.call_batches import arrays_of, singles
 from raytwin.runtime.control.core.context import Context, Handlers
-from raytwin.runtime.control.core.failed_values import failed_value, is_lost
+from raytwin.runtime.control.core.failed_values import is_lost
 from raytwin.runtime.control.core.ids import STREAM_BASE
 from raytwin.runtime.control.core.task_ranges import attempt_of, is_of_actor, needs_of, part_of
 from raytwin.runtime.control.core.worker_record import Worker
@@ -55,7 +55,7 @@ from raytwin.runtime.control.messages import (
     TasksClaimed,
     TaskSpec,
 )
-from raytwin.runtime.control.messages.errors import Cancellation, unpack
+from raytwin.runtime.control.messages.errors import unpack
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.node_objects import NodeObjects
 from raytwin.runtime.control.objects.result_manager import ResultManager
@@ -264,8 +264,7 @@ class Submission:
                     continue
             else:
                 self._keep_if_owner_died(spec)
-                if self._canceller.is_late(spec):
-                    self._inputs.fail(spec, failed_value(Cancellation(spec.name)))
+                if self._canceller.end_late(spec):
                     continue
             self._inputs.accept(spec)
 

@@ -36,6 +36,8 @@ from raytwin.runtime.control.messages import (
 
 STUCK_AHEADS = 4
 """The interval between looks, in ``ahead_s``; a worker that is silent for longer is stuck."""
+LOOK_S_MIN = 0.004
+"""The shortest interval, lest a node that gives no work ahead look all the time."""
 
 
 _WEIGHTS = tuple(1 - 0.9**count for count in range(11))
@@ -302,7 +304,7 @@ class WorkerLeases:
     def _watch_stuck(self) -> None:
         """Start the watch if a worker has a range behind another."""
         if self._watch is None and self.assigned > self._leased():
-            quiet_s = STUCK_AHEADS * self._config.ahead_s
+            quiet_s = max(LOOK_S_MIN, STUCK_AHEADS * self._config.ahead_s)
             self._watch = self._ctx.after(quiet_s, self._look_for_stuck)
 
     def _quiet_since_s(self) -> float:

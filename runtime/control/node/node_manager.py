@@ -337,9 +337,15 @@ class NodeManager:
     # -- nodes and workers that come and go --------------------------------------
 
     def _on_node_registered(self, source: str, message: Registered) -> None:
-        """The GCS has registered this node."""
+        """The GCS has registered this node, and says which others are there.
+
+        News of the death of a former incarnation may have come before.
+        """
         for info in message.nodes:
             self.members.update(info)
+            if info.alive:
+                self.objects.on_node_changed(info.node, True)
+                self.pending_calls.on_node_changed(info.node, True)
 
     def _send_heartbeat(self) -> None:
         """Report the load to the head, which takes it as a sign of life, every ``heartbeat_s``."""

@@ -32,7 +32,7 @@ from typing import Any
 from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.failed_values import cancelled_result, failed_result
+from raytwin.runtime.control.core.failed_values import end_of, failed_result
 from raytwin.runtime.control.core.group_resources import group_of, plain_amounts
 from raytwin.runtime.control.core.ids import job_of
 from raytwin.runtime.control.core.resources import UNIT, format_demand
@@ -464,7 +464,8 @@ class GlobalScheduler:
             left, cancelled = cut(spec, message)
             kept += left
             if cancelled is not None:
-                self._notify_owner(cancelled.owner, cancelled_result(cancelled, -1))
+                ended = failed_result(cancelled, end_of(cancelled, message), -1)
+                self._notify_owner(cancelled.owner, ended)
         self.infeasible = kept
         for oid, entries in list(self._locating.items()):
             for entry in [e for e in entries if cut(e.spec, message)[1] is not None]:
@@ -472,7 +473,8 @@ class GlobalScheduler:
                 entries.remove(entry)
                 if not entry.cancelled:
                     entry.cancelled = True
-                    self._notify_owner(entry.spec.owner, cancelled_result(entry.spec, -1))
+                    ended = failed_result(entry.spec, end_of(entry.spec, message), -1)
+                    self._notify_owner(entry.spec.owner, ended)
             if not entries:
                 del self._locating[oid]
         if message.array:

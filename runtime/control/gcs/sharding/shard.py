@@ -185,8 +185,6 @@ class Shard:
             self.ctx.send(shard_address(message.way[0]), following)
             return
         node = message.node
-        for spec in message.tasks:
-            self.table.overtaken(spec)
         log = TaskUpdates(
             node, message.tasks, [], [], [], incarnation=message.incarnation, left=message.left
         )
