@@ -51,11 +51,15 @@ def part(body: Body, kept: Collection[int]) -> Body:
 
 
 def _ends(body: Body, kept: Collection[int]) -> set[int]:
-    """Return the operations that end the groups and the actors with CPUs among those kept."""
+    """Return the operations that end the groups and the actors with CPUs among those kept, and
+    that drop what was submitted to actors and groups which had ended: its errors are no values."""
+    over: set[int] = set()
+    for op in body.ops:
+        _note_end(op, over)
     open_ = {
         op.out
         for op in (body.ops[i] for i in kept)
-        if op.do == "group" or (op.spec is not None and op.spec.cpus)
+        if op.do == "group" or (op.spec is not None and op.spec.cpus) or op.out in over
     }
     return {
         index
