@@ -137,12 +137,16 @@ class TaskObjectTable:
             self.drop(array, -1)
 
     def _without_ended(self, message: TaskUpdates) -> TaskUpdates:
-        """Leave the rows of jobs that have ended out of a message."""
+        """Leave the rows of jobs that have ended out of a message.
+
+        Copies stay in it: one that was on its way when the node dropped the job's values is freed.
+        """
         rows = {
             name: [
                 row for row in getattr(message, name) if job_of(array_of(row)) not in self._ended
             ]
             for name in UPDATES
+            if name != "copies"
         }
         return replace(message, **rows)
 
