@@ -81,6 +81,7 @@ class _Replay:
             env=self.env,
             seed=config.seed,
             processes={},
+            skews_s={},
             journal=None,
             journaled=set(),
             counts=defaultdict(Counts),
