@@ -276,6 +276,8 @@ class Submission:
         if gone and (attempt_of(spec) or of_former_incarnation):
             # The GCS frees it when no client needs it any more.
             self._results.keep_for_others(spec.array)
+        elif node_of(spec.owner) == self._node and attempt_of(spec):
+            self._results.runs_again(spec.array)
         # The GCS needs no row of a range that was released before it first arrived here.
         if not gone or attempt_of(spec) or of_former_incarnation:
             self._log.expose(spec.array)
