@@ -141,6 +141,8 @@ class Dispatcher:
                 if result.status == RETRY:
                     self._run_again(worker, spec, result)
                 else:
+                    if spec.extra is not None and spec.extra.attempt:
+                        self._results.made_again(spec.array, owner)
                     self._results.finish(result, owner, message.answered)
             if worker.cancels:
                 self._canceller.on_back(worker)

@@ -276,8 +276,6 @@ class Submission:
         if gone and (attempt_of(spec) or of_former_incarnation):
             # The GCS frees it when no client needs it any more.
             self._results.keep_for_others(spec.array)
-        elif node_of(spec.owner) == self._node and attempt_of(spec):
-            self._results.runs_again(spec.array)
         # The GCS needs no row of a range that was released before it first arrived here.
         if not gone or attempt_of(spec) or of_former_incarnation:
             self._log.expose(spec.array)
@@ -287,6 +285,8 @@ class Submission:
         if spec.extra is not None and spec.extra.actor is not None:
             self._actors.creation_failed(spec, error)
             return
+        if attempt_of(spec):
+            self._results.made_again(spec.array, spec.owner)
         if is_lost(error) and self._results.is_kept(spec.array, spec.owner):
             self._log.unreconstructable(spec.array, unpack(error.payload))
         self._results.finish(

@@ -87,8 +87,6 @@ class ResultManager:
         self._any_awaited = any_awaited
         self._created = created
         self._is_over = is_over
-        self._again: set[bytes] = set()
-        """Arrays of owners here of which a range runs once more."""
         self._for_others: set[bytes] = set()
         """Arrays that their owner here has released, and that other nodes still need."""
         self.claims: dict[bytes, dict[str, None]] = {}
@@ -142,16 +140,14 @@ class ResultManager:
         """Keep a released array's results until the GCS frees them."""
         self._for_others.add(array)
 
-    def runs_again(self, array: bytes) -> None:
-        """A range whose owner is here was assigned once more: if the owner releases it before its
-        end, another node may still wait for the value, of which a lost one descends."""
-        self._again.add(array)
+    def made_again(self, array: bytes, owner: str) -> None:
+        """A run after the first ends, whose owner here may have released it meanwhile: a lost value
+        for which another node waits may descend from it, which the GCS knows."""
+        if node_of(owner) == self._node and array not in self._objects.owners:
+            self.keep_for_others(array)
 
     def released(self, arrays: Sequence[bytes]) -> None:
         """Forget the claims on arrays that their owners here released."""
-        for array in self._again.intersection(arrays) if self._again else ():
-            self._again.discard(array)
-            self.keep_for_others(array)
         if self.claims:
             for array in arrays:
                 self.claims.pop(array, None)
@@ -165,7 +161,6 @@ class ResultManager:
         for array in [array for array in self.claims if job_of(array) == job]:
             del self.claims[array]
         self._for_others = {array for array in self._for_others if job_of(array) != job}
-        self._again = {array for array in self._again if job_of(array) != job}
 
     def finish(self, result: RangeResult, owner: str, answered: bool = False) -> None:
         """A range ended on this node: keep its values, and deliver the result.
@@ -181,7 +176,6 @@ class ResultManager:
             self._log.finish(result)
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
         elif result.array in self._objects.owners:
-            self._again.discard(result.array)
             new = self._add(result)
             self._log.finish(result)
             if not answered:
