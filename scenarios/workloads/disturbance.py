@@ -1,4 +1,4 @@
-"""What a fault does to a steady load: the numbers of its recovery, from operations alone.
+"""This module computes how a steady load recovers from a fault, from its operations alone.
 
 Of one *episode*, which is a quiet stretch, a fault, and the time after it:
 
@@ -45,7 +45,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What a fault did."""
+    """Times and counts of a steady load's recovery from one fault."""
 
     hit: int
     first_result_s: float | None

@@ -32,7 +32,7 @@ MARGIN_S = 1e-6
 
 
 class Answer(Enum):
-    """What became of an operation."""
+    """The state of an operation: under way, or how it has ended."""
 
     OPEN = "open"
     RIGHT = "right"

@@ -277,7 +277,7 @@ def test_a_full_disk_fails_what_needs_it_and_nothing_else(start: Start) -> None:
     assert [value[0] for value in ray.get(kept, timeout=LIMIT_S)] == list(range(100))
     assert on_disk()
     del kept
-    # What is released after the disk is full makes room there.
+    # An object that the owner releases after the disk is full would make room there.
     eventually(lambda: not on_disk())
     cluster.fill_disk(1)
     more = [here.remote(i) for i in range(100)]

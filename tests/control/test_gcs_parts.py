@@ -301,7 +301,7 @@ def test_a_claim_overrides_an_earlier_owners_release() -> None:
 
 
 def test_a_release_ends_the_row_of_a_placement_that_it_has_overtaken() -> None:
-    """It stayed for ever: both had waited for the head, in one turn."""
+    """The GCS drops the row, also if the release waits for the head in the same turn."""
     gcs = Gcs(Alone(), Config())
     for node in (0, 1):
         gcs.handle(f"node:{node}", RegisterNode(NodeInfo(node, "", 0, {"CPU": 1.0})))

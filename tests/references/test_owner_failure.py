@@ -93,7 +93,7 @@ def lend(borrower: Any, child: str) -> None:
 
 @pytest.mark.parametrize("child", ["running", "waiting"])
 def test_children_are_lost_with_a_parent_that_does_not_run_again(start: Start, child: str) -> None:
-    """Who had got a reference was told that they were cancelled."""
+    """The borrower of a dead owner's child gets OwnerDiedError, as in Ray."""
     session = start(heartbeat_timeout_s=2.0)
     borrower = on(2)(Borrower).remote()
     parent = on(1, max_retries=0)(lend).remote(borrower, child)

@@ -1,4 +1,4 @@
-"""What a fault did to a steady load: known operations give known numbers."""
+"""`disturbance` computes known numbers from known operations."""
 
 from __future__ import annotations
 

@@ -115,9 +115,11 @@ class Oracle:
         """Return what explains an error, or why nothing does."""
         ends = self.history.ends_before(error)
         seen_s = error.__dict__.get("seen_s", inf)
-        text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        name = type(error).__name__
         while isinstance(error, RayTaskError) and error.cause is not None:
             error = error.cause
+        # The cause alone: a traceback names files of the machine that ran the case.
+        text = f"{name}: {' '.join(str(error).split())[:300]}"
         failure = error.failure if isinstance(error, RayError) else None
         if failure is None:
             return Objection(f"{text} (the system did not say so)")
