@@ -14,7 +14,6 @@ from raytwin.scenarios.core import executions, run_trace
 from raytwin.scenarios.core.scenario import (
     BEYOND,
     Band,
-    Check,
     Compare,
     FigureSpec,
     Option,
@@ -23,7 +22,13 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
-from raytwin.scenarios.workloads.disturbance import Episode, ended, quantile, throughput
+from raytwin.scenarios.workloads.disturbance import (
+    Episode,
+    ended,
+    load_checks,
+    quantile,
+    throughput,
+)
 from raytwin.scenarios.workloads.steady_load import Answer, Operation, SteadyLoad, nodes
 
 WORKERS = 3
@@ -184,26 +189,7 @@ def _judge(outcome: Outcome) -> None:
             f" {row['latency_p99_s']:.3g} s; {row['executed_again']} ran again and"
             f" {row['replayed']} calls were replayed."
         )
-    total = {
-        name: sum(row[name] for row in rows)
-        for name in ("operations", "wrong", "errors", "hung", "steps_missed")
-    }
-    outcome.checks += [
-        Check(
-            "every step of the plans was carried out",
-            not total["steps_missed"],
-            f"{total['steps_missed']} missed",
-        ),
-        Check(
-            "no operation hangs", not total["hung"], f"{total['hung']} of {total['operations']:,}"
-        ),
-        Check(
-            "every task came to its value, and every call took effect once, in order",
-            not total["wrong"] + total["errors"],
-            f"{total['wrong']} wrong and {total['errors']} errors"
-            f" of {total['operations']:,} operations",
-        ),
-    ]
+    outcome.checks += load_checks(rows, sum(row["hung"] for row in rows))
 
 
 SCENARIO = Scenario(

@@ -26,7 +26,7 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
-from raytwin.scenarios.workloads.disturbance import disturbance, ended, throughput
+from raytwin.scenarios.workloads.disturbance import disturbance, ended, load_checks, throughput
 from raytwin.scenarios.workloads.episodes import FaultEpisode, Pace, limit_on, run_episode
 from raytwin.scenarios.workloads.steady_load import Answer, Operation, SteadyLoad, nodes
 
@@ -232,17 +232,9 @@ def _judge(outcome: Outcome) -> None:
         for name in ("fenced_s", "full_s", "latency_max_s", "majority_per_s", "executed_again"):
             if row[name] is not None:
                 outcome.metrics[f"{name}_{slug}"] = row[name]
-    total = {
-        name: sum(row[name] for row in cuts)
-        for name in ("operations", "wrong", "errors", "hung", "steps_missed")
-    }
     fenced = [row for row in cuts if row["nodes_expected"]]
     outcome.checks += [
-        Check(
-            "every step of the plans was carried out",
-            not total["steps_missed"],
-            f"{total['steps_missed']} missed in {len(cuts)} partitions",
-        ),
+        *load_checks(cuts, sum(row["hung"] for row in cuts)),
         Check(
             "the minority was given up where the partition lasted, and no other node",
             all(
@@ -262,15 +254,6 @@ def _judge(outcome: Outcome) -> None:
                 f"{row['cut']}: {row['majority_per_s']:.1f} of {row['offered_per_s']}/s"
                 for row in fenced
             ),
-        ),
-        Check(
-            "no operation hangs", not total["hung"], f"{total['hung']} of {total['operations']:,}"
-        ),
-        Check(
-            "every task came to its value, and every call took effect once, in order",
-            not total["wrong"] + total["errors"],
-            f"{total['wrong']} wrong and {total['errors']} errors"
-            f" of {total['operations']:,} operations",
         ),
         Check(
             "full throughput came back after every partition",

@@ -31,7 +31,13 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
-from raytwin.scenarios.workloads.disturbance import disturbance, ended, quantile, throughput
+from raytwin.scenarios.workloads.disturbance import (
+    disturbance,
+    ended,
+    load_checks,
+    quantile,
+    throughput,
+)
 from raytwin.scenarios.workloads.episodes import FaultEpisode, Pace, limit_on, run_episode
 from raytwin.scenarios.workloads.steady_load import Answer, Operation, SteadyLoad, nodes
 
@@ -242,30 +248,13 @@ def _judge(outcome: Outcome, settings: Any) -> None:
             f"dip_operations_{_slug(fault)}": _mean(mine, "dip_operations"),
             f"executed_again_per_useful_{_slug(fault)}": _mean(mine, "executed_again_per_useful"),
         }
-    total = {
-        name: sum(row[name] for row in episodes)
-        for name in ("operations", "wrong", "errors", "hung", "steps_missed")
-    }
     back = sum(row["recovered"] for row in episodes)
     silent = [row for row in episodes if row["fault"] in NOTICED and row["detect_s"] is None]
-    outcome.metrics |= {"wrong_or_errors": total["wrong"] + total["errors"]}
+    outcome.metrics |= {
+        "wrong_or_errors": sum(row["wrong"] + row["errors"] for row in episodes),
+    }
     outcome.checks += [
-        Check(
-            "every step of the plans was carried out",
-            not total["steps_missed"],
-            f"{total['steps_missed']} missed in {len(episodes)} episodes",
-        ),
-        Check(
-            "no operation hangs",
-            not outcome.metrics["hung"],
-            f"{outcome.metrics['hung']:g} of {total['operations']:,}",
-        ),
-        Check(
-            "every task came to its value, and every call took effect once, in order",
-            not total["wrong"] + total["errors"],
-            f"{total['wrong']} wrong and {total['errors']} errors"
-            f" of {total['operations']:,} operations",
-        ),
+        *load_checks(episodes, outcome.metrics["hung"]),
         Check(
             "the cluster noticed every death",
             not silent,

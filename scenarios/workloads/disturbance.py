@@ -21,6 +21,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
+
+from raytwin.scenarios.core.scenario import Check, Row
 from raytwin.scenarios.workloads.steady_load import Answer, Operation
 
 SLOWER = 2.0
@@ -131,8 +134,29 @@ def quantile(values: Sequence[float], part: float) -> float:
     >>> quantile([3.0, 1.0, 2.0], 0.5)
     2.0
     """
-    ordered = sorted(values)
-    return ordered[max(0, -int(-part * len(ordered) // 1) - 1)]
+    return float(np.quantile(values, part, method="inverted_cdf"))
+
+
+def load_checks(rows: Sequence[Row], hung: float) -> list[Check]:
+    """Return the checks that plans were carried out, and that no operation hangs or has failed.
+
+    The rows count ``operations``, ``wrong``, ``errors`` and ``steps_missed``, each of one plan.
+    """
+    columns = ("operations", "wrong", "errors", "steps_missed")
+    operations, wrong, errors, missed = (sum(row[name] for row in rows) for name in columns)
+    return [
+        Check(
+            "every step of the plans was carried out",
+            not missed,
+            f"{missed} missed in {len(rows)} plans",
+        ),
+        Check("no operation hangs", not hung, f"{hung:g} of {operations:,}"),
+        Check(
+            "every task came to its value, and every call took effect once, in order",
+            not wrong + errors,
+            f"{wrong} wrong and {errors} errors of {operations:,} operations",
+        ),
+    ]
 
 
 def _open_operations(operations: Sequence[Operation]) -> list[tuple[float, int]]:

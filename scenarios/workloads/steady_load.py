@@ -13,7 +13,6 @@ replays than an early one.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -113,7 +112,6 @@ class SteadyLoad:
     record: str
     """The file in which tasks and calls write down that they have begun; see `executions`."""
     operations: list[Operation] = field(default_factory=list)
-    errors: Counter[str] = field(default_factory=Counter)
     _open: dict[Any, Operation] = field(default_factory=dict)
     _handles: list[Any] = field(default_factory=list)
     _calls: list[int] = field(default_factory=list)
@@ -157,10 +155,6 @@ class SteadyLoad:
         """How many operations have no result yet."""
         return len(self._open)
 
-    def of(self, *answers: Answer) -> list[Operation]:
-        """Return the operations with one of these answers."""
-        return [each for each in self.operations if each.answer in answers]
-
     def _submit(self, now_s: float) -> None:
         number = len(self.operations)
         if self._handles and number % CALL_EVERY == 0:
@@ -191,6 +185,5 @@ class SteadyLoad:
             try:
                 right = ray.get(ref) == operation.expected
                 operation.answer = Answer.RIGHT if right else Answer.WRONG
-            except RayError as error:
+            except RayError:
                 operation.answer = Answer.ERROR
-                self.errors[type(error).__name__] += 1
