@@ -141,8 +141,7 @@ class Dispatcher:
                 if result.status == RETRY:
                     self._run_again(worker, spec, result)
                 else:
-                    if spec.extra is not None and spec.extra.attempt:
-                        self._results.made_again(spec.array, owner)
+                    self._made(spec, owner)
                     self._results.finish(result, owner, message.answered)
             if worker.cancels:
                 self._canceller.on_back(worker)
@@ -159,6 +158,7 @@ class Dispatcher:
             assert spec.array == array, "out of order"
             ran(worker.number, timing, spec, batch)
             owners.append(self.leases.remove_ended(worker, spec.start, 1, timing.elapsed_s))
+            self._made(spec, owners[-1])
         if len(set(owners)) == 1:
             self._results.finish_batch(batch, owners[0])
             return
@@ -177,8 +177,14 @@ class Dispatcher:
                 self._actors.on_item(worker, result)
                 continue
             # Not always the first range: earlier ones may have ended without a report yet.
-            owner = next(s.owner for s in worker.assigned if s.array == result.array)
-            self._results.finish(result, owner)
+            spec = next(s for s in worker.assigned if s.array == result.array)
+            self._made(spec, spec.owner)
+            self._results.finish(result, spec.owner)
+
+    def _made(self, spec: TaskSpec, owner: str) -> None:
+        """Tell the result manager which values a run after the first has made."""
+        if spec.extra is not None and spec.extra.attempt:
+            self._results.made_again(spec.array, owner)
 
     def _run_again(self, worker: Worker, spec: TaskSpec, result: RangeResult) -> None:
         """Queue elements again whose own errors count as failures of the system."""

@@ -269,11 +269,12 @@ class Submission:
             self._inputs.accept(spec)
 
     def _keep_if_owner_died(self, spec: TaskSpec) -> None:
-        """Keep a range's result for other owners, if its own owner has died."""
+        """Keep a range's result for other owners, if its own owner has died in a former incarnation
+        of this node."""
         gone = node_of(spec.owner) == self._node and spec.array not in self._objects.owners
         # The owner lived in a former incarnation: its task may run again, and claim the result.
         of_former_incarnation = gone and incarnation_of(spec.owner) != self.incarnation
-        if gone and (attempt_of(spec) or of_former_incarnation):
+        if of_former_incarnation:
             # The GCS frees it when no client needs it any more.
             self._results.keep_for_others(spec.array)
         # The GCS needs no row of a range that was released before it first arrived here.
