@@ -517,10 +517,17 @@ class SimCluster:
 
     def slow_disk(self, node: int, bytes_per_s: float) -> None:
         """Have a node's disk move `bytes_per_s`. Raises ValueError if the node has ended."""
+        self._store_of(node).disk_bandwidth = bytes_per_s
+
+    def fill_disk(self, node: int) -> None:
+        """Have every further write to a node's disk fail. Raises ValueError if it has ended."""
+        self._store_of(node).disk_full = True
+
+    def _store_of(self, node: int) -> SimStore:
         self._check(node)
         if node not in self.stores:
             raise ValueError(f"node {node} has ended")
-        self.stores[node].disk_bandwidth = bytes_per_s
+        return self.stores[node]
 
     def skew_clock(self, node: int, skew_s: float) -> None:
         """Set the clock of a node ahead of virtual time by `skew_s`, or back.
@@ -540,6 +547,7 @@ class SimCluster:
         self.skew_clock(node, 0.0)
         if node in self.stores:
             self.slow_disk(node, self.profile.disk_bandwidth)
+            self.stores[node].disk_full = False
 
     # -- operations on links -------------------------------------------------------------
 

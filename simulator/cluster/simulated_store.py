@@ -8,6 +8,8 @@ a worker.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +34,8 @@ from raytwin.runtime.control.messages import (
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.machine.network import Transfer
 from raytwin.simulator.machine.simulated_process import SimProcess
+
+NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 class _Fetching:
@@ -62,6 +66,8 @@ class SimStore:
         """By object: (pickle, size) by place."""
         self.disk_bandwidth = cluster.profile.disk_bandwidth
         """Bytes/s, which a fault may change."""
+        self.disk_full = False
+        """Whether every further write to the disk fails, by a fault."""
         self._disk_free_s = 0.0
         """When the disk will have served all its requests."""
         self.disk_used = 0
@@ -74,7 +80,7 @@ class SimStore:
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, Allocate):
-            offset = self._allocate(message.size, message.in_file)
+            offset = self._reserve(message.size, message.in_file)
             if offset >= 0:
                 self._places.setdefault(message.object, {})[offset] = None
                 allocated = Allocated(message.object, offset, message.client)
@@ -83,7 +89,8 @@ class SimStore:
                 else:
                     self._send(allocated)
             else:
-                self._send_no_room(message.object, message.size, message.client)
+                reason = NO_SPACE if message.in_file else ""
+                self._send_no_room(message.object, message.size, message.client, reason=reason)
         elif isinstance(message, Free):
             self._free(message.object, message.offset)
         elif isinstance(message, Fetch):
@@ -105,6 +112,10 @@ class SimStore:
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""
 
+    def _reserve(self, size: int, in_file: bool) -> int:
+        """Allocate for a new copy, which a full disk does not take."""
+        return -1 if in_file and self.disk_full else self._allocate(size, in_file)
+
     def _allocate(self, size: int, in_file: bool = False) -> int:
         if not in_file and self.used + size > self.capacity:
             return -1
@@ -118,8 +129,11 @@ class SimStore:
         self._sizes[offset] = size
         return offset
 
-    def _send_no_room(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
-        self._send(NoRoom(oid, size, self.capacity, self.capacity - self.used, client, node))
+    def _send_no_room(
+        self, oid: bytes, size: int, client: str = "", node: int = -1, reason: str = ""
+    ) -> None:
+        free = self.capacity - self.used
+        self._send(NoRoom(oid, size, self.capacity, free, client, node, reason))
 
     def _free(self, oid: bytes, offset: int) -> None:
         size = self._sizes.pop(offset)
@@ -143,9 +157,10 @@ class SimStore:
         if not fetch.first:
             queue.append((fetch, -1))
         else:
-            offset = self._allocate(fetch.size, fetch.in_file)
+            offset = self._reserve(fetch.size, fetch.in_file)
             if offset < 0:
-                self._send_no_room(fetch.object, fetch.size, node=fetch.node)
+                reason = NO_SPACE if fetch.in_file else ""
+                self._send_no_room(fetch.object, fetch.size, node=fetch.node, reason=reason)
                 return
             queue.appendleft((fetch, offset))
         self._next(fetch.node)
@@ -284,6 +299,9 @@ class SimStore:
         env.after(self._disk_free_s - env.now, served)
 
     def _spill(self, message: Spill) -> None:
+        if self.disk_full:
+            self._send(Spilled(message.object, message.offset, message.size, -1, NO_SPACE))
+            return
         # The control plane may free the memory during the write: take the pickle now.
         payload = self.values[message.offset]
         self._offsets += 1

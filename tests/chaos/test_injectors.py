@@ -486,6 +486,31 @@ def test_a_slow_disk_keeps_an_evicted_object_back(start: Any) -> None:
     assert took_s() < 2 * usual_s
 
 
+def test_a_full_disk_takes_no_more_objects(start: Any) -> None:
+    session = start("sim", nodes=2, object_store_memory=2_000_000)
+    on_one = large.options(resources={"node:1": 0.01})
+
+    def failed() -> int:
+        refs = [on_one.remote(i) for i in range(30)]  # 9 MB
+        ray.wait(refs, num_returns=len(refs))
+        count = 0
+        for number, ref in enumerate(refs):
+            try:
+                assert ray.get(ref)[0] == number
+            except ray.exceptions.ObjectStoreFullError as error:
+                assert "No space left on device" in str(error)
+                count += 1
+        return count
+
+    kept = [on_one.remote(i) for i in range(20)]
+    assert [value[0] for value in ray.get(kept)] == list(range(20))
+    session.cluster.fill_disk(1)
+    assert failed() > 0
+    assert [value[0] for value in ray.get(kept)] == list(range(20)), "what is there can be read"
+    session.cluster.heal_node(1)
+    assert failed() == 0
+
+
 def test_the_scheduler_dies_with_its_process(start: Any) -> None:
     session = start("sim", nodes=2, gcs_replicas=2)
     injector = attach(session, Plan([Step("kill", "scheduler", 0.05)]))

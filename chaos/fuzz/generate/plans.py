@@ -183,19 +183,22 @@ def _division(rng: random.Random, ends: list[str]) -> list[Step]:
 
 
 def draw_machines(rng: random.Random, nodes: int) -> list[Step]:
-    """Return slow cores, slow disks and wrong clocks of nodes."""
+    """Return slow cores, slow and full disks, and wrong clocks of nodes."""
     if rng.random() >= MACHINES:
         return []
     steps: list[Step] = []
     for _ in range(rng.choice((1, 2, 5))):
-        target, at_s = Node(rng.randrange(nodes)), rng.random() * HORIZON_S
+        number, at_s = rng.randrange(nodes), rng.random() * HORIZON_S
         action, parameters = rng.choice(
             (
                 ("slow_cores", {"factor": rng.choice((2.0, 10.0, 50.0))}),
                 ("disk_slow", {"bytes_per_s": rng.choice((3e6, 3e7))}),
+                ("disk_full", {}),
                 ("clock_skew", {"skew_ms": rng.choice((-5e3, -200.0, 200.0, 5e3, 1e5))}),
             )
         )
+        # A program may not catch the error of what the driver itself cannot store.
+        target = Node(number or 1) if action == "disk_full" else Node(number)
         steps.append(Step(action, target, at_s, parameters=parameters))
         steps.append(Step("heal", target, at_s + HORIZON_S * rng.random()))
     return steps

@@ -28,6 +28,7 @@ ActorDeath           `DeathCause.WORKER_DIED`, ``NODE_DIED``: the actor has r re
 ActorUnavailable     names a call of r retries, and at least r + 1 deaths hit its actor
 GroupRemoved         names a task and its placement group, which the program has removed
 Cancellation         names a task or call that the program has cancelled
+StoreFull            the plan has filled the disk of a node
 ==================== ===================================================================
 
 `deaths` says which deaths hit a task or actor. `Verdict` tells errors that one certain death or
@@ -61,6 +62,7 @@ from raytwin.runtime.control.messages.errors import (
     Loss,
     LossCause,
     Refusal,
+    StoreFull,
     WorkerCrash,
 )
 
@@ -110,6 +112,8 @@ class Oracle:
     died: Container[str] = frozenset()
     """Names of the actors that have died."""
     dead_workers: Container[str] = frozenset()
+    disk_full_s: float = inf
+    """When the plan first filled a disk."""
 
     def judge(self, error: BaseException) -> Judgement:
         """Return what explains an error, or why nothing does."""
@@ -148,6 +152,9 @@ class Oracle:
                 return self._judge_task(failure.task, seen_s)
             case Loss():
                 return self._judge_loss(failure, ends, seen_s)
+            case StoreFull():
+                full = self.disk_full_s <= seen_s
+                return Verdict.EXCUSED if full else Objection("no disk was full")
         return Objection("nothing explains it")
 
     def _judge_death(
