@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from raytwin.runtime.control.messages import (
+    AssignTasks,
     ClaimTasks,
     ForwardResults,
     Release,
@@ -45,6 +46,15 @@ def test_an_owner_that_has_released_an_array_does_not_claim_it_again() -> None:
     node.turn(DRIVER, Release([array(1)]))
     node.turn("gcs", heir)
     assert not node.scheduler.results.claims
+
+
+def test_a_range_that_runs_here_for_a_dead_owner_serves_the_owner_here() -> None:
+    """The GCS has placed it for the first owner after the second one asked for it in vain."""
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1, demand="CPU:5")]))
+    node.turn("gcs", AssignTasks([spec(1, owner="worker:1.1")]))
+    node.done(W1, (1, 0, 1))
+    assert [each.owner for each in node.ctx.take(TaskResults)] == ["worker:1.1", DRIVER]
 
 
 @pytest.mark.parametrize("of_owner", [False, True])

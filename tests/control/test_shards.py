@@ -15,7 +15,7 @@ from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id
 from raytwin.runtime.control.gcs.actor_table import ALIVE, PENDING
-from raytwin.runtime.control.gcs.array_store import LOST_S
+from raytwin.runtime.control.gcs.array_store import LOST_S, ORPHANED_S
 from raytwin.runtime.control.gcs.sharding.router import (
     HINT,
     NEEDED,
@@ -32,6 +32,8 @@ from raytwin.runtime.control.messages import (
     ActorChanged,
     AssignTasks,
     CancelTask,
+    ClaimTasks,
+    ForwardResults,
     FreeObjects,
     KvPut,
     LineageChanges,
@@ -47,6 +49,7 @@ from raytwin.runtime.control.messages import (
     Registered,
     RegisterNode,
     TaskExtra,
+    TasksClaimed,
     TasksPlaced,
     TaskUpdates,
 )
@@ -391,6 +394,50 @@ def test_a_release_may_overtake_the_placement() -> None:
     shard.turn("node:1", updates(1, done=[(array(INPUT), 0, 1, ())]))
     assert shard.alone.take(FreeObjects, "node:1")
     assert not shard.arrays and not shard.table.store.tombstones
+
+
+@pytest.mark.parametrize("first_is_placed", ["before the release", "after it", "never"])
+def test_a_release_may_overtake_the_placement_of_a_claimed_range(first_is_placed: str) -> None:
+    """The first owner has died; the second has claimed the range and released it."""
+    shard = OneShard()
+    first, second = (spec(INPUT, owner=owner) for owner in ("worker:1.1", "worker:0.2"))
+    shard.turn("gcs", NodeChanged(node_info(1, incarnation=2)))
+    shard.turn("node:0", ClaimTasks([second]))
+    [claimed] = shard.alone.take(TasksClaimed, "node:0")
+    assert claimed.tasks == [second]
+    for moment in ("before the release", "after it"):
+        if first_is_placed == moment:
+            shard.turn("global", TasksPlaced(0, 1, [first]))
+        if moment == "before the release":
+            shard.turn("node:0", updates(0, released=[array(INPUT)]))
+    shard.turn("global", TasksPlaced(0, 1, [second]))
+    for _ in shard.alone.take(AssignTasks, "node:0"):
+        shard.turn("node:0", updates(0, done=[(array(INPUT), 0, 1, ())]))
+    shard.alone.pass_time(ORPHANED_S)
+    assert not shard.arrays and not shard.table.store.tombstones
+
+
+def test_a_release_beside_another_owner_may_overtake_the_placement() -> None:
+    """The shard does not know yet that the other owner has died."""
+    shard = OneShard()
+    first, second = (spec(INPUT, owner=owner) for owner in ("worker:1.1", "worker:0.2"))
+    shard.turn("node:0", ClaimTasks([second]))
+    shard.turn("global", TasksPlaced(0, 1, [first]))
+    shard.turn("node:0", updates(0, done=[(array(INPUT), 0, 1, ())], released=[array(INPUT)]))
+    shard.turn("gcs", NodeChanged(node_info(1, alive=False)))
+    shard.turn("global", TasksPlaced(0, 1, [second]))
+    assert not shard.arrays[array(INPUT)].owners
+    shard.alone.pass_time(ORPHANED_S)
+    assert not shard.arrays
+
+
+def test_a_former_owner_s_range_serves_the_one_that_claimed_it_before_the_placement() -> None:
+    shard = OneShard()
+    shard.turn("gcs", NodeChanged(node_info(1, incarnation=2)))
+    shard.turn("node:0", ClaimTasks([spec(INPUT, owner="worker:0.2")]))
+    shard.turn("global", TasksPlaced(1, 2, [spec(INPUT, owner="worker:1.1")]))
+    forwarded = ForwardResults(array(INPUT), 0, 1, "worker:0.2")
+    assert shard.alone.take(ForwardResults, "node:1") == [forwarded]
 
 
 def test_a_range_released_by_one_owner_runs_for_the_other() -> None:

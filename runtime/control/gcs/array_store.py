@@ -47,7 +47,8 @@ class ReleasedArrays:
 
     def __init__(self) -> None:
         self._dropped: BoundedMap[bytes, tuple[str, int, Loss]] = BoundedMap(RELEASED_MAX)
-        """Dropped rows: last owner, if known, the node that released it, and the reason."""
+        """Arrays without a row, or with other owners: the last owner that released each, if known,
+        its node, and the reason."""
         self._early: BoundedMap[bytes, int] = BoundedMap(RELEASED_MAX)
         """Arrays released before the GCS heard of them: the node that released each."""
         self._owner_died: BoundedMap[bytes, None] = BoundedMap(RELEASED_MAX)
@@ -57,7 +58,7 @@ class ReleasedArrays:
         return array in self._dropped or array in self._early
 
     def drop(self, array: bytes, owner: str, node: int, why: Loss) -> None:
-        """Note that the array's row was dropped."""
+        """Note that the array's row was dropped, or that this owner has left it to others."""
         self._dropped.pop(array, None)
         self._dropped[array] = _dropped(owner, node, why)
 
@@ -84,10 +85,12 @@ class ReleasedArrays:
         """A client owns the array again, whose row was kept."""
         self._owner_died.pop(array, None)
 
-    def forget(self, array: bytes) -> None:
-        """A new owner has taken the array over."""
-        self._early.pop(array, None)
-        self._dropped.pop(array, None)
+    def claimed(self, array: bytes, owner: str) -> None:
+        """A client has taken the array over; what it, or its node, released before is past."""
+        if self.was_released_early_by(array, owner):
+            del self._early[array]
+        if self.was_released_by(array, owner):
+            del self._dropped[array]
         self._owner_died.pop(array, None)
 
     def end_job(self, job: bytes) -> None:

@@ -113,7 +113,7 @@ class TaskObjectTable:
         if self._ended:
             message = self._without_ended(message)
         for spec in message.added:
-            if source == "global" and spec.array not in store.rows:
+            if source == "global" and not attempt_of(spec):
                 store.released.placed(spec.array, spec.owner)
             moved = message.left >= 0 and self._leave(spec, message.left)
             self._accept(spec, node, alive, moved)
@@ -224,7 +224,7 @@ class TaskObjectTable:
         """Enter a range that a node accepted; a dead node's runs again."""
         array = spec.array
         row = self.store.rows.get(array)
-        released = row is None and self.store.released.was_released_by(array, spec.owner)
+        released = self.store.released.was_released_by(array, spec.owner)
         if row is None and (attempt_of(spec) or released):
             # Resubmitted while its result was on its way: no owner waits for this run.
             if alive:
@@ -235,8 +235,8 @@ class TaskObjectTable:
         row = self.store.row(array)
         if spec.deps or spec.extra is not None:
             self.store.lineage.use(array, row, needs_of(spec), ARRAY_BYTES)
-        late = row.released and spec.owner == row.former
-        if not attempt_of(spec) and not late and not moved:
+        released = released or (row.released and spec.owner == row.former)
+        if not attempt_of(spec) and not released and not moved:
             self.adopt(array, row, spec.owner)
         owner = self.store.owner_of(row)
         if alive:
@@ -400,18 +400,17 @@ class TaskObjectTable:
         for spec in message.tasks:
             if job_of(spec.array) in self._ended:
                 continue
-            row = self.store.rows.get(spec.array)
-            if row is None or row.released:
-                # An earlier owner on this node has released it; the new one has not.
-                self.store.released.forget(spec.array)
-                if row is not None:
-                    row.former = ""
-                run.append(spec)
-                continue
+            self.store.released.claimed(spec.array, spec.owner)
+            row = self.store.row(spec.array)
             if row.unreconstructable:
                 # Its lost input has been put or submitted again by its owner's task.
                 self.store.free_values(spec.array, row, -1)
+            was_released = row.released
+            # Before the claimed range is placed: its owner may release it earlier.
             self.adopt(spec.array, row, spec.owner)
+            if was_released:
+                run.append(spec)
+                continue
             there = Ranges()
             end = spec.start + spec.count
             ranges = [(d.start, d.count, d.node) for d in row.done if not d.lost]
@@ -495,6 +494,8 @@ class TaskObjectTable:
         row.former = row.owners.pop(node, row.former)
         owner = row.live_owner(self.store.alive)
         if owner:
+            # The placement for the owner that has left may come after this.
+            self.store.released.drop(array, row.former, node, self.store.released.why(array))
             # The node has freed its values, and another owner may wait for them.
             for spec, gaps in row.forget_node(node):
                 for index in [i for start, count in gaps for i in range(start, start + count)]:

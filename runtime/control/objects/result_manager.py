@@ -172,9 +172,12 @@ class ResultManager:
         if result.refs is not None:
             self._take_refs(result, owner)
         if node_of(owner) != self._node:
-            self._add(result)
+            new = self._add(result)
             self._log.finish(result)
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+            if result.array in self._objects.owners:
+                # The owner's task runs again here, and waits for the result, too.
+                self._ended(new)
         elif result.array in self._objects.owners:
             new = self._add(result)
             self._log.finish(result)
@@ -187,14 +190,9 @@ class ResultManager:
         else:
             # The owner died: no client can ask for the values.
             self._objects.memory.discard(result)
-        if self.claims:
-            claimants = self.claims.get(result.array, ())
-            for claimant in claimants:
-                if claimant != owner and node_of(claimant) != self._node:
-                    self._send(claimant, [result])
-            if node_of(owner) != self._node and any(node_of(h) == self._node for h in claimants):
-                # The claimant here may have died, and another worker may run its task again.
-                self._deliver([result])
+        for claimant in self.claims.get(result.array, ()) if self.claims else ():
+            if claimant != owner and node_of(claimant) != self._node:
+                self._send(claimant, [result])
 
     def is_kept(self, array: bytes, owner: str) -> bool:
         """Whether the node keeps results for an owner; not if the owner died."""
