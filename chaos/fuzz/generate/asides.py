@@ -31,14 +31,19 @@ from raytwin.chaos.fuzz.programs.program import (
 
 ASIDES = 0.5
 """The share of programs with asides."""
+WAITS_KEPT = 16
+"""Of so many values a client keeps what it knows from one wait to the next."""
 Chunk = tuple[Op, ...]
 
 
-def with_asides(rng: random.Random, program: Body, draw: Draw) -> Body:
-    """Return a program with asides in some programs; `draw` gives their keys and variables."""
+def with_asides(rng: random.Random, program: Body, draw: Draw, detached: bool = True) -> Body:
+    """Return a program with asides in some programs; `draw` gives their keys and variables.
+
+    Without `detached` it makes nothing that outlives its driver.
+    """
     if rng.random() >= ASIDES:
         return program
-    asides = Asides(rng, draw)
+    asides = Asides(rng, draw, detached)
     ops = list(program.ops)
     for _ in range(rng.choice([1, 2, 4])):
         chunks = rng.choice(asides.kinds)()
@@ -51,13 +56,15 @@ def with_asides(rng: random.Random, program: Body, draw: Draw) -> Body:
 class Asides:
     """Draws the asides of one program."""
 
-    def __init__(self, rng: random.Random, draw: Draw) -> None:
+    def __init__(self, rng: random.Random, draw: Draw, detached: bool) -> None:
         self.rng = rng
+        self.may_detach = detached
         self.draw = draw
         self.kinds: list[Callable[[], list[Chunk]]] = [
             self.named_actor,
             self.named_actor,
             self.named_group,
+            self.actor_with_input,
             self.infeasible_task,
             self.infeasible_actor,
             self.infeasible_group,
@@ -86,7 +93,7 @@ class Asides:
     def named_actor(self) -> list[Chunk]:
         """An actor that is found by its name, and called through both handles."""
         rng, key = self.rng, self.draw.next()
-        detached = rng.random() < 0.5
+        detached = self.may_detach and rng.random() < 0.5
         interval = rng.choice([0, 0, 1, 3])
         at, start = self._start(
             ActorSpec(key, interval=interval, name=f"n{key}", detached=detached)
@@ -109,6 +116,18 @@ class Asides:
             chunks.append(end)
         return chunks
 
+    def actor_with_input(self) -> list[Chunk]:
+        """An actor whose constructor needs a value; if that is an error, it never begins."""
+        key, fails = self.draw.next(), self.rng.random() < 0.5
+        made = Call(key, self.rng.choice(SECONDS), fails=fails, retries=-1, cpus=0.0)
+        at, start = self._start(ActorSpec(self.draw.next()))
+        out, tell = self._tell(at)
+        chunks: list[Chunk] = [(Op("call", (), key, made),), (replace(start, ins=(key,)),), (tell,)]
+        if fails:
+            # Its error is no value of the program.
+            chunks.append((Op("wait", (out,), count=1), Op("drop", (out,))))
+        return chunks
+
     def named_group(self) -> list[Chunk]:
         """A group with a name, whose bundles need what no other task needs."""
         rng, group, key = self.rng, self.draw.next(), self.draw.next()
@@ -116,7 +135,7 @@ class Asides:
         strategy = rng.choice(["PACK", "SPREAD", "STRICT_PACK"])
         reserve = Op(
             "group", (), group, bundles=bundles, strategy=strategy, name=f"n{group}",
-            detached=rng.random() < 0.5,
+            detached=self.may_detach and rng.random() < 0.5,
         )  # fmt: skip
         chunks: list[Chunk] = [(reserve,)]
         if rng.random() < 0.7:
@@ -204,7 +223,7 @@ class Asides:
         rng = self.rng
         chunk: list[Op] = []
         outs = []
-        for _ in range(rng.choice([2, 4, 10])):
+        for _ in range(rng.choice([2, 4, WAITS_KEPT, WAITS_KEPT + 4])):
             nbytes = rng.choice([0, 8, LARGE_BYTES if self.draw.large_stores else 8])
             key, seconds = self.draw.next(), rng.choice(SECONDS)
             call = Call(key, seconds, nbytes, rng.random() < 0.1, rng.choice(RETRIES), 0.0)

@@ -231,10 +231,11 @@ def draw_drivers(rng: random.Random, large_stores: bool) -> tuple[Body, ...]:
             draw.step(scope)
             if rng.random() < 0.3:
                 scope.ops.append(_key_op(rng))
-        if rng.random() < 0.3:
+        leaves = rng.random() < 0.3
+        if leaves:
             scope.ops.append(Op("exit"))
-        bodies.append(Body(tuple(scope.ops)))
-    return tuple(bodies)
+        bodies.append((Body(tuple(scope.ops)), draw, not leaves))
+    return tuple(with_asides(rng, *drawn) for drawn in bodies)
 
 
 def draw_program(draw: Draw, groups: Groups, alone: random.Random) -> Body:

@@ -123,7 +123,7 @@ class Op:
     waits    wait for ``count`` more of ``ins`` at a time until all are ready, with a time-out of
              `timeout_s` each if that is not 0
     drop     drop ``ins``
-    actor    start `spec`
+    actor    start `spec`; its constructor has the values of ``ins``
     tell     call an actor, the first of ``ins``, with the values of the others
     tells    call an actor, the first of ``ins``, ``count`` times in a row, with rising keys
     yields   call an actor likewise; the call yields its values one by one

@@ -75,7 +75,7 @@ PAUSE_S = 0.002
 class _Actor:
     """Runs `FoldActor` as an actor."""
 
-    def __init__(self, spec: ActorSpec) -> None:
+    def __init__(self, spec: ActorSpec, *inputs: Any) -> None:
         self.fold = FoldActor(spec)
 
     def tell(self, call: Call, actors: Sequence[Any], *inputs: Any) -> Any:
@@ -230,7 +230,7 @@ class Api:
             remote = remote.options(name=op.spec.name, **_lifetime(op.spec))
         if op.place is not None:
             remote = remote.options(**_placed(op.place, group, actor_name(op.spec)))
-        actor = remote.remote(op.spec)
+        actor = remote.remote(op.spec, *ins)
         _started[actor._actor_id] = op.spec
         return actor
 
