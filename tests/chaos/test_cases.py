@@ -6,7 +6,7 @@ import pytest
 
 from raytwin.chaos.faults.cluster_operations import backends_with
 from raytwin.chaos.faults.targets import TARGETS, Nodes
-from raytwin.chaos.fuzz.generate import cases
+from raytwin.chaos.fuzz.generate import asides, cases
 from raytwin.chaos.fuzz.generate.cases import Case, draw_case
 from raytwin.chaos.fuzz.programs.program import MORE_THAN_A_NODE, NODES_MAX
 from raytwin.chaos.fuzz.run.case_run import run_case
@@ -67,6 +67,7 @@ def test_features_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "SINGLY", 0.0)
     monkeypatch.setattr(cases, "KEYS", 0.0)
     monkeypatch.setattr(cases, "ASKING", 0.0)
+    monkeypatch.setattr(asides, "ASIDES", 0.0)
     ops = [op for seed in range(60) for op in draw_case(seed).program.ops]
     assert {op.do for op in ops} == {
         "call", "lend", "map", "put", "pack", "get", "wait", "drop",
