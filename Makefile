@@ -32,7 +32,7 @@ OF_REPOSITORY := test_repository.py test_docs.py test_in_lanes.py test_pages_run
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help reproduce test check lint oldest baselines bench docs clean
+.PHONY: help reproduce test check lint oldest baselines bench coverage docs clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s%s\n", $$1, $$2 }'
@@ -73,6 +73,16 @@ bench: $(INSTALLED_RAY) ## measure raytwin, Ray and Dask side by side, into resu
 	@mkdir -p $(OUT)
 	@$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-json=$(OUT)/microbenchmarks.json
 	@$(BIN)/raytwin bench --peers ray,dask --json $(OUT)/bench.json $(ARGS)
+
+coverage: $(INSTALLED_DEV) ## which branches of the control plane 1,500 seeds of the fuzz reach
+	@mkdir -p $(OUT) && rm -f $(OUT)/.coverage*
+	@for start in 500000 600000; do \
+	  $(BIN)/coverage run -m raytwin fuzz --seeds 750 --start $$start --out $(OUT) $(ARGS) & done; wait
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage json --quiet -o $(OUT)/coverage.json
+	@$(BIN)/coverage report --skip-covered --show-missing
+	@$(BIN)/python -c "import json; of = json.load(open('$(OUT)/coverage.json'))['totals']; \
+	  print(of['covered_branches'], 'of', of['num_branches'], 'branches')"
 
 docs: $(INSTALLED_DOCS) ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet $(ARGS)

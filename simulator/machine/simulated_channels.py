@@ -223,7 +223,8 @@ class SimChannels:
         network, node = self.network, self.process.node
         for link in list(self.links):
             link.open = False
-            if not network.is_blocked(node, link.other.node):
+            # An end whose process has ended does not hear of it, and its node may be gone.
+            if link.other.open and not network.is_blocked(node, link.other.node):
                 self.process.cluster.env.after(
                     network.transit_s(node, link.other.node, 0), link.other.lose
                 )

@@ -6,8 +6,9 @@ import pytest
 
 from raytwin.chaos.faults.cluster_operations import backends_with
 from raytwin.chaos.faults.targets import TARGETS, Nodes
-from raytwin.chaos.fuzz.generate import cases
+from raytwin.chaos.fuzz.generate import asides, cases
 from raytwin.chaos.fuzz.generate.cases import Case, draw_case
+from raytwin.chaos.fuzz.programs.program import MORE_THAN_A_NODE, NODES_MAX
 from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.chaos.fuzz.run.liveness import cut_for_good
 from raytwin.runtime.api.exceptions import WorkerCrashedError
@@ -26,12 +27,14 @@ def test_all_operations_are_drawn() -> None:
     assert {op.do for op in ops} == {
         "call", "lend", "map", "returns", "stream", "take", "put", "pack", "get", "wait", "drop",
         "actor", "tell", "tells", "yields", "tally", "cancel", "kill", "gone", "group", "reserved",
-        "remove", "set_key", "read_key", "query",
+        "remove", "set_key", "read_key", "query", "find", "ready", "waits", "look_up",
     }  # fmt: skip
     calls = [call for case in drawn for call in case.program.calls]
-    assert {each.strategy for each in calls} >= {"", "SPREAD", "0"}
+    assert {each.strategy for each in calls} >= {"", "SPREAD", "0", "1!", f"{NODES_MAX}!"}
+    assert any(each.flaky for each in calls)
+    assert any(each.cpus == MORE_THAN_A_NODE for each in calls)
     assert {each.gpus for each in calls} == {0.0, 0.5, 1.0, 2.0}
-    assert {each.policy for each in drawn} == {*POLICIES}
+    assert {each.policy for each in drawn} == {*POLICIES, cases.BY_PATH}
     specs = [op.spec for op in ops if op.spec is not None]
     assert {each.coroutines for each in specs if each.most > 1} == {True, False}
     assert {each.exact for each in specs if each.shared} == {True, False}
@@ -64,6 +67,7 @@ def test_features_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "SINGLY", 0.0)
     monkeypatch.setattr(cases, "KEYS", 0.0)
     monkeypatch.setattr(cases, "ASKING", 0.0)
+    monkeypatch.setattr(asides, "ASIDES", 0.0)
     ops = [op for seed in range(60) for op in draw_case(seed).program.ops]
     assert {op.do for op in ops} == {
         "call", "lend", "map", "put", "pack", "get", "wait", "drop",

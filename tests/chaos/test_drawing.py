@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,6 @@ from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets import Node
 from raytwin.chaos.fuzz.generate.cases import Case
 from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
-from raytwin.chaos.fuzz.oracle.deaths import Deaths
 from raytwin.chaos.fuzz.oracle.legitimate_errors import Oracle
 from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, ActorSpec, Body, Call, Op
 from raytwin.chaos.fuzz.run import case_run
@@ -64,10 +64,11 @@ def test_a_result_of_a_put_is_reconstructed_while_the_put_exists(
     made_again: list[str] = []
     make_oracle = case_run._oracle
 
-    def watched(deaths: Deaths, session: object) -> Oracle:
+    def watched(*given: Any) -> Oracle:
+        session = given[2]
         rows = case_run._events(session)
         made_again.extend(row[2] for row in rows if row[1] == "task_reconstructed")
-        return make_oracle(deaths, session)
+        return make_oracle(*given)
 
     monkeypatch.setattr(case_run, "_oracle", watched)
     let_go = case_run.run_case(case_of(MADE_OF_A_PUT, kill_s))

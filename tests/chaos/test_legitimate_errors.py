@@ -25,6 +25,7 @@ from raytwin.runtime.control.messages.errors import (
     Loss,
     LossCause,
     Refusal,
+    Unschedulable,
     Unsendable,
     WorkerCrash,
 )
@@ -227,6 +228,31 @@ def test_only_cancelled_tasks_may_raise_a_cancellation(name: str, ok: bool) -> N
 def test_interrupted_tasks_may_raise_a_cancellation(interrupted: bool) -> None:
     failure = Cancellation("k8r3", True, interrupted)
     assert objection(failure, 0, 0) and not objection(failure, 0, 0, cancelled={"k8r3"})
+
+
+@pytest.mark.parametrize(
+    ("pinned", "deaths", "ok"),
+    [({}, 1, False), ({"k8r3": 1}, 0, False), ({"k8r3": 1}, 1, True), ({"k8r3": 2}, 1, False),
+     ({"k8r3": -1}, 0, True)],
+)  # fmt: skip
+def test_a_task_for_one_node_fails_if_that_is_not_there(
+    pinned: dict[str, int], deaths: int, ok: bool
+) -> None:
+    failure = Unschedulable("k8r3", "no living node")
+    assert (objection(failure, 0, deaths, pinned=pinned) == "") == ok
+
+
+@pytest.mark.parametrize(
+    ("failure", "limit"),
+    [
+        (ActorDeath(DeathCause.NODE_DIED, "a3r-1", outgrown=True), "actor_log_bytes_max"),
+        (replace(LOST_ONCE, refusal=Refusal.NO_RECORD, task=""), "lineage_bytes_max"),
+    ],
+)
+def test_what_exceeds_a_limit_of_the_case_is_not_made_again(failure: Failure, limit: str) -> None:
+    assert objection(failure, 1, 1, limits={limit}) == ""
+    assert objection(failure, 1, 1) != ""
+    assert objection(failure, 0, 0, limits={limit}) != "", "nothing has died"
 
 
 # -- what the program itself ends ----------------------------------------------------

@@ -73,6 +73,11 @@ class Program:
             assert ray.get(counts, timeout=LIMIT_S) == list(range(1, len(counts) + 1))
 
 
+class _Caller:
+    def ask(self, other: Any) -> bool:
+        return other is None or ray.get(other.ask.remote(None))
+
+
 def _square(x: int) -> int:
     return x * x
 
@@ -249,3 +254,21 @@ def test_no_proxy_stays_behind_and_a_cluster_without_them_refuses_faults() -> No
     finally:
         ray.shutdown()
     assert not [t for t in threading.enumerate() if t.name == "raytwin-toxiproxy"]
+
+
+@pytest.mark.parametrize("backend", ["sim"])
+def test_nodes_that_were_cut_off_from_each_other_die_one_after_another(backend: str) -> None:
+    """The later one has a connection whose other end is gone, with its node."""
+    session = ray.init(backend=backend, nodes=NODES, cpus_per_node=1)
+    try:
+        caller = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(_Caller)
+        callers = [caller.remote() for _ in NAMES]
+        for asking in callers:
+            asked = [asking.ask.remote(each) for each in callers if each != asking]
+            assert all(ray.get(asked))
+        session.cluster.cut(NAMES[1], NAMES[2])
+        for number in (1, 2):
+            session.cluster.kill_node(number)
+        assert ray.get(ray.remote(max_retries=-1)(_square).remote(3)) == 9
+    finally:
+        ray.shutdown()

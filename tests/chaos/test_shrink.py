@@ -20,7 +20,7 @@ from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
 from raytwin.chaos.fuzz.oracle.sequential import Sequential
 from raytwin.chaos.fuzz.programs.interpreter import run_body
 from raytwin.chaos.fuzz.programs.parts import part, size
-from raytwin.chaos.fuzz.programs.program import ActorSpec, Body, Call, Op
+from raytwin.chaos.fuzz.programs.program import MORE_THAN_A_NODE, ActorSpec, Body, Call, Op
 from raytwin.chaos.fuzz.run import replay
 from raytwin.chaos.fuzz.run.campaign import write_failure
 from raytwin.chaos.fuzz.run.case_run import Report, run_case
@@ -68,6 +68,19 @@ def ops(*made: Op) -> tuple[Op, ...]:
             ["actor", "drop"],
         ),
         (ops(Op("group", (), 5), Op("remove", (5,))), [0], ["group", "remove"]),
+        (
+            ops(
+                Op("call", (), 1, Call(1, cpus=MORE_THAN_A_NODE)),
+                Op("cancel", (1,), call=Call(1)),
+            ),
+            [0],
+            ["call", "cancel"],
+        ),
+        (
+            ops(Op("actor", (), 9, spec=ActorSpec(9, detached=True)), Op("kill", (9,))),
+            [0],
+            ["actor", "kill"],
+        ),
         (
             ops(
                 Op("actor", (), 9, spec=ActorSpec(9)),

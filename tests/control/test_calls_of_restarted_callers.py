@@ -6,22 +6,24 @@ import pytest
 from msgspec.structs import replace
 
 from raytwin.runtime.control.core.call_batches import batch_of
-from raytwin.runtime.control.gcs.actor_table import ALIVE, PENDING, STARTING
+from raytwin.runtime.control.gcs.actor_table import ALIVE, DEAD, PENDING, STARTING
 from raytwin.runtime.control.messages import (
     ActorCalls,
     ActorChanged,
     ActorInfo,
     AssignTasks,
+    CallsDrained,
     CallsLogged,
     CancelCall,
     CancelTask,
+    KillActor,
     LogCalls,
     SubmitTasks,
     TaskExtra,
     TaskResults,
     TaskSpec,
 )
-from raytwin.runtime.control.messages.errors import ActorUnavailable, unpack
+from raytwin.runtime.control.messages.errors import ActorDeath, ActorUnavailable, DeathCause, unpack
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, Node
 
@@ -132,6 +134,30 @@ def test_a_resent_call_waits_until_the_actor_is_alive(state: str) -> None:
     assert sent(node) == []
     node.turn("gcs", changed(ALIVE))
     assert sent(node) == [(array(2), W2, 0)]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("restart", [True, False])
+def test_no_incarnation_gets_a_call_that_was_made_after_a_kill_for_good(
+    restart: bool, known: bool
+) -> None:
+    """The GCS may not know of the kill yet when it reports that the actor is alive."""
+    node = Node(2)
+    node.turn(W1, SubmitTasks([call(2, W1, retries=-1)]))
+    if known:
+        node.turn("gcs", changed(ALIVE))
+    node.ctx.take(ActorCalls)
+    node.turn(W1, KillActor(ACTOR, ActorDeath(DeathCause.KILLED), restart))
+    node.turn(W1, SubmitTasks([call(3, W1, retries=-1)]))
+    for state in (PENDING, STARTING, ALIVE):
+        node.turn("gcs", changed(state, 1))
+    late = [each for each, *_ in sent(node)]
+    assert late == ([array(2), array(3)] if restart else [])
+    if not restart:
+        killed = ActorDeath(DeathCause.KILLED)
+        node.turn("gcs", ActorChanged(ACTOR, DEAD, 2, 1, killed, logged=True))
+        node.turn("node:2", CallsDrained(ACTOR))
+        assert told(node, W1) == [array(2), array(3)]
 
 
 # -- the actor's node -----------------------------------------------------------

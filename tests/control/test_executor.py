@@ -116,7 +116,7 @@ def test_exit_and_nonsense() -> None:
     _, executor = made((1, 0, 1))
     executor.handle(NODE, Exit())
     assert executor.exiting
-    with pytest.raises(TypeError):
+    with pytest.raises(AssertionError):
         executor.handle(NODE, Blocked())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets import Head, Replica
 from raytwin.chaos.fuzz.generate.actors_with_cpus import actors_with_cpus
+from raytwin.chaos.fuzz.generate.asides import with_asides
 from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
 from raytwin.chaos.fuzz.generate.groups import SLOTS, Groups, surviving_nodes
 from raytwin.chaos.fuzz.generate.plans import (
@@ -25,7 +26,7 @@ from raytwin.chaos.fuzz.generate.plans import (
 )
 from raytwin.chaos.fuzz.programs.program import QUERIES, RETRIES, SLOT, Body, Call, Op
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.scheduling.policies import POLICIES
+from raytwin.runtime.control.scheduling.policies import POLICIES, BottomUp
 
 STORE_BYTES = 64 << 30
 STORES_BYTES = (STORE_BYTES, STORE_BYTES, 2_000_000, 1_000_000)
@@ -68,6 +69,8 @@ OTHER_POLICIES = 0.25
 """The share of cases with another scheduling policy than the usual one."""
 NUMBERS_OF_DRIVER = 100_000
 """The keys of all tasks differ, those of different drivers too."""
+BY_PATH = f"{BottomUp.__module__}:{BottomUp.__name__}"
+"""A policy by its import path."""
 TIMERS = {
     "heartbeat_s": (0.02, 0.05, 0.1),
     "linger_s": (0.0, 0.0001, 0.01),
@@ -79,6 +82,8 @@ TIMERS = {
     "store_wait_s": (0.5, 2.0),
 }
 """Values of the control plane's timers to draw from, besides the defaults."""
+LIMITS = 0.2
+"""The share of cases with each of the limits."""
 STORED: dict[str, Any] = {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}
 
 
@@ -130,6 +135,7 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     program = draw_program(draw, Groups(draw, cpus, surviving_nodes(plan, nodes)), alone)
     program = with_keys(random.Random(f"keys/{seed}"), program, draw.next)
     program = with_queries(random.Random(f"queries/{seed}"), program)
+    program = with_asides(random.Random(f"asides/{seed}"), program, draw)
     steps = [
         *plan.steps,
         *draw_links(random.Random(f"links/{seed}"), nodes, gcs),
@@ -142,17 +148,34 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     direct_after = alone.choice(DIRECT_AFTER)
     return Case(
         seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, slots, direct_after,
-        draw_timers(random.Random(f"timers/{seed}")),
+        draw_timers(random.Random(f"timers/{seed}"))
+        | draw_limits(random.Random(f"limits/{seed}"), features),
         draw_drivers(random.Random(f"drivers/{seed}"), store_bytes == STORE_BYTES),
         GPUS if "gpus" in features else 0.0,
         draw_policy(random.Random(f"policy/{seed}")),
     )  # fmt: skip
 
 
+def draw_limits(rng: random.Random, features: Collection[str]) -> dict[str, float]:
+    """Return limits of the control plane's memory, mostly none.
+
+    What exceeds the limits of logs and lineage is not made again after a death: then the value of
+    an exact call that needs it, or of a call after that, is not that of a sequential run.
+    """
+    limits = [("timeline_ranges_max", (5, 50)), ("actor_end_s", (0.01, 0.5))]
+    if not {"actors", "callers", "cancels", "concurrent", "ends"} & {*features}:
+        limits.append(("lineage_bytes_max", (1_000, 5_000)))
+    if not {"callers", "cancels", "concurrent", "ends"} & {*features}:
+        limits.append(("actor_log_bytes_max", (1_000, 5_000)))
+    return {name: rng.choice(values) for name, values in limits if rng.random() < LIMITS}
+
+
 def draw_policy(rng: random.Random) -> str:
     """Return the name of a scheduling policy."""
     others = sorted({*POLICIES} - {Config().policy})
-    return rng.choice(others) if rng.random() < OTHER_POLICIES else Config().policy
+    if rng.random() < OTHER_POLICIES:
+        return rng.choice(others)
+    return BY_PATH if rng.random() < 0.03 else Config().policy
 
 
 def draw_timers(rng: random.Random) -> dict[str, float]:
@@ -208,10 +231,11 @@ def draw_drivers(rng: random.Random, large_stores: bool) -> tuple[Body, ...]:
             draw.step(scope)
             if rng.random() < 0.3:
                 scope.ops.append(_key_op(rng))
-        if rng.random() < 0.3:
+        leaves = rng.random() < 0.3
+        if leaves:
             scope.ops.append(Op("exit"))
-        bodies.append(Body(tuple(scope.ops)))
-    return tuple(bodies)
+        bodies.append((Body(tuple(scope.ops)), draw, not leaves))
+    return tuple(with_asides(rng, *drawn) for drawn in bodies)
 
 
 def draw_program(draw: Draw, groups: Groups, alone: random.Random) -> Body:

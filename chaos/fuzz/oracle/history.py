@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -41,6 +42,13 @@ class History:
     """The placement group of each task or actor, by its name."""
     ends: list[tuple[End, str]] = field(default_factory=list)
     """The actors and groups that the program has ended, in order."""
+
+    pinned: dict[str, int] = field(default_factory=dict)
+    """The only node on which each task may run, by its name; -1: one that there never is."""
+    tries: Counter[int] = field(default_factory=Counter)
+    """How often each flaky task or call has begun, by its key."""
+    looked_up: list[bytes] = field(default_factory=list)
+    """Objects whose tasks the program looks up in the task history."""
 
     keys: list[Operation] = field(default_factory=list)
     """The operations on the key-value table, of all processes."""

@@ -13,7 +13,8 @@ Loss                 a node has died, and one of these holds: the object was put
                      failure is legitimate; an actor's call made it, and the actor takes
                      checkpoints or has died (``ACTOR_WENT_ON``); its owner has released it,
                      and its task has no retries (what descends from it is lost); or the
-                     failure names a task of r retries, as above.
+                     failure names a task of r retries, as above; or the GCS has no
+                     record of the task (``NO_RECORD``), and the case limits its lineage.
                      Without the death of a node: the owner was a worker that has died
                      (`LossCause.OWNER_DIED`), or an earlier run of an actor's call made
                      the object (``EARLIER_RUN``)
@@ -24,11 +25,13 @@ ActorDeath           `DeathCause.WORKER_DIED`, ``NODE_DIED``: the actor has r re
                      ``EXITED``: the program has called `exit_actor`, and a death hit the
                      actor: else it answers all calls before.
                      ``REPLAY_DIVERGED``: the actor may fail under faults.
-                     ``REPLAY_INPUT_FAILED``: the root failure is legitimate
+                     ``REPLAY_INPUT_FAILED``: the root failure is legitimate.
+                     An actor whose log of calls outgrew the limit of the case: a death hit it
 ActorUnavailable     names a call of r retries, and at least r + 1 deaths hit its actor
 GroupRemoved         names a task and its placement group, which the program has removed
 Cancellation         names a task or call that the program has cancelled
 StoreFull            the plan has filled the disk of a node
+Unschedulable        names a task for one node alone, which has died, or which there never is
 ==================== ===================================================================
 
 `deaths` says which deaths hit a task or actor. `Verdict` tells errors that one certain death or
@@ -63,6 +66,7 @@ from raytwin.runtime.control.messages.errors import (
     LossCause,
     Refusal,
     StoreFull,
+    Unschedulable,
     WorkerCrash,
 )
 
@@ -114,6 +118,8 @@ class Oracle:
     dead_workers: Container[str] = frozenset()
     disk_full_s: float = inf
     """When the plan first filled a disk."""
+    limits: Container[str] = frozenset()
+    """The settings of the control plane that the case makes smaller than usual."""
 
     def judge(self, error: BaseException) -> Judgement:
         """Return what explains an error, or why nothing does."""
@@ -155,12 +161,25 @@ class Oracle:
             case StoreFull():
                 full = self.disk_full_s <= seen_s
                 return Verdict.EXCUSED if full else Objection("no disk was full")
+            case Unschedulable():
+                return self._judge_unschedulable(failure, seen_s)
         return Objection("nothing explains it")
+
+    def _judge_unschedulable(self, failure: Unschedulable, seen_s: float) -> Judgement:
+        only = self.history.pinned.get(failure.name)
+        if only == -1:
+            return Verdict.OWN
+        if any(node == only and at_s <= seen_s for (node, _), at_s in self.deaths.nodes.items()):
+            return Verdict.CHARGED
+        return Objection("a node can run it")
 
     def _judge_death(
         self, death: ActorDeath, ends: list[tuple[End, str]], seen_s: float
     ) -> Judgement:
         name = death.name
+        if death.outgrown:
+            limited = "actor_log_bytes_max" in self.limits and self._deaths_of(name, ends, seen_s)
+            return Verdict.CHARGED if limited else Objection("its log has not outgrown its limit")
         match death.cause:
             case DeathCause.KILLED:
                 if (End.KILL_FOR_GOOD, name) in ends:
@@ -237,6 +256,8 @@ class Oracle:
             if spec is None or not isinstance(loss.root, ActorUnavailable):
                 return Objection("it is replayed")
             return self._judge(loss.root, ends, seen_s)
+        if loss.refusal is Refusal.NO_RECORD and "lineage_bytes_max" in self.limits:
+            return Verdict.CHARGED if loss.node in dead else Verdict.EXCUSED
         if loss.cause is LossCause.FREED and loss.task.endswith("r0"):
             # A node took a descendant with it, and a task without retries runs once.
             return Verdict.CHARGED

@@ -8,7 +8,7 @@ from typing import Any
 
 from raytwin.chaos.fuzz.programs.interpreter import FoldActor, run_task
 from raytwin.chaos.fuzz.programs.outcomes import CORRECT, Boom, Stream, digest, in_place
-from raytwin.chaos.fuzz.programs.program import Op
+from raytwin.chaos.fuzz.programs.program import Call, Op
 
 
 class Sequential:
@@ -77,7 +77,15 @@ class Sequential:
     def _nothing(self, op: Op, ins: list[Any]) -> None:
         """Do nothing: all tasks have ended, and only ``gone`` uses killed actors."""
 
-    wait = cancel = kill = remove = set_key = read_key = query = _nothing
+    wait = waits = cancel = kill = ready = remove = set_key = read_key = query = _nothing
+    look_up = _nothing
+
+    def find(self, op: Op, ins: list[Any]) -> FoldActor:
+        actor: FoldActor = ins[0]
+        return actor
+
+    def flake(self, call: Call) -> None:
+        """Do nothing: a task that is retried has the value of its last run."""
 
     def leave(self) -> None:
         """Do nothing: only ``gone`` uses an actor that has ended."""

@@ -21,6 +21,7 @@ def run_task(
 ) -> Any:
     """Run a task; every task of a random program is this function."""
     engine.sleep(call.seconds)
+    engine.flake(call)
     digests = [digest(engine.follow(value)) for value in inputs]
     digests += [digest(engine.get(ref)) for ref in lent]
     if call.body is not None:
@@ -45,7 +46,7 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
             case "call" | "map" | "actor":
                 group = variables[op.place.group] if op.place is not None else None
                 variables[op.out] = getattr(engine, op.do)(op, ins, group)
-            case "lend" | "stream" | "tell" | "tells" | "yields" | "group":
+            case "lend" | "stream" | "tell" | "tells" | "yields" | "group" | "find":
                 variables[op.out] = getattr(engine, op.do)(op, ins)
             case "returns":
                 variables.update(enumerate(engine.returns(op, ins), op.out))
@@ -65,7 +66,9 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
                     del variables[i]
             case "exit":
                 return outcomes
-            case "wait" | "cancel" | "kill" | "remove" | "set_key" | "read_key" | "query":
+            case "wait" | "waits" | "cancel" | "kill" | "ready" | "remove":
+                getattr(engine, op.do)(op, ins)
+            case "set_key" | "read_key" | "query" | "look_up":
                 getattr(engine, op.do)(op, ins)
             case _:
                 raise ValueError(f"no operation {op.do!r}")
@@ -100,6 +103,7 @@ class FoldActor:
     def tell(self, engine: Any, call: Call, actors: Sequence[Any], inputs: Sequence[Any]) -> Any:
         """Run a call and fold it into the state; return its value."""
         engine.sleep(call.seconds)
+        engine.flake(call)
         self.begin(engine, call)
         digests = [digest(engine.follow(value)) for value in inputs]
         if call.body is not None:

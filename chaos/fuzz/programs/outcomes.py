@@ -36,6 +36,10 @@ class Boom(Exception):
         return hash((Boom, self.key))
 
 
+class Flaky(Exception):
+    """The exception after which a task or call is retried, whatever its other retries are."""
+
+
 def mix(*parts: int) -> int:
     """Return a number that depends on all parts."""
     return zlib.crc32(b",".join(b"%d" % part for part in parts))

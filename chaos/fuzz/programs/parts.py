@@ -6,7 +6,8 @@ a defect only:
 
 - an operation without its actor, stream or group goes; other inputs that are missing are dropped;
 - a group that is kept is removed again, and an actor with CPUs is dropped again, or tasks would
-  rightly wait for their room;
+  rightly wait for their room; what no node can run is cancelled or killed again, and a detached
+  actor killed;
 - ``gone`` checks only submissions after an end that is kept;
 - a call that waits for another call of its actor waits no more if that one has gone.
 """
@@ -16,13 +17,26 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from raytwin.chaos.fuzz.programs.program import FIRST_HANDLE, Body, Op
+from raytwin.chaos.fuzz.programs.program import FIRST_HANDLE, MORE_THAN_A_NODE, Body, Op
 
 NEED_FIRST = frozenset(
-    {"tell", "tells", "yields", "take", "tally", "cancel", "kill", "reserved", "remove"}
+    {
+        "tell",
+        "tells",
+        "yields",
+        "take",
+        "tally",
+        "cancel",
+        "kill",
+        "reserved",
+        "remove",
+        "find",
+        "ready",
+        "look_up",
+    }
 )
 """Operations that mean nothing without the first of their inputs."""
-NEED_ANY = frozenset({"lend", "pack", "get", "wait", "drop", "gone"})
+NEED_ANY = frozenset({"lend", "pack", "get", "wait", "waits", "drop", "gone"})
 """Operations that mean nothing without inputs."""
 
 
@@ -59,13 +73,21 @@ def _ends(body: Body, kept: Collection[int]) -> set[int]:
     open_ = {
         op.out
         for op in (body.ops[i] for i in kept)
-        if op.do == "group" or (op.spec is not None and op.spec.cpus) or op.out in over
+        if op.do == "group" or _needs_end(op) or op.out in over
     }
     return {
         index
         for index, op in enumerate(body.ops)
-        if op.do in ("remove", "drop") and not open_.isdisjoint(op.ins)
+        if not open_.isdisjoint(op.ins)
+        and (op.do in ("remove", "drop", "cancel") or (op.do == "kill" and not op.count))
     }
+
+
+def _needs_end(op: Op) -> bool:
+    """Whether an actor or a task stays for ever, unless the program ends it."""
+    if op.spec is not None:
+        return op.spec.cpus > 0 or op.spec.detached
+    return op.call is not None and op.call.cpus >= MORE_THAN_A_NODE
 
 
 def _with_inputs(op: Op, there: Collection[int], over: Collection[int]) -> Op | None:

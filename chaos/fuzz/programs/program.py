@@ -19,6 +19,8 @@ QUERIES = (
     "groups_there", "timeline", "transfers", "actors", "available", "stores", "loads", "disks",
 )  # fmt: skip
 """The kinds of queries that every cluster answers; see `control.observability.queries`."""
+NODES_MAX = 100
+"""Clusters have fewer nodes."""
 SLOT = "slot"
 """The resource of the bundles of placement groups, besides CPUs."""
 
@@ -47,7 +49,10 @@ class Call:
     """Whether the call ends its actor, by `exit_actor`."""
     gpus: float = 0.0
     strategy: str = ""
-    """The scheduling strategy: ``SPREAD``, or the number of the node that it prefers."""
+    """The scheduling strategy: ``SPREAD``, the number of the node that it prefers, or with an
+    exclamation mark the number of the only node on which it may run."""
+    flaky: int = 0
+    """How often it raises `Flaky` before it runs, after which it is retried; see `Engine.flake`."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,10 @@ class ActorSpec:
     """Whether concurrent calls are coroutines, else threads."""
     cpus: float = 0.0
     """The CPUs that the actor has until it ends."""
+    name: str = ""
+    """The name by which ``find`` finds it."""
+    detached: bool = False
+    """Whether it lives until the program kills it."""
 
     @property
     def exact(self) -> bool:
@@ -111,8 +120,10 @@ class Op:
     pack     store a list of references to ``ins``
     get      get the values of ``ins``
     wait     wait until ``count`` of ``ins`` are ready
+    waits    wait for ``count`` more of ``ins`` at a time until all are ready, with a time-out of
+             `timeout_s` each if that is not 0
     drop     drop ``ins``
-    actor    start `spec`
+    actor    start `spec`; its constructor has the values of ``ins``
     tell     call an actor, the first of ``ins``, with the values of the others
     tells    call an actor, the first of ``ins``, ``count`` times in a row, with rising keys
     yields   call an actor likewise; the call yields its values one by one
@@ -120,6 +131,9 @@ class Op:
              exactly those must have taken effect that were not cancelled before they began
     cancel   cancel the task or call that made the first of ``ins``; `call` is its call
     kill     kill an actor, the first of ``ins``; it restarts if ``count`` is 1
+    find     find an actor, the first of ``ins``, by its name, in the way number ``count``; see
+             `FIND_BY_NAME`
+    ready    wait until an actor, the first of ``ins``, has begun
     gone     check that each of ``ins``, submitted after the end of an actor or group, is its error
     group    reserve a placement group of `bundles`
     reserved wait for the group, and check the nodes of its bundles
@@ -127,6 +141,7 @@ class Op:
     set_key  set key number ``count`` of the key-value table to a value that no other operation sets
     read_key read key number ``count``
     query    ask the cluster for the rows of kind number ``count`` of `QUERIES`
+    look_up  look up in the history the tasks of all values that were the first of ``ins`` so far
     exit     end the program at once, whatever its tasks do: the end of its job frees all of it
     ======== ==================================================================
 
@@ -145,6 +160,11 @@ class Op:
     place: Place | None = None
     bundles: tuple[tuple[tuple[str, float], ...], ...] = ()
     strategy: str = "PACK"
+    timeout_s: float = 0.0
+    name: str = ""
+    """The name of the group."""
+    detached: bool = False
+    """Whether the group stays until it is removed."""
 
     @property
     def times(self) -> int:
@@ -161,6 +181,11 @@ class Op:
 FIRST_HANDLE = -2
 FORCED = 1
 """The ``count`` of a ``cancel`` with force."""
+FIND_BY_NAME, START_UNLESS_THERE, START_IN_VAIN = range(3)
+"""The ``count`` of a ``find``: by `get_actor`; as one who starts the actor unless it is there; by
+`get_actor` after an attempt to start another one of this name, which fails."""
+MORE_THAN_A_NODE = 1_000.0
+"""An amount of any resource that no node has."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ The driver, tasks and other actors' calls that have an actor's handle call the a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,10 +17,21 @@ import raytwin.runtime.api as api
 from raytwin.chaos.fuzz.oracle.history import End, history
 from raytwin.chaos.fuzz.oracle.register import Operation
 from raytwin.chaos.fuzz.programs.interpreter import FoldActor, run_task, sum_of
-from raytwin.chaos.fuzz.programs.outcomes import CORRECT, Boom, Stream, digest, mix, yielded
+from raytwin.chaos.fuzz.programs.outcomes import (
+    CORRECT,
+    Boom,
+    Flaky,
+    Stream,
+    digest,
+    mix,
+    yielded,
+)
 from raytwin.chaos.fuzz.programs.program import (
+    NODES_MAX,
     QUERIES,
     SLOT,
+    START_IN_VAIN,
+    START_UNLESS_THERE,
     ActorSpec,
     Call,
     Op,
@@ -33,6 +44,7 @@ from raytwin.runtime.api.backend import current
 from raytwin.runtime.api.exceptions import (
     ActorDiedError,
     ActorPlacementGroupRemoved,
+    RayError,
     RayTaskError,
     TaskCancelledError,
     TaskPlacementGroupRemoved,
@@ -43,6 +55,7 @@ from raytwin.runtime.api.options.scheduling_strategies import (
 )
 from raytwin.runtime.api.util.placement_group import (
     PlacementGroup,
+    get_placement_group,
     placement_group,
     placement_group_table,
     remove_placement_group,
@@ -62,7 +75,7 @@ PAUSE_S = 0.002
 class _Actor:
     """Runs `FoldActor` as an actor."""
 
-    def __init__(self, spec: ActorSpec) -> None:
+    def __init__(self, spec: ActorSpec, *inputs: Any) -> None:
         self.fold = FoldActor(spec)
 
     def tell(self, call: Call, actors: Sequence[Any], *inputs: Any) -> Any:
@@ -191,8 +204,14 @@ class Api:
         return Stream(items)
 
     def group(self, op: Op, ins: list[Any]) -> Any:
-        group = placement_group([dict(bundle) for bundle in op.bundles], op.strategy)
+        bundles = [dict(bundle) for bundle in op.bundles]
+        lifetime = "detached" if op.detached else None
+        group = placement_group(bundles, op.strategy, op.name, lifetime)
         _groups.append(group)
+        if op.name:
+            _check_taken(lambda: placement_group(bundles, op.strategy, op.name, lifetime))
+            if get_placement_group(op.name) != group:
+                raise AssertionError(f"{op.name} is the name of another group")
         return group
 
     def reserved(self, op: Op, ins: list[Any]) -> list[Any]:
@@ -207,9 +226,11 @@ class Api:
     def actor(self, op: Op, ins: list[Any], group: Any = None) -> Any:
         assert op.spec is not None
         remote = _actor_class(op.spec)
+        if op.spec.name:
+            remote = remote.options(name=op.spec.name, **_lifetime(op.spec))
         if op.place is not None:
             remote = remote.options(**_placed(op.place, group, actor_name(op.spec)))
-        actor = remote.remote(op.spec)
+        actor = remote.remote(op.spec, *ins)
         _started[actor._actor_id] = op.spec
         return actor
 
@@ -219,7 +240,7 @@ class Api:
         name, spec = call_name(op.call), _started[actor._actor_id]
         if op.call.leaves:
             history.ends.append((End.LEAVE, actor_name(spec)))
-        tell = actor.tell.options(name=name)
+        tell = actor.tell.options(name=name, **_retries(op.call))
         ref = tell.remote(op.call, others[: op.handles], *others[op.handles :])
         if actor_name(spec) in history.placed:
             history.placed[name] = history.placed[actor_name(spec)]
@@ -256,6 +277,29 @@ class Api:
         history.ends.append((end, actor_name(_started[ins[0]._actor_id])))
         api.kill(ins[0], no_restart=not op.count)
 
+    def find(self, op: Op, ins: list[Any]) -> Any:
+        spec = _started[ins[0]._actor_id]
+        remote = _actor_class(spec).options(name=spec.name, **_lifetime(spec))
+        if op.count == START_UNLESS_THERE:
+            found = remote.options(get_if_exists=True).remote(spec)
+        else:
+            if op.count == START_IN_VAIN:
+                _check_taken(lambda: remote.remote(spec))
+            found = api.get_actor(spec.name)
+        if found != ins[0]:
+            raise AssertionError(f"{spec.name} is the name of another actor")
+        return found
+
+    def ready(self, op: Op, ins: list[Any]) -> None:
+        api.get(ins[0].__ray_ready__.remote())
+
+    def flake(self, call: Call) -> None:
+        """Raise in the first `Call.flaky` runs of a task or call."""
+        if call.flaky:
+            history.tries[call.key] += 1
+            if history.tries[call.key] <= call.flaky:
+                raise Flaky(call.key)
+
     def leave(self) -> None:
         api.exit_actor()
 
@@ -286,6 +330,13 @@ class Api:
         rows = current().query(QUERIES[op.count])
         if not isinstance(rows, list | dict):
             raise AssertionError(f"the rows of {QUERIES[op.count]} are {rows!r}")
+
+    def look_up(self, op: Op, ins: list[Any]) -> None:
+        history.looked_up.append(ins[0].binary())
+        for oid in history.looked_up:
+            row = _tables().find_task(oid)
+            if not isinstance(row, dict | None):
+                raise AssertionError(f"the row of a task is {row!r}")
 
     def put(self, value: Any) -> Any:
         ref = _record_owner(api.put(list(value) if isinstance(value, list) else value))
@@ -336,10 +387,36 @@ class Api:
         if len(ready) != count or len(ready) + len(rest) != len(refs):
             raise AssertionError(f"wait for {count} of {len(refs)} gave {len(ready)}")
 
+    def waits(self, op: Op, ins: list[Any]) -> None:
+        rest, timeout_s = list(dict.fromkeys(ins)), op.timeout_s or None
+        if timeout_s is not None:
+            # An error is an outcome where the program gets the value.
+            with suppress(RayError):
+                api.get(rest, timeout=timeout_s)
+        while rest:
+            refs, count = rest, min(op.count, len(rest))
+            ready, rest = api.wait(refs, num_returns=count, timeout=timeout_s)
+            many = len(ready) == count or (timeout_s is not None and len(ready) < count)
+            if not many or {*ready, *rest} != {*refs}:
+                raise AssertionError(f"wait for {count} of {len(refs)} gave {len(ready)}")
+
 
 def _tables() -> Any:
     """Return the session of the calling program; programs have no key-value table in Ray's API."""
     return current()
+
+
+def _check_taken(start: Callable[[], Any]) -> None:
+    """Check that a name is taken."""
+    try:
+        start()
+    except ValueError:
+        return
+    raise AssertionError("there are two of one name")
+
+
+def _lifetime(spec: ActorSpec) -> dict[str, Any]:
+    return {"lifetime": "detached"} if spec.detached else {}
 
 
 @contextmanager
@@ -410,17 +487,25 @@ _stream = api.remote(_run_stream)
 def _options(op: Op, function: Any, group: Any = None) -> Any:
     assert op.call is not None
     name = task_name(op.call)
-    where = _strategy(op.call.strategy)
+    where = _strategy(op.call.strategy, name)
     if op.place is not None:
         where = _placed(op.place, group, name)
     return function.options(
         num_cpus=op.call.cpus, num_gpus=op.call.gpus, max_retries=op.call.retries, name=name,
-        **where,
+        **_retries(op.call), **where,
     )  # fmt: skip
 
 
-def _strategy(strategy: str) -> dict[str, Any]:
-    """Return the option of a task or actor with a strategy; a preferred node may not be there."""
+def _retries(call: Call) -> dict[str, Any]:
+    return {"retry_exceptions": [Flaky]} if call.flaky else {}
+
+
+def _strategy(strategy: str, name: str) -> dict[str, Any]:
+    """Return the option of a task with a strategy; a preferred node may not be there."""
+    if strategy.endswith("!"):
+        only = strategy.removesuffix("!")
+        history.pinned[name] = -1 if int(only) >= NODES_MAX else int(only)
+        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(only, soft=False)}
     if strategy.isdecimal():
         return {"scheduling_strategy": NodeAffinitySchedulingStrategy(strategy, soft=True)}
     return {"scheduling_strategy": strategy} if strategy else {}

@@ -102,7 +102,7 @@ def run_case(
         outcomes = [run_body(Api(driver=True), case.program), *(each.wait() for each in others)]
         deadline.end()
         report.failures += _wrong_keys()
-        oracle = _oracle(deaths, session, injector.injections)
+        oracle = _oracle(case, deaths, session, injector.injections)
         # No variable here may keep an error, whose references would not be released.
         while outcomes:
             _compare(report, expected.pop(0), outcomes.pop(0), oracle)
@@ -164,7 +164,7 @@ def _wrong_keys() -> list[Finding]:
     ]
 
 
-def _oracle(deaths: Deaths, session: Any, injections: list[Injection]) -> Oracle:
+def _oracle(case: Case, deaths: Deaths, session: Any, injections: list[Injection]) -> Oracle:
     events = _events(session)
     filled_s = [each.clock_s for each in injections if each.step.action == "disk_full"]
     return Oracle(
@@ -173,6 +173,7 @@ def _oracle(deaths: Deaths, session: Any, injections: list[Injection]) -> Oracle
         died={row[2] for row in events if row[1] == "actor_died"},
         dead_workers={row[2] for row in events if row[1] == "worker_died"},
         disk_full_s=min(filled_s, default=inf),
+        limits=case.timers,
     )
 
 

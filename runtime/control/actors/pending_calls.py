@@ -67,6 +67,9 @@ class CallRoute:
         self.node = -1
         self.incarnation = -1
         self.logged = False
+        self.killed = False
+        """Whether a client here has killed it for good: no later call may reach it, however late
+        the GCS gets to know, and whichever incarnation it reports until then."""
         self.reason: Failure | None = None
         """Why it is dead or restarts; None if it is alive, or starts for the first time."""
         self.waiting: list[TaskSpec] = []
@@ -217,14 +220,17 @@ class PendingCalls:
         if self.watch(actor).state == ALIVE:
             self.on_alive(actor)
 
-    def killed(self, actor: bytes) -> None:
+    def killed(self, actor: bytes, restart: bool) -> None:
         """A client of this node kills the actor.
 
-        Later calls wait until the GCS reports whether the actor is dead or starts again.
+        Later calls wait until the GCS reports that the actor is dead or, with `restart`, starts
+        again.
         """
         route = self._routes.get(actor)
-        if route is not None and route.state == ALIVE:
-            route.state = PENDING
+        if route is not None:
+            route.killed = route.killed or not restart
+            if route.state == ALIVE:
+                route.state = PENDING
 
     def cancel(self, call: bytes) -> bool:
         """Cancel a call of a client of this node; return False if no such call is under way."""
@@ -301,7 +307,7 @@ class PendingCalls:
                 # Its creator has run again.
                 self.created(message.actor)
             return
-        if message.state != DEAD and message.incarnation < route.incarnation:
+        if message.state != DEAD and (route.killed or message.incarnation < route.incarnation):
             return
         anew = message.incarnation != route.incarnation
         route.state, route.reason = message.state, message.reason

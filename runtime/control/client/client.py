@@ -115,14 +115,13 @@ class Client:
             self.direct.on_open(message.actor, source)
         elif isinstance(message, DirectClosed):
             self.direct.on_closed(source)
-        elif isinstance(message, TasksUnsent):
+        else:
+            assert isinstance(message, TasksUnsent), f"a client was sent {type(message).__name__}"
             results = [
                 failed_result(task, Unsendable(task.name, message.reason), node_of(self.address))
                 for task in singles(message.tasks)
             ]
             self.handle(self.node, TaskResults(self.address, results))
-        else:
-            raise TypeError(f"a client was sent {type(message).__name__}")
 
     def end_turn(self) -> None:
         """Do nothing: a client sends at once, or by its buffer's timers."""

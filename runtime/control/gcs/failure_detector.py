@@ -48,10 +48,11 @@ class FailureDetector:
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, Heartbeat):
             self._on_heartbeat(source, message)
-        elif isinstance(message, NodeChanged):
-            self._on_node_changed(message.info)
         else:
-            raise TypeError(f"the failure detector was sent {type(message).__name__}")
+            assert isinstance(message, NodeChanged), (
+                f"the failure detector was sent {type(message).__name__}"
+            )
+            self._on_node_changed(message.info)
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""

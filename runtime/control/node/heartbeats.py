@@ -40,10 +40,11 @@ class Heartbeats:
             self._send(message)
         elif isinstance(message, HeartbeatEcho):
             self._echoed_s = max(self._echoed_s, message.sent_s)
-        elif isinstance(message, NodeChanged):
-            self._ctx.send(f"node:{self._node}", message)
         else:
-            raise TypeError(f"heartbeats were sent {type(message).__name__}")
+            assert isinstance(message, NodeChanged), (
+                f"heartbeats were sent {type(message).__name__}"
+            )
+            self._ctx.send(f"node:{self._node}", message)
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""

@@ -521,5 +521,5 @@ class NodeManager:
         self.ctx.send(message.client, message)
 
     def _on_kill_actor(self, source: str, message: KillActor) -> None:
-        self.pending_calls.killed(message.actor)
+        self.pending_calls.killed(message.actor, message.restart)
         self.ctx.send("gcs", message)

@@ -104,10 +104,9 @@ class Master:
             self.ctx.send("links", message)
         elif isinstance(message, NodeUnreachable):
             self._on_unreachable(message)
-        elif isinstance(message, LoadChanged):
-            self.ctx.send("global", message)
         else:
-            raise TypeError(f"the master was sent {type(message).__name__}")
+            assert isinstance(message, LoadChanged), f"the master was sent {type(message).__name__}"
+            self.ctx.send("global", message)
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""

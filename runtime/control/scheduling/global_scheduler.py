@@ -162,14 +162,15 @@ class GlobalScheduler:
         elif isinstance(message, RemoveGroup):
             self.groups.remove(message)
             self._try_infeasible()
-        elif isinstance(message, Query):
+        else:
+            assert isinstance(message, Query), (
+                f"the global scheduler was sent {type(message).__name__}"
+            )
             if message.kind == "placements":
                 rows: list[Any] = list(self.placements)
             else:
                 rows = self.groups.rows(removed=message.kind == "groups")
             self.ctx.send(source, QueryReply(message.key, message.client, rows))
-        else:
-            raise TypeError(f"the global scheduler was sent {type(message).__name__}")
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""

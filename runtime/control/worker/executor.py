@@ -182,11 +182,10 @@ class Executor:
             self.restore = message
         elif isinstance(message, CancelTask):
             self._cancel(message)
-        elif isinstance(message, Exit):
+        else:
+            assert isinstance(message, Exit), f"an executor was sent {type(message).__name__}"
             self.exiting = True
             self.direct.end()
-        else:
-            raise TypeError(f"an executor was sent {type(message).__name__}")
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""

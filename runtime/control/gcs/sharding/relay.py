@@ -42,10 +42,11 @@ class Relay:
         """Take one message of a chain; an unknown type is a programming error."""
         if isinstance(message, ChainOutput):
             self._clients[chain_of(source)].handle(source, message)
-        elif isinstance(message, ChainConfigured):
-            self._clients[_number(source)].handle(source, message)
         else:
-            raise TypeError(f"{RELAY} was sent {type(message).__name__}")
+            assert isinstance(message, ChainConfigured), (
+                f"{RELAY} was sent {type(message).__name__}"
+            )
+            self._clients[_number(source)].handle(source, message)
 
     def carry(self, frame: Frame) -> None:
         """Make a frame of one chain a part of the next request to another."""
