@@ -18,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from raytwin.reports import plots
 from raytwin.reports.fidelity import Fidelity, judge
 from raytwin.reports.figures import STATISTICS, Figure, build, check_columns
+from raytwin.reports.lanes import View, views
 from raytwin.reports.numbers import percent, short, show, with_unit
 from raytwin.reports.standing import Row, Standing, row_of, typical_of
 from raytwin.scenarios.core.results import Result, ResultError
@@ -74,6 +75,8 @@ class Chapter:
     scenario: Scenario
     results: list[Result]
     drawings: list[Drawing] = field(default_factory=list)
+    recovery: list[View] = field(default_factory=list)
+    """What the nodes did around its faults."""
 
     @property
     def fidelity(self) -> list[Fidelity]:
@@ -201,6 +204,7 @@ def _chapter(scenario: Scenario, results: list[Result]) -> Chapter:
             if figure.drawable:
                 words = plots.describe(figure)
                 chapter.drawings.append(Drawing(figure, plots.image(figure), words, fidelity))
+        chapter.recovery = views(results)
     except ResultError as error:
         raise ResultError(f"{scenario.name}/{error}") from error
     return chapter

@@ -127,7 +127,7 @@ def report(
     from raytwin.scenarios.core import results
     from raytwin.scenarios.measure import registry
 
-    found = results.read_all(directory)
+    found = results.read_all(directory, timelines=True)
     path = writable(output or directory / "report.html")
     _report(found, registry.scenarios(), path)
 
@@ -187,7 +187,7 @@ def reproduce(
     published = [name for name, each in known.items() if each.figure != BEYOND]
     jobs = runner.plan(published, scale="quick" if quick else "full", seed=seed)
     done = _run(jobs, out, None)
-    _report(results.read_all(out), known, out / "report.html")
+    _report(results.read_all(out, timelines=True), known, out / "report.html")
     raise typer.Exit(0 if all(each.ok for each in done) else 1)
 
 
