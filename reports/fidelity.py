@@ -1,12 +1,12 @@
 """How good the predictions were: predicted, measured, error.
 
-The error is (predicted - measured) / measured, of medians. It is signed: a
+The error is (predicted - measured) / measured, of medians or means. It is signed: a
 prediction that is always high is a cost that the model lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -65,8 +65,13 @@ class Fidelity:
         return abs(error) * 100 <= self.compare.aim_percent
 
 
-def judge(compare: Compare, results: Sequence[Result]) -> Fidelity:
-    """Return how the ``sim`` rows of `results` fit the ``local`` ones.
+def judge(
+    compare: Compare,
+    results: Sequence[Result],
+    statistic: Callable[[Sequence[float]], float] = median,
+) -> Fidelity:
+    """Return how the ``sim`` rows of `results` fit the ``local`` ones; of several rows `statistic`
+    counts.
 
     Raises ResultError if a compared cell is no number.
     """
@@ -79,8 +84,8 @@ def judge(compare: Compare, results: Sequence[Result]) -> Fidelity:
             pairs.append(
                 Pair(
                     key,
-                    median(predicted[key]),
-                    median(values),
+                    statistic(predicted[key]),
+                    statistic(values),
                     min(values),
                     max(values),
                     len(values),

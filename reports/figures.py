@@ -1,14 +1,14 @@
 """From tidy rows to the curves of one figure: data, no drawing.
 
-Of several rows at one x the median is the point and lowest and highest are its
-spread, so a single stray repeat moves no point.
+Of several rows at one x the median is the point, unless the figure says the mean, and lowest and
+highest are its spread, so that a single stray repeat moves no point.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from raytwin.scenarios.core.results import Result, ResultError
@@ -17,12 +17,14 @@ from raytwin.scenarios.core.scenario import Band, FigureSpec, Row, matches
 DRAWABLE_MAX = 1e100
 """Beyond it axes run out of floats; nothing that was measured is there."""
 
+STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {"median": median, "mean": fmean}
+
 SIMULATED, MEASURED, PUBLISHED = "simulated", "measured", "published"
 
 
 @dataclass(frozen=True)
 class Point:
-    """A median with its spread; `count` rows are in it."""
+    """A median or mean with its spread; `count` rows are in it."""
 
     x: Any
     y: float
@@ -44,6 +46,10 @@ class Curve:
     """Which of the figure's series: the same one on each source."""
     shade: int
     """Which of its source's curves."""
+    facet: Any = None
+    """The value of the column `FigureSpec.facet`."""
+    column: str = ""
+    """What of it is drawn: `FigureSpec.y`, one of its `stack`, or its `second`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,15 @@ class Figure:
     def panels(self) -> tuple[str, ...]:
         """The sources that have a panel each, from above; empty: all share one."""
         have = {curve.source for curve in self.curves}
+        if self.spec.stack:
+            return tuple(source for source in (SIMULATED, MEASURED) if source in have)
         return (SIMULATED, MEASURED) if self.bands and len(have) > 1 else ()
+
+    @property
+    def facets(self) -> tuple[Any, ...]:
+        """The values that have a small panel each, in order; empty: no facets."""
+        found = {curve.facet for curve in self.curves} if self.spec.facet else set()
+        return tuple(sorted(found, key=lambda value: (str(type(value)), value)))
 
     @property
     def drawable(self) -> bool:
@@ -84,23 +98,30 @@ def build(spec: FigureSpec, results: Sequence[Result]) -> Figure:
 
     Raises ResultError if a row has a text where the axis needs a number.
     """
-    groups: dict[tuple[str, str], dict[Any, list[Row]]] = {}
+    columns = (spec.y, *spec.stack, *filter(None, [spec.second]))
+    groups: dict[tuple[str, Any, str, str], dict[Any, list[Row]]] = {}
     for row in all_rows(results):
-        if not matches(row, spec.where) or row.get(spec.x) is None or row.get(spec.y) is None:
+        if not matches(row, spec.where) or row.get(spec.x) is None:
             continue
         label = " · ".join(str(row[name]) for name in spec.series if row.get(name) is not None)
-        groups.setdefault((row["backend"], label), {}).setdefault(row[spec.x], []).append(row)
+        for column in columns:
+            if row.get(column) is not None:
+                key = row["backend"], row.get(spec.facet), label, column
+                groups.setdefault(key, {}).setdefault(row[spec.x], []).append(row)
     ordered = sorted(groups.items(), key=lambda item: item[0][0] != "sim")
-    labels = list(dict.fromkeys(label for (_, label), _ in ordered))
-    shades: dict[str, int] = {}
+    labels = list(dict.fromkeys((label, column) for (_, _, label, column), _ in ordered))
+    shades: dict[str, list[tuple[str, str]]] = {}
     curves = []
-    for (backend, label), by_x in ordered:
+    for (backend, facet, label, column), by_x in ordered:
         source = source_of(backend)
-        points = tuple(_point(spec, x, rows) for x, rows in by_x.items())
+        points = tuple(_point(spec, column, x, rows) for x, rows in by_x.items())
         if all(_is_number(point.x) for point in points):
             points = tuple(sorted(points, key=lambda point: point.x))
-        shade = shades[source] = shades.get(source, -1) + 1
-        curves.append(Curve(source, label, points, labels.index(label), shade))
+        known = shades.setdefault(source, [])
+        if (label, column) not in known:
+            known.append((label, column))
+        series, shade = labels.index((label, column)), known.index((label, column))
+        curves.append(Curve(source, label, points, series, shade, facet, column))
     xs = [point.x for curve in curves for point in curve.points]
     xs += [point.x for point in spec.published]
     numeric = all(_is_number(x) for x in xs)
@@ -159,8 +180,9 @@ def _is_number(value: object) -> bool:
     )
 
 
-def _point(spec: FigureSpec, x: Any, rows: Sequence[Row]) -> Point:
-    values = [number(row, spec.y) for row in rows]
-    low = min(number(row, spec.y_min) for row in rows) if spec.y_min else min(values)
-    high = max(number(row, spec.y_max) for row in rows) if spec.y_max else max(values)
-    return Point(x, median(values), low, high, len(rows))
+def _point(spec: FigureSpec, column: str, x: Any, rows: Sequence[Row]) -> Point:
+    values = [number(row, column) for row in rows]
+    spread = column == spec.y
+    low = min(number(row, spec.y_min or column) for row in rows) if spread else min(values)
+    high = max(number(row, spec.y_max or column) for row in rows) if spread else max(values)
+    return Point(x, STATISTICS[spec.statistic](values), low, high, len(rows))

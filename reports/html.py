@@ -7,6 +7,7 @@ pictures from elsewhere. All text of result files is escaped.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -16,13 +17,25 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from raytwin.reports import plots
 from raytwin.reports.fidelity import Fidelity, judge
-from raytwin.reports.figures import Figure, build, check_columns
-from raytwin.reports.numbers import percent, short, with_unit
+from raytwin.reports.figures import STATISTICS, Figure, build, check_columns
+from raytwin.reports.lanes import View, views
+from raytwin.reports.numbers import percent, short, show, with_unit
+from raytwin.reports.standing import Row, Standing, row_of, typical_of
 from raytwin.scenarios.core.results import Result, ResultError
-from raytwin.scenarios.core.scenario import FigureSpec, Scenario
+from raytwin.scenarios.core.scenario import FigureSpec, PublishedPoint, Scenario
 
 ROWS_SHOWN_MAX = 400
 """More rows than this are left to rows.csv, and the report says so."""
+
+
+CLASSES = {
+    Standing.REPRODUCED: "good",
+    Standing.SHAPE_ONLY: "muted",
+    Standing.FITTED: "muted",
+    Standing.MISSED: "bad",
+    Standing.NOT_RUN: "warn",
+}
+"""How the style sheet calls the colour of each word."""
 
 
 @dataclass
@@ -62,6 +75,13 @@ class Chapter:
     scenario: Scenario
     results: list[Result]
     drawings: list[Drawing] = field(default_factory=list)
+    recovery: list[View] = field(default_factory=list)
+    """What the nodes did around its faults."""
+
+    @property
+    def fidelity(self) -> list[Fidelity]:
+        """How good its predictions were, figure by figure."""
+        return [each.fidelity for each in self.drawings if each.fidelity is not None]
 
     @property
     def missing(self) -> list[str]:
@@ -78,6 +98,16 @@ class Chapter:
     def checks(self) -> int:
         """How many checks there are."""
         return sum(len(result.record.checks) for result in self.results)
+
+    @property
+    def scaled(self) -> str:
+        """How its runs are smaller than the paper's, and on which backends."""
+        found: dict[str, list[str]] = {}
+        for result in self.results:
+            text = self.scenario.scaled(result.record.parameters)
+            if text:
+                found.setdefault(text, []).append(result.record.backend)
+        return "; ".join(f"{text} ({', '.join(on)})" for text, on in found.items())
 
     @property
     def about(self) -> list[str]:
@@ -115,26 +145,49 @@ def render(results: Sequence[Result], scenarios: Mapping[str, Scenario]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"show": _show, "percent": percent, "title": _title}
+    environment.filters |= {
+        "show": _show,
+        "percent": percent,
+        "title": _title,
+        "published": _published,
+    }
     fidelity = [
         (chapter, drawing, drawing.fidelity)
         for chapter in chapters
         for drawing in chapter.drawings
         if drawing.fidelity is not None and drawing.fidelity.pairs
     ]
-    errors = [error for *_, found in fidelity for error in found.errors]
+    table = _table(chapters, scenarios)
+    typical = [typical_of(chapter.fidelity) for chapter in chapters]
+    errors = [error for error in typical if error is not None]
     return environment.get_template("report.html.j2").render(
         chapters=chapters,
         checks=sum(chapter.checks for chapter in chapters),
         failed=sum(chapter.failed for chapter in chapters),
         missing=sum(len(chapter.missing) for chapter in chapters),
         fidelity=fidelity,
+        table=table,
+        Standing=Standing,
+        kind_classes=CLASSES,
+        standings=Counter(row.standing for row in table),
         errors=errors,
         error=median(errors) if errors else None,
+        aims=[found.good(found.typical) for *_, found in fidelity],
         origins=_origins(results),
         rows_max=ROWS_SHOWN_MAX,
         columns=_columns,
     )
+
+
+def _table(chapters: Sequence[Chapter], scenarios: Mapping[str, Scenario]) -> list[Row]:
+    """Return a row for each figure and table of the paper, run or not."""
+    found = {chapter.scenario.name: chapter for chapter in chapters}
+    rows = []
+    for name, scenario in scenarios.items():
+        if scenario.headline is not None:
+            chapter = found.get(name, Chapter(scenario, []))
+            rows.append(row_of(scenario, chapter.results, chapter.fidelity))
+    return rows
 
 
 def _chapter(scenario: Scenario, results: list[Result]) -> Chapter:
@@ -145,10 +198,13 @@ def _chapter(scenario: Scenario, results: list[Result]) -> Chapter:
             check_columns(scenario.figures, result)
         for spec in scenario.figures:
             figure = build(spec, results)
-            fidelity = judge(spec.compare, results) if spec.compare is not None else None
+            fidelity: Fidelity | None = None
+            if spec.compare is not None:
+                fidelity = judge(spec.compare, results, STATISTICS[spec.statistic])
             if figure.drawable:
                 words = plots.describe(figure)
                 chapter.drawings.append(Drawing(figure, plots.image(figure), words, fidelity))
+        chapter.recovery = views(results)
     except ResultError as error:
         raise ResultError(f"{scenario.name}/{error}") from error
     return chapter
@@ -166,6 +222,12 @@ def _origins(results: Sequence[Result]) -> list[Origin]:
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(column for row in rows for column in row))
+
+
+def _published(point: PublishedPoint | None) -> str:
+    if point is None:
+        return ""
+    return {"value": "", "at_least": "≥ ", "at_most": "≤ "}[point.kind] + show(point.y)
 
 
 def _show(value: Any, name: str = "") -> str:

@@ -65,7 +65,9 @@ def with_unit(value: Any, name: str) -> str:
 def percent(value: float) -> str:
     """Return a share as a signed percentage.
 
-    >>> percent(0.0312), percent(-0.25)
-    ('+3.1 %', '−25.0 %')
+    >>> percent(0.0312), percent(-0.25), percent(-0.0001)
+    ('+3.1 %', '−25.0 %', '0.0 %')
     """
-    return f"{value * 100:+.1f} %".replace("-", "\N{MINUS SIGN}")
+    rounded = round(value * 100, 1)
+    sign = "+" if rounded > 0 else ""
+    return f"{sign}{rounded or 0.0:.1f} %".replace("-", "\N{MINUS SIGN}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import matplotlib
@@ -34,6 +35,9 @@ from raytwin.scenarios.core.scenario import Band, PublishedPoint
 SIZE_IN = (9.4, 5.2)
 MARKERS = ("o", "s", "^", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.6)), (0, (7, 2, 1.5, 2)))
+FACETS_ACROSS = 3
+ENVELOPE_MIN = 60
+"""With more points than this, whiskers would hide the curve: an envelope is filled instead."""
 PANEL_IN = 2.6
 """How much higher a second panel makes a figure."""
 PANEL, INK, MUTED, GRID, BAND = "#ffffff", "#16191d", "#59616b", "#e3e7ec", "#f3d9b5"
@@ -54,18 +58,30 @@ def image(figure: Figure) -> str:
     The same figure gives the same text.
     """
     with matplotlib.rc_context({"svg.hashsalt": "raytwin", "text.parse_math": False}):
-        height_in = SIZE_IN[1] + PANEL_IN * max(0, len(figure.panels) - 1)
+        facets = figure.facets
+        down = -(-len(facets) // FACETS_ACROSS) if facets else max(1, len(figure.panels))
+        across = min(FACETS_ACROSS, len(facets)) if facets else 1
+        height_in = SIZE_IN[1] + PANEL_IN * max(0, down - 1)
         canvas = Canvas(figsize=(SIZE_IN[0], height_in), layout="constrained")
-        rows = canvas.subplots(max(1, len(figure.panels)), sharex=True, sharey=True, squeeze=False)
+        rows = canvas.subplots(down, across, sharex=True, sharey=True, squeeze=False)
         # Above the axis, it can be read without turning the head.
         canvas.suptitle(figure.spec.y_label, x=0.008, ha="left", fontsize=9.5, color=MUTED)
-        for number, (axes,) in enumerate(rows):
-            _panel(axes, figure, figure.panels[number : number + 1], number == 0)
-        rows[-1, 0].set_xlabel(figure.spec.x_label, fontsize=9.5, color=MUTED, labelpad=6)
+        for number, axes in enumerate(rows.flat):
+            if facets and number >= len(facets):
+                axes.remove()
+                # The panel above has the ticks of the axis then.
+                rows.flat[number - across].xaxis.set_tick_params(labelbottom=True)
+                continue
+            if facets:
+                _facet(axes, figure, facets[number], number == 0)
+            else:
+                _panel(axes, figure, figure.panels[number : number + 1], number == 0)
+        below = rows[-1, (len(facets) - 1) % across // 2 if facets else 0]
+        below.set_xlabel(figure.spec.x_label, fontsize=9.5, color=MUTED, labelpad=6)
         values = [point.low for curve in figure.curves for point in curve.points]
         values += [point.y for point in figure.spec.published]
         if figure.spec.y_scale == "linear" and min(values) >= 0:
-            axes.set_ylim(bottom=0)
+            rows[0, 0].set_ylim(bottom=0)
         canvas.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
         buffer = io.BytesIO()
         canvas.savefig(buffer, format="svg", metadata={"Date": None})
@@ -77,9 +93,11 @@ def describe(figure: Figure) -> str:
     spec = figure.spec
     parts = [f"{spec.title}: {spec.y_label} by {spec.x_label}"]
     for curve in figure.curves:
+        if curve.facet != figure.curves[0].facet:
+            continue
         first, last = curve.points[0], curve.points[-1]
         parts.append(
-            f"{_label(curve)}: from {short(first.y, spec.y_unit)} at {_x(figure, first.x)} "
+            f"{_words(figure, curve)}: from {short(first.y, spec.y_unit)} at {_x(figure, first.x)} "
             f"to {short(last.y, spec.y_unit)} at {_x(figure, last.x)}"
         )
     parts += [
@@ -108,6 +126,12 @@ def _x(figure: Figure, x: Any) -> str:
     return str(x) if figure.categories else short(float(x), figure.spec.x_unit)
 
 
+def _words(figure: Figure, curve: Curve) -> str:
+    """Return the name of a curve in a description: of one that is not of `y`, its column too."""
+    column = "" if curve.column == figure.spec.y else curve.column.replace("_", " ")
+    return " ".join(filter(None, (_label(curve), column)))
+
+
 def _label(curve: Curve) -> str:
     return " ".join(filter(None, (curve.source, curve.label)))
 
@@ -122,12 +146,73 @@ def _panel(axes: Axes, figure: Figure, sources: Sequence[str], first: bool) -> N
         # Without panels of their own two sources would shade one fault twice.
         if source in sources or (not sources and source == next(iter(figure.bands))):
             _bands(axes, bands, "fault" if first else None)
-    for curve in figure.curves:
-        if not sources or curve.source in sources:
-            _curve(axes, figure, curve)
+    curves = [curve for curve in figure.curves if not sources or curve.source in sources]
+    if figure.spec.stack:
+        _stack(axes, figure, curves, first)
+    for curve in () if figure.spec.stack else curves:
+        _curve(axes, figure, curve)
     for index, point in enumerate(figure.spec.published):
         _published(axes, figure, point, "published" if first and index == 0 else None)
     axes.margins(x=0.05, y=0.12)
+
+
+def _facet(axes: Axes, figure: Figure, value: Any, first: bool) -> None:
+    """Draw the curves of one value of the column that makes facets."""
+    _axes(axes, figure)
+    axes.set_title(
+        f"{figure.spec.facet.replace('_', ' ')}: {value}", fontsize=9.5, color=MUTED, loc="left"
+    )
+    labelled = {curve.series for curve in figure.curves if curve.facet == figure.facets[0]}
+    for curve in figure.curves:
+        if curve.facet == value:
+            _curve(axes, figure, curve, first or curve.series not in labelled)
+    for index, point in enumerate(figure.spec.published):
+        _published(axes, figure, point, "published" if first and index == 0 else None)
+    axes.margins(x=0.05, y=0.12)
+
+
+def _stack(axes: Axes, figure: Figure, curves: Sequence[Curve], first: bool) -> None:
+    """Draw columns as bars on top of each other, and the second axis as steps."""
+    spec = figure.spec
+    bars = [curve for curve in curves if curve.column != spec.second]
+    bottoms: dict[float, float] = {}
+    for curve in bars:
+        xs = [float(point.x) for point in curve.points]
+        width = min((b - a for a, b in pairwise(xs)), default=1.0)
+        colours = COLOURS[curve.source]
+        axes.bar(
+            xs,
+            [point.y for point in curve.points],
+            width,
+            [bottoms.get(x, 0.0) for x in xs],
+            color=colours[curve.shade % len(colours)],
+            # Not by colour alone.
+            hatch="////" if curve.column != spec.y else None,
+            edgecolor=PANEL,
+            linewidth=0.4,
+            label=f"{curve.source} {curve.column.replace('_', ' ')}",
+            zorder=3,
+        )
+        for point in curve.points:
+            bottoms[float(point.x)] = bottoms.get(float(point.x), 0.0) + point.y
+    seconds = [curve for curve in curves if curve.column == spec.second]
+    if seconds:
+        twin = axes.twinx()
+        for curve in seconds:
+            twin.step(
+                [float(point.x) for point in curve.points],
+                [point.y for point in curve.points],
+                where="mid",
+                color=INK,
+                linewidth=1.4,
+                label=spec.second_label if first else None,
+            )
+        twin.set_ylim(bottom=0)
+        twin.set_ylabel(spec.second_label, fontsize=9.5, color=MUTED)
+        twin.tick_params(labelsize=9, colors=MUTED, length=0)
+        twin.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        for side in ("top", "right", "left", "bottom"):
+            twin.spines[side].set_visible(False)
 
 
 def _bands(axes: Axes, bands: Sequence[Band], label: str | None) -> None:
@@ -176,7 +261,9 @@ def _axes(axes: Axes, figure: Figure) -> None:
     if spec.x_scale == "log":
         xs = {float(point.x) for curve in figure.curves for point in curve.points}
         ticks = sorted(xs | {float(point.x) for point in spec.published})
-        locator = FixedLocator(ticks) if len(ticks) <= TICKS_MAX else LogLocator(10)
+        locator = (
+            FixedLocator(ticks) if len(ticks) <= TICKS_MAX and not figure.facets else LogLocator(10)
+        )
     _ticks(axes.xaxis, locator, spec.x_unit)
 
 
@@ -194,16 +281,21 @@ def _at(figure: Figure, x: Any, source: str = "") -> float:
     return figure.categories.index(str(x)) + aside
 
 
-def _curve(axes: Axes, figure: Figure, curve: Curve) -> None:
+def _curve(axes: Axes, figure: Figure, curve: Curve, labelled: bool = True) -> None:
     ys = [point.y for point in curve.points]
     below = [max(point.y - point.low, 0.0) for point in curve.points]
     above = [max(point.high - point.y, 0.0) for point in curve.points]
     colours = COLOURS[curve.source]
     measured = curve.source == MEASURED
+    xs = [_at(figure, point.x, curve.source) for point in curve.points]
+    spread = any(below) or any(above)
+    if spread and len(curve.points) > ENVELOPE_MIN:
+        _envelope(axes, curve, xs, labelled)
+        return
     axes.errorbar(
-        [_at(figure, point.x, curve.source) for point in curve.points],
+        xs,
         ys,
-        yerr=[below, above] if any(below) or any(above) else None,
+        yerr=[below, above] if spread else None,
         fmt=MARKERS[curve.series % len(MARKERS)],
         # A line says that there is something between its points: not so between categories.
         linestyle="none" if figure.categories else DASHES[curve.series % len(DASHES)],
@@ -213,8 +305,32 @@ def _curve(axes: Axes, figure: Figure, curve: Curve) -> None:
         markeredgecolor=PANEL if measured else None,
         elinewidth=1.4,
         capsize=3.5 if measured else 0,
-        label=_label(curve),
+        label=_label(curve) if labelled else None,
         zorder=5 if measured else 4,
+    )
+
+
+def _envelope(axes: Axes, curve: Curve, xs: Sequence[float], labelled: bool) -> None:
+    """Draw a curve of many points as a line, in an area from its lowest to its highest."""
+    colours = COLOURS[curve.source]
+    colour = colours[curve.shade % len(colours)]
+    axes.plot(
+        xs,
+        [point.y for point in curve.points],
+        linestyle=DASHES[curve.series % len(DASHES)],
+        color=colour,
+        linewidth=1.6,
+        label=_label(curve) if labelled else None,
+        zorder=5,
+    )
+    axes.fill_between(
+        xs,
+        [point.low for point in curve.points],
+        [point.high for point in curve.points],
+        color=colour,
+        alpha=0.25,
+        linewidth=0,
+        zorder=3,
     )
 
 

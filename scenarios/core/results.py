@@ -199,16 +199,16 @@ def _json_hook(value: Any) -> Any:
 # -- reading ---------------------------------------------------------------------
 
 
-def read_all(out: Path) -> list[Result]:
+def read_all(out: Path, timelines: bool = False) -> list[Result]:
     """Return every result below `out`, ordered by scenario and backend.
 
     Raises ResultError if there is none, or one is incomplete, broken or not a
-    result of this program. Timelines are not read; see `read`.
+    result of this program. Timelines are read if they are wanted; see `read`.
     """
     if not out.is_dir():
         what = "is not a directory" if out.exists() else "does not exist"
         raise ResultError(f"{out} {what}: give the directory that 'raytwin run' wrote")
-    found = [read(folder, timeline=False) for folder in _folders(out)]
+    found = [read(folder, timelines) for folder in _folders(out)]
     if not found:
         raise ResultError(f"{out} holds no results: 'raytwin run NAME --out {out}' makes some")
     return found

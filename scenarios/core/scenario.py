@@ -247,7 +247,8 @@ class FigureSpec:
     spread over the repeats, or with `y_min` and `y_max` where those columns are
     named. Where faults are shaded, ``sim`` gets a panel of its own above the others,
     with the same axes. `series` are the columns whose values tell curves apart. An axis with
-    unit ``bytes`` or ``s`` gets ticks such as 10 MB or 5 ms.
+    unit ``bytes`` or ``s`` gets ticks such as 10 MB or 5 ms. With many points `y_min` and `y_max`
+    become an envelope.
     """
 
     title: str
@@ -263,11 +264,48 @@ class FigureSpec:
     y_unit: Literal["", "bytes", "s"] = ""
     y_min: str | None = None
     y_max: str | None = None
+    stack: tuple[str, ...] = ()
+    """Columns that are drawn as bars on top of those of `y`, by source."""
+    second: str = ""
+    """A column with a second axis, drawn as steps; it needs `stack`."""
+    second_label: str = ""
+    facet: str = ""
+    """A column of which each value gets a small panel of its own, with the same axes."""
+    statistic: Literal["median", "mean"] = "median"
+    """What is drawn of several rows with one x; the same in `compare`."""
     published: tuple[PublishedPoint, ...] = ()
     published_shape: str = ""
     """What the paper only drew, in words."""
     compare: Compare | None = None
     note: str = ""
+
+
+Metrics = Mapping[str, float]
+Quantity = Callable[[Metrics], float]
+"""Returns a number from the metrics of a result; KeyError if the run was too small to have it."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The one number that stands for a figure in the table that opens the report."""
+
+    what: str
+    """What the number says, with its unit last: "tasks/s at 100 nodes"."""
+    simulated: Quantity
+    """From a result of `sim`, at the paper's set-up."""
+    published: PublishedPoint | None = None
+    """None: the paper only drew it, and the checks of the scenario judge the shape."""
+    tolerance_percent: float = 25.0
+    """Error against a published value up to which it counts as reproduced."""
+    fitted: str = ""
+    """What of the published numbers the costs were fitted to; empty: none."""
+    measured: Quantity | None = None
+    """From a result of `local` or `ray`; None: as `simulated`."""
+    measured_what: str = ""
+    """The set-up that was measured, where one machine cannot hold the paper's: "2 nodes"."""
+    peer: Quantity | None = None
+    """From a result of `local`, in which the peer ran too."""
+    peer_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -289,6 +327,11 @@ class Scenario:
     """The only numbers of nodes that make sense; empty: any."""
     nodes_max: Mapping[str, int] = field(default_factory=dict)
     """The most nodes that a backend can have in it."""
+    headline: Headline | None = None
+    """None: the paper does not have it."""
+    scaled: Callable[[Mapping[str, Any]], str] = lambda parameters: ""
+    """Returns how a run with these parameters is smaller than the paper's: "50 of 2,000 actors,
+    clock × 0.025"; empty: it is not."""
 
     @property
     def default_backends(self) -> tuple[str, ...]:

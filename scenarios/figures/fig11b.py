@@ -16,6 +16,7 @@ from raytwin.scenarios.core.scenario import (
     Band,
     Check,
     FigureSpec,
+    Headline,
     Option,
     Outcome,
     PublishedPoint,
@@ -26,6 +27,9 @@ from raytwin.scenarios.core.scenario import (
 )
 
 NODES = 10
+ACTORS = 2_000
+PERIOD_S = 8.0
+"""Of the paper: 10,000 methods of 400 actors in 200 s."""
 KILLED = (1, 2)
 PAPER = "paper's cluster"
 HOST = "one host"
@@ -274,11 +278,26 @@ SCENARIO = Scenario(
         "\n\n"
         "On one host every actor is a real process, and so is each of the nodes."
     ),
+    headline=Headline(
+        "calls replayed for an actor that moved, with checkpoints",
+        lambda metrics: (
+            metrics["replays_with_checkpoints"] / metrics["actors_moved_with_checkpoints"]
+        ),
+        PublishedPoint(WITH, 500 / 400, note="500 methods, 400 actors"),
+        fitted="calls and checkpoints are as often as gives the published numbers of methods",
+    ),
+    scaled=lambda p: (
+        f"{p['actors']:,} of {ACTORS:,} actors, clock × {p['period_s'] / PERIOD_S:g}"
+        if (p["actors"], p["period_s"]) != (ACTORS, PERIOD_S)
+        else ""
+    ),
     options=(
-        Option("actors", int, 50, 2_000, "actors in all, on 10 nodes", minimum=10),
+        Option("actors", int, 50, ACTORS, "actors in all, on 10 nodes", minimum=10),
         Option("steps", int, 34, 34, "calls per actor", minimum=2),
         Option("kill_step", int, 25, 25, "before which call the nodes die", minimum=1),
-        Option("period_s", float, 0.2, 8.0, "time between two calls of an actor", minimum=0.001),
+        Option(
+            "period_s", float, 0.2, PERIOD_S, "time between two calls of an actor", minimum=0.001
+        ),
         Option("method_s", float, 0.002, 0.1, "how long a call takes", minimum=0),
         Option("checkpoint_interval", int, 3, 3, "calls between checkpoints", minimum=1),
     ),

@@ -37,6 +37,8 @@ from raytwin.scenarios.core.scenario import (
 from raytwin.scenarios.measure import registry
 
 PROFILE = "profile.json"
+ALL = "all"
+"""The name for every scenario, on those of the named backends that it has."""
 LOAD_MAX = 0.25
 """Share of the cores that others may use before a measurement is called disturbed."""
 
@@ -90,9 +92,16 @@ def plan(
     """
     known = registry.scenarios()
     given = given or {}
+    everything = ALL in names
+    if everything:
+        names = [
+            name
+            for name, scenario in known.items()
+            if backends is None or set(backends) & set(scenario.backends)
+        ]
     for name in names:
         if name not in known:
-            raise UsageError(f"no scenario {name!r}: {did_you_mean(name, known)}")
+            raise UsageError(f"no scenario {name!r}: {did_you_mean(name, (*known, ALL))}")
     for backend in backends or ():
         if backend not in BACKENDS:
             raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")
@@ -109,7 +118,7 @@ def plan(
     jobs = []
     for scenario in chosen:
         for backend in backends or ():
-            if backend not in scenario.backends:
+            if backend not in scenario.backends and not everything:
                 raise UsageError(
                     f"{scenario.name} does not run on {backend!r}: "
                     f"{did_you_mean(backend, scenario.backends)}"
@@ -121,7 +130,9 @@ def plan(
                 f"{scenario.name} is about {right} nodes: leave --nodes out, or give {right}"
             )
         settings = scenario.settings(scale, given)
-        wanted = backends or scenario.default_backends
+        wanted = list(backends or scenario.default_backends)
+        if everything:
+            wanted = [each for each in wanted if each in scenario.backends]
         jobs += [
             Job(scenario, backend, scale, seed, nodes, settings)
             for backend in BACKENDS

@@ -20,6 +20,7 @@ from raytwin.scenarios.bench.run import FULL, Effort
 from raytwin.scenarios.cli import doctor
 from raytwin.scenarios.cli.commands.line import Terminated, parse_nodes
 from raytwin.scenarios.cli.main import app
+from raytwin.scenarios.core import results
 from raytwin.scenarios.core.scenario import BEYOND
 from raytwin.scenarios.measure import registry
 from tests.scenarios import synthetic
@@ -69,6 +70,7 @@ def complaint(result: Result) -> str:
         (["run", "scaling", "--set", "policies=best"], "one of bottom-up"),
         (["run", "scaling", "--noeds", "3"], "--nodes"),
         (["run", "scaling", "--profile", "absent.json"], "raytwin calibrate"),
+        (["run", "scaling", "--noeds", "3"], "see 'raytwin run --help'"),
         (["rum"], "run"),
         (["bench", "--peers", "dusk"], "no peer 'dusk'"),
         (["bench", "--json", "absent/f.json"], "cannot write absent/f.json"),
@@ -143,6 +145,30 @@ def test_list() -> None:
     shown = raytwin("list").stdout
     assert "Empty tasks per second" in shown
     assert "scaling --set tasks=..." in shown
+    assert "Empty tasks per second" in shown.splitlines()[1], "a row is a line where it is piped"
+
+
+def test_list_for_programs() -> None:
+    found = {each["name"]: each for each in json.loads(raytwin("list", "--json").stdout)}
+    assert found["scaling"]["backends"] == ["sim", "local"]
+    assert set(found["scaling"]["settings"]["tasks"]) == {"help", "quick", "full"}
+
+
+def test_all_runs_every_scenario_where_it_can(tmp_path: Path) -> None:
+    raytwin("run", "all", "--backend", "local", "--out", tmp_path)
+    names = [each.record.scenario for each in results.read_all(tmp_path)]
+    can = [name for name, each in synthetic.GOOD.items() if "local" in each.backends]
+    assert sorted(names) == sorted(can)
+    assert can
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    command = f"set -o pipefail; {sys.executable} -m raytwin list | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", command], check=False, cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("scenario")
 
 
 def test_run_writes_and_prints(tmp_path: Path) -> None:
@@ -377,6 +403,9 @@ def test_doctor(works: bool, code: int, monkeypatch: pytest.MonkeyPatch) -> None
     assert result.exit_code == code
     assert "a task on sim: it was [tried]" in result.stdout
     assert "to get it: pip install ray" in result.stdout
+    result = raytwin("doctor", "--json")
+    assert result.exit_code == code
+    assert [each["ok"] for each in json.loads(result.stdout)] == [works, False]
 
 
 def test_parse_nodes() -> None:

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from raytwin.scenarios.core.scenario import BEYOND
 from raytwin.scenarios.measure import registry
 from tests.scenarios.synthetic import SCALING
 
@@ -76,3 +77,4 @@ def test_rules(change: dict[str, object]) -> None:
 def test_the_real_scenarios_load() -> None:
     for name, scenario in find().items():
         assert scenario.name == name
+        assert (scenario.headline is None) == (scenario.figure == BEYOND), name

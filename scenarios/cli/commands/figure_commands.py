@@ -11,6 +11,7 @@ import typer
 
 from raytwin.scenarios.cli.commands.line import (
     RESULTS,
+    Json,
     Out,
     Seed,
     app,
@@ -20,6 +21,7 @@ from raytwin.scenarios.cli.commands.line import (
     parse_nodes,
     parse_settings,
     plain,
+    print_json,
     typed,
     writable,
 )
@@ -28,17 +30,21 @@ from raytwin.scenarios.core.scenario import BACKENDS, ON_REQUEST, UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from raytwin.scenarios.core.scenario import Scenario
     from raytwin.scenarios.measure.runner import Done
 
 
 @app.command("list")
-def list_scenarios() -> None:
+def list_scenarios(as_json: Json = False) -> None:
     """List the scenarios, the backends that each supports, and their settings."""
     from rich.table import Table
 
     from raytwin.scenarios.measure import registry
 
     found = registry.scenarios()
+    if as_json:
+        print_json([_described(scenario) for scenario in found.values()])
+        return
     table = Table("scenario", "in the paper", "what", "backends", box=None, pad_edge=False)
     for scenario in found.values():
         table.add_row(scenario.name, scenario.figure, scenario.title, ", ".join(scenario.backends))
@@ -51,9 +57,23 @@ def list_scenarios() -> None:
             console.print(escaped(text), soft_wrap=True)
 
 
+def _described(scenario: Scenario) -> dict[str, Any]:
+    """Return what `list` says of a scenario."""
+    return {
+        "name": scenario.name,
+        "figure": scenario.figure,
+        "title": scenario.title,
+        "backends": scenario.backends,
+        "settings": {
+            option.name: {"help": option.help, "quick": option.quick, "full": option.full}
+            for option in scenario.options
+        },
+    }
+
+
 @app.command()
 def run(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="See 'raytwin list'.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="See 'raytwin list'; or all.")],
     backend: Annotated[
         str | None,
         typer.Option(
@@ -119,6 +139,7 @@ def report(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Default: DIR/report.html"),
     ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
 ) -> None:
     """Draw one self-contained HTML file from results.
 
@@ -127,9 +148,11 @@ def report(
     from raytwin.scenarios.core import results
     from raytwin.scenarios.measure import registry
 
-    found = results.read_all(directory)
+    found = results.read_all(directory, timelines=True)
     path = writable(output or directory / "report.html")
     _report(found, registry.scenarios(), path)
+    if show:
+        typer.launch(path.absolute().as_uri())
 
 
 @app.command()
@@ -187,7 +210,7 @@ def reproduce(
     published = [name for name, each in known.items() if each.figure != BEYOND]
     jobs = runner.plan(published, scale="quick" if quick else "full", seed=seed)
     done = _run(jobs, out, None)
-    _report(results.read_all(out), known, out / "report.html")
+    _report(results.read_all(out, timelines=True), known, out / "report.html")
     raise typer.Exit(0 if all(each.ok for each in done) else 1)
 
 

@@ -7,6 +7,8 @@ Exit codes: 0 all is well; 1 it ran, and a check failed or a scenario broke;
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import sys
 import threading
@@ -97,7 +99,8 @@ class OneLine(TyperGroup):
             with sigterm_raises():
                 code = super().main(*args, **extra)
         except _ClickError as error:
-            say(f"{_sentence(error.format_message())} (see 'raytwin --help')")
+            command = error.ctx.command_path if getattr(error, "ctx", None) else "raytwin"
+            say(f"{_sentence(error.format_message())} (see '{command} --help')")
             code = 2
         except (UsageError, ResultError) as error:
             say(str(error))
@@ -128,11 +131,29 @@ def _sentence(text: str) -> str:
     return " ".join(text.split()).rstrip(".")
 
 
+PIPED_WIDTH = 1_000
+"""Columns of what is not printed on a terminal: another program reads a row as one line."""
+
+
 def open_console() -> Console:
     """Return what tables and coloured text are printed on."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            """End well: the reader, such as `head`, has all that it wants."""
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0)
+
+    return Output(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, for other programs."""
+    print(json.dumps(value, indent=2))
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 
 
 def writable(path: Path) -> Path:

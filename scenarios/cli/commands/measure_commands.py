@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 import traceback
@@ -13,11 +14,13 @@ import typer
 
 from raytwin.scenarios.cli.commands.line import (
     RESULTS,
+    Json,
     app,
     escaped,
     open_console,
     parse_names,
     plain,
+    print_json,
     say,
     writable,
 )
@@ -306,13 +309,17 @@ def replay(
 
 
 @app.command()
-def doctor() -> None:
+def doctor(as_json: Json = False) -> None:
     """Try what works on this machine, and say what to install for the rest.
 
     Exits 0 if the backends local and sim work.
     """
     from raytwin.scenarios.cli import doctor as diagnosis
 
+    if as_json:
+        findings = list(diagnosis.examine())
+        print_json([dataclasses.asdict(finding) for finding in findings])
+        raise typer.Exit(0 if diagnosis.healthy(findings) else 1)
     console = open_console()
     findings = []
     for finding in diagnosis.examine():

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raytwin.runtime.api.options.checks import INTEGER_MAX
-from raytwin.scenarios.cli.commands.line import NODES_MAX, app, escaped, open_console
+from raytwin.scenarios.cli.commands.line import (
+    NODES_MAX,
+    Json,
+    app,
+    escaped,
+    open_console,
+    print_json,
+)
 from raytwin.scenarios.core.scenario import BACKENDS, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -156,6 +163,7 @@ def status(
     address: Annotated[
         str, typer.Option(envvar="RAYTWIN_ADDRESS", help="host:port, or auto: the newest.")
     ] = "auto",
+    as_json: Json = False,
 ) -> None:
     """Show the nodes, resources and jobs of a cluster that `raytwin start` or a program runs."""
     from rich.table import Table
@@ -163,12 +171,20 @@ def status(
     from raytwin.scenarios.cli import clusters
 
     where, nodes, jobs = clusters.status(address)
+    tables = {
+        "nodes": (("node", "state", "free of all", "tasks"), nodes),
+        "jobs": (("job", "state", "process", "namespace", "program"), jobs),
+    }
+    if as_json:
+        rows_of = {
+            name: [dict(zip(columns, row, strict=True)) for row in rows]
+            for name, (columns, rows) in tables.items()
+        }
+        print_json({"address": where, **rows_of})
+        return
     console = open_console()
     console.print(f"cluster at {where}")
-    for columns, rows in (
-        (("node", "state", "free of all", "tasks"), nodes),
-        (("job", "state", "process", "namespace", "program"), jobs),
-    ):
+    for columns, rows in tables.values():
         table = Table(*columns, box=None, header_style="bold", pad_edge=False)
         for row in rows:
             table.add_row(*(escaped(cell) for cell in row))
