@@ -9,8 +9,8 @@ its vector, which is as little as can be.
 The driver submits all of it at once, as calls that depend on one another: a round is one call of
 every member for each piece, whose argument is a reference to what the call of the member before it
 returned. So a call is scheduled when its piece has arrived, and the pieces of a chunk form a
-pipeline: while one is on its way, the member adds up another. The rounds are 2 N - 1 with the first,
-in which members only hand over their own chunk: at 16 members 31, and 16 calls in each.
+pipeline: while one is on its way, the member adds up another. The rounds are 2 N - 1 with the
+first, in which members only hand over their own chunk: at 16 members 31, with 16 calls in each.
 
 Numbers are whole and small enough that a sum is exact in any order: every member's result is
 compared with the sum. On real backends a vector is a numpy array; in virtual time each piece is one
