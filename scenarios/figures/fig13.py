@@ -320,10 +320,10 @@ SCENARIO = Scenario(
         Option("layers", int, 16, 32, "that the gradients there have", minimum=1),
         Option("steps", int, 3, 5, "measured there", minimum=1),
         Option("replicas", int, REPLICAS, (1, 2, 4), "on one host", minimum=1, many=True),
-        Option("width", int, 256, 512, "of a layer there", minimum=16),
+        Option("width", int, 512, 512, "of a layer there", minimum=16),
         Option("layers_on_host", int, 4, 4, "there", minimum=1),
-        Option("batch", int, 32, 64, "images of a replica there", minimum=1),
-        Option("steps_on_host", int, 30, 60, "measured there", minimum=1),
+        Option("batch", int, 128, 256, "images of a replica there", minimum=1),
+        Option("steps_on_host", int, 20, 40, "measured there", minimum=1),
         Option("repeats", int, 2, 5, "fresh clusters, and jobs of MPI, on local", minimum=1),
     ),
     figures=(
@@ -341,7 +341,7 @@ SCENARIO = Scenario(
                 "near-linear to 64 GPUs; Ray matches Horovod, and is within 10 % of distributed"
                 " TensorFlow"
             ),
-            note="The time of a step is an assumption (option step_s), and no number of the paper's.",
+            note="The time of a step (option step_s) is an assumption, not the paper's number.",
         ),
         FigureSpec(
             title="Images a second by replicas on one host, a small network, against Open MPI",
