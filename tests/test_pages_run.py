@@ -62,6 +62,10 @@ SHORT = {
     "raytwin run fig11a --backend sim,local": "--set time_factor=0.03 --set task_ms=10",
     "raytwin run fig11a --backend docker --nodes 3": "--set time_factor=0.03 --set task_ms=10",
     "raytwin run fig8b --backend sim --nodes 10,100": "--nodes 1,2 --set tasks=1e3",
+    "raytwin run fig12a --backend local": "--nodes 2 --set repeats=1 --set bytes_on_host=1e6",
+    "raytwin run fig13 --backend local": (
+        "--nodes 2 --set repeats=1 --set width=32 --set batch=16 --set steps_on_host=12"
+    ),
     "raytwin run recovery": f"--backend sim,local {ONE_FAULT}",
     "raytwin run recovery --backend sim --scale full --set repeats=20": (
         f"{ONE_FAULT} --set repeats=2"

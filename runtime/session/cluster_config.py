@@ -38,6 +38,7 @@ def cluster_config(
     policy: str = "bottom-up",
     seed: int = 0,
     heartbeat_timeout_s: float = 5.0,
+    scheduling_delay_s: float = 0.0,
     store_copy_threads: int = 0,
     fetch_streams: int = Config().fetch_streams,
     gcs_replicas: int = 1,
@@ -59,6 +60,7 @@ def cluster_config(
         policy=policy,
         seed=seed,
         heartbeat_timeout_s=heartbeat_timeout_s,
+        scheduling_delay_s=scheduling_delay_s,
         store_copy_threads=store_copy_threads,
         fetch_streams=fetch_streams,
         gcs_replicas=gcs_replicas,
@@ -74,8 +76,9 @@ def cluster_config(
         raise ValueError("gcs_memory_max needs gcs_storage: the rest has to go somewhere")
     if config.gcs_durable and (config.gcs_replicas > 1 or config.gcs_shards > 1):
         raise ValueError("gcs_storage is for a GCS without gcs_replicas and gcs_shards")
-    if not 0 <= config.actor_end_s < math.inf:
-        raise ValueError(f"actor_end_s is {actor_end_s}; give a number of seconds")
+    for name in ("actor_end_s", "scheduling_delay_s"):
+        if not 0 <= (given := getattr(config, name)) < math.inf:
+            raise ValueError(f"{name} is {given}; give a number of seconds")
     make_policy(config)
     if not config.heartbeat_timeout_s > 0:
         raise ValueError(f"a heartbeat timeout of {config.heartbeat_timeout_s} s")

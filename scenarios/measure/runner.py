@@ -35,6 +35,7 @@ from raytwin.scenarios.core.scenario import (
     did_you_mean,
 )
 from raytwin.scenarios.measure import registry
+from raytwin.scenarios.peers import PeerError
 
 PROFILE = "profile.json"
 ALL = "all"
@@ -289,6 +290,8 @@ def run_one(
             # Nothing is broken but what the plan broke.
             steps, trace = ", ".join(map(str, faults.steps)), ""
             line = f"{line} (with the fault plan: {steps})"
+        elif isinstance(error, PeerError):
+            trace = ""  # It is not raytwin that is broken.
         elapsed_s = time.perf_counter() - started_s
         return Done(job, elapsed_s, error=f"{type(error).__name__}: {line}", trace=trace)
     return Done(job, time.perf_counter() - started_s, result)

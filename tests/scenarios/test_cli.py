@@ -21,8 +21,9 @@ from raytwin.scenarios.cli import doctor
 from raytwin.scenarios.cli.commands.line import Terminated, parse_nodes
 from raytwin.scenarios.cli.main import app
 from raytwin.scenarios.core import results
-from raytwin.scenarios.core.scenario import BEYOND
+from raytwin.scenarios.core.scenario import BEYOND, Outcome, Request
 from raytwin.scenarios.measure import registry
+from raytwin.scenarios.peers import PeerError
 from tests.scenarios import synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -217,6 +218,20 @@ def test_broken_scenario_fails_alone(tmp_path: Path) -> None:
     assert "Traceback" in result.stderr
     assert not (stale / "result.json").exists()
     assert (tmp_path / "scaling" / "sim" / "result.json").exists()
+
+
+def test_a_peer_that_fails_is_one_line_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failed(request: Request) -> Outcome:
+        raise PeerError("MPI: rank 1: it failed")
+
+    some = {"scaling": replace(synthetic.ALL["scaling"], run=failed)}
+    monkeypatch.setattr(registry, "scenarios", lambda: some)
+    result = raytwin("run", "scaling", "--backend", "sim", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "MPI: rank 1: it failed" in result.stdout
+    assert "Traceback" not in result.output
 
 
 # -- calibration ---------------------------------------------------------------

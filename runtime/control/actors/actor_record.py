@@ -43,7 +43,7 @@ class ActorState(Enum):
 class QueuedCall:
     """A call that waits for its inputs or for its turn."""
 
-    __slots__ = ("caller", "failed", "known", "missing", "rank", "spec")
+    __slots__ = ("caller", "delayed", "failed", "known", "missing", "rank", "spec")
 
     def __init__(self, spec: TaskSpec, caller: str) -> None:
         self.spec = spec
@@ -53,7 +53,9 @@ class QueuedCall:
         self.known: dict[bytes, ObjectValue] = {}
         """Small inputs that came with the call, by object."""
         self.missing = 0
-        """How many inputs are not in memory."""
+        """How many inputs are not in memory; the scheduling delay counts as one."""
+        self.delayed = False
+        """Whether the scheduling delay is over, or under way."""
         self.failed: ObjectValue | None = None
         """The error of an input, if one failed."""
 

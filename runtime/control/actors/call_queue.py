@@ -6,6 +6,8 @@
           in its caller's queue ──> inputs here ──> first in the queue ──> to the worker
                                         └─ one is an error: that is the reply
 
+With a scheduling delay a call's inputs count as here when, after that, the delay is over.
+
     a call ends ──the actor cannot restart──────────────────> the reply leaves
         └─it may restart: LogCalls ──> GCS ──CallsLogged──────────┘
 
@@ -102,10 +104,14 @@ class CallQueue:
             self.queue(actor, spec, _queue_of(actor, spec), ())
 
     def _take_batch(self, actor: ActorRecord, batch: TaskSpec) -> bool:
-        """Give the worker a batch of calls unless one waits or is repeated; return whether."""
+        """Give the worker a batch of calls unless one waits or is repeated; return whether.
+
+        With a scheduling delay each of them waits.
+        """
         calls = arrays_of(batch)
         if (
-            self._services.access.is_over(batch.array)
+            self._services.config.scheduling_delay_s
+            or self._services.access.is_over(batch.array)
             or actor.callers.get(batch.owner)
             or not actor.running.keys().isdisjoint(calls)
             or not actor.waiting.keys().isdisjoint(calls)
@@ -145,7 +151,7 @@ class CallQueue:
     ) -> None:
         """Queue a call after those of the same caller; `known` has small inputs."""
         calls = actor.callers.get(caller)
-        if not spec.deps:
+        if not spec.deps and not self._services.config.scheduling_delay_s:
             if not calls:
                 self._give(actor, spec, ())
             else:
@@ -176,7 +182,14 @@ class CallQueue:
                 at = call.spec.deps.index(value.object)
                 if call.failed is None or at < call.spec.deps.index(call.failed.object):
                     call.failed = value
-            if not call.missing:
+            if call.missing:
+                return
+            delay_s = self._services.config.scheduling_delay_s
+            if delay_s and not call.delayed:
+                call.delayed = True
+                call.missing = 1
+                self._ctx.after(delay_s, lambda: arrived(ObjectValue(b"", OK, b"")))
+            else:
                 self.advance(actor, call.caller)
 
         call.missing += 1  # until every input was requested

@@ -30,6 +30,10 @@ class Config(Struct, frozen=True, array_like=True):
     fewer placements by the global scheduler, worse balance."""
     spill_tasks_per_slot: int = 1
     """The same bound in tasks per slot, for functions not yet timed."""
+    scheduling_delay_s: float = 0.0
+    """Seconds that a local scheduler takes longer over every task and call, from when its inputs
+    are there until it may be dispatched: to study what a slow scheduler costs. Tasks and calls
+    wait side by side. With it no call goes past the scheduler."""
     ahead_s: float = 0.005
     """Seconds of work that a worker is assigned in advance. More hides the round trip to the
     node; less leaves more for idle workers."""

@@ -9,6 +9,8 @@
       READY                                ↓
         └─> given to a worker: inputs pinned for it, the claim ends
 
+With a scheduling delay a range is READY when, after its inputs are here, the delay is over.
+
 Cost per range: nothing without inputs, else one entry and one wait per input.
 """
 
@@ -38,11 +40,13 @@ from raytwin.runtime.control.observability.timeline import RangeLog
 class Waiting:
     """A range whose inputs are not all here."""
 
-    __slots__ = ("cancelled", "failed", "missing", "spec")
+    __slots__ = ("cancelled", "delayed", "failed", "missing", "spec")
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
         self.cancelled = False
+        self.delayed = False
+        """Whether the scheduling delay, which counts as an input, is over, or under way."""
         self.missing = 1  # one more, until every input was requested
         self.failed: tuple[int, ObjectValue] | None = None
         """The first input, in the order of the arguments, that is an error."""
@@ -56,12 +60,14 @@ class TaskInputs:
         ctx: Context,
         objects: NodeObjects,
         timeline: RangeLog,
+        delay_s: float,
         ready: Callable[[TaskSpec], None],
     ) -> None:
-        """`ready` is called with a range whose function and inputs are here."""
+        """`ready` is called with a range whose function and inputs have been here for `delay_s`."""
         self._ctx = ctx
         self._objects = objects
         self._timeline = timeline
+        self._delay_s = delay_s
         self._ready = ready
         self.functions: dict[bytes, bytes] = {}
         self.awaiting: set[Waiting] = set()
@@ -88,7 +94,7 @@ class TaskInputs:
         """Make a range ready, at once or when its inputs and function are here."""
         if spec.function not in self.functions:
             self._await_function(spec)
-        elif spec.deps:
+        elif spec.deps or self._delay_s:
             self._await_inputs(spec)
         else:
             self._ready(spec)
@@ -117,13 +123,18 @@ class TaskInputs:
         entry = Waiting(spec)
         self.waiting += spec.count
         self.awaiting.add(entry)
-        rank = self.claim(spec)
+        rank = self.claim(spec) if spec.deps else 0
 
         def arrived(position: int, value: ObjectValue) -> None:
             entry.missing -= 1
             if value.status != OK and (entry.failed is None or position < entry.failed[0]):
                 entry.failed = position, value
             if entry.missing or entry.cancelled:
+                return
+            if self._delay_s and not entry.delayed:
+                entry.delayed = True
+                entry.missing = 1
+                self._ctx.after(self._delay_s, lambda: arrived(-1, ObjectValue(b"", OK, b"")))
                 return
             self.awaiting.discard(entry)
             self.waiting -= spec.count
@@ -211,10 +222,15 @@ class TaskInputs:
             self._for_function[function] = left
             if not left:
                 del self._for_function[function]
-        # With inputs a range has one element.
-        for waiting in [w for w in self.awaiting if taken(w.spec) is not None]:
+        for waiting in list(self.awaiting):
+            part = taken(waiting.spec)
+            if part is None:
+                continue
             self._forget(waiting)
-            found.append(waiting.spec)
+            found.append(part)
+            # With inputs a range has one element; one that only waits for the delay may have more.
+            for rest in without(waiting.spec, part) if part.count < waiting.spec.count else ():
+                self._prepare(rest)
         return found
 
     def _forget(self, waiting: Waiting) -> None:

@@ -129,7 +129,9 @@ class NodeManager:
         """Drivers whose job has ended: the node sends them nothing, and pins nothing for them."""
         self.actors = NodeActors(ctx, node, self)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
-        self.inputs = TaskInputs(ctx, self.objects, self.timeline, self._push)
+        self.inputs = TaskInputs(
+            ctx, self.objects, self.timeline, config.scheduling_delay_s, self._push
+        )
         self.contained_references = ContainedReferences(
             ctx, node, incarnation, self.members, self._lend, self._lives
         )

@@ -56,7 +56,7 @@ class DirectAnswers:
     def __init__(self, ctx: Context, node: str, config: Config) -> None:
         self._ctx = ctx
         self._node = node
-        self._after = config.direct_after
+        self._after = 0 if config.scheduling_delay_s else config.direct_after
         self.driver = ""
         """The driver that the worker can reach without its node; empty: none."""
         self.allowed = False
