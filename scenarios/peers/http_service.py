@@ -15,34 +15,22 @@ from typing import Annotated, Any
 
 import numpy as np
 import uvicorn
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import Body, FastAPI, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel
 
 from raytwin.scenarios.applications.serving import STATES, Model
 from raytwin.scenarios.peers.companion import answer
 
 app = FastAPI()
 _accelerator = threading.Lock()
+States = Annotated[list[list[float]], Body(embed=True)]
 ModelTime = Annotated[float, Query(ge=0)]
 
 
-class Batch(BaseModel):
-    """States, a list of numbers each."""
-
-    states: list[list[float]]
-
-
-class Actions(BaseModel):
-    """An action for each of the states."""
-
-    actions: list[float]
-
-
 @app.post("/json")
-def evaluate_json(batch: Batch, model_s: ModelTime) -> Actions:
-    """Return actions for states in JSON."""
-    return Actions(actions=_evaluate(np.asarray(batch.states, np.float32), model_s))
+def evaluate_json(states: States, model_s: ModelTime) -> dict[str, list[float]]:
+    """Return actions for states, a list of numbers each."""
+    return {"actions": _evaluate(np.asarray(states, np.float32), model_s)}
 
 
 @app.post("/bytes")
