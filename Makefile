@@ -104,7 +104,7 @@ $(INSTALLED_DEV): $(INSTALLED)
 
 $(INSTALLED_RAY): $(INSTALLED_DEV)
 	@echo "installing Ray and the other peers"
-	@$(PIP) install -e '.[dev,docs,ray,serve,peers,joblib]'
+	@$(PIP) install -e '.[dev,docs,ray,serve,peers,rl,joblib]'
 	@touch $@
 
 $(INSTALLED_DOCS): $(INSTALLED)

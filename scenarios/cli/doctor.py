@@ -76,6 +76,9 @@ def examine() -> Iterator[Finding]:
             "pip install 'raytwin[peers]'",
         ),
         (
+            "gymnasium", "run table4", partial(_version, "gymnasium"), "pip install 'raytwin[rl]'",
+        ),
+        (
             "FastAPI", "run table3", partial(_version, "fastapi"), "pip install 'raytwin[peers]'",
         ),
         ("Chromium", "browser tests", _chromium, "apt install chromium, or set RAYTWIN_CHROMIUM"),
