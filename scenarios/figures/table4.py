@@ -260,15 +260,6 @@ def _measure(request: Request, outcome: Outcome) -> None:
             f"On {cpus} CPUs of this machine tasks do {spread} time steps a second as MPI in"
             f" rounds{_published_gain(cpus)}."
         )
-    if most > 1:
-        low, high = (_median(outcome, HOST, TASKS, cpus) for cpus in (1, most))
-        outcome.checks.append(
-            Check(
-                f"tasks do more time steps on {most} CPUs than on one",
-                high > low,
-                f"{high / low:.2f} times as many",
-            )
-        )
 
 
 # -- both --------------------------------------------------------------------------
