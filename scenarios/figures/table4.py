@@ -398,6 +398,7 @@ SCENARIO = Scenario(
             y_label="time steps/s",
             series=("system",),
             where={"series": HOST},
+            x_scale="log",
             compare=Compare(
                 on=("program", "cpus"),
                 column="timesteps_per_s",
