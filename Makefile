@@ -113,8 +113,8 @@ $(INSTALLED_DEV): $(INSTALLED)
 	@touch $@
 
 $(INSTALLED_RAY): $(INSTALLED_DEV)
-	@echo "installing Ray and Dask"
-	@$(PIP) install -e '.[dev,docs,ray,peers,joblib]'
+	@echo "installing Ray and the other peers"
+	@$(PIP) install -e '.[dev,docs,ray,serve,peers,rl,joblib]'
 	@touch $@
 
 $(INSTALLED_DOCS): $(INSTALLED)

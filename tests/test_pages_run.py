@@ -73,6 +73,14 @@ SHORT = {
     "raytwin run availability --backend sim": "--set intervals_s=2,1",
     "raytwin run partition --backend sim,local": ONE_CUT,
     "raytwin run partition --backend docker --nodes 3": ONE_CUT,
+    "raytwin run table4": "--set repeats=1 --set draws=2 --set cpus=1,16",
+    "raytwin run table4 --backend sim": "--set draws=2 --set cpus=1,16",
+    "raytwin run table4 --backend local": "--set repeats=1 --set draws=2",
+    "raytwin run table3": "--set repeats=1 --set round_s=0.1",
+    "raytwin run table3 --backend sim,local": "--set repeats=1 --set round_s=0.1",
+    "raytwin run table3 --backend local --set peers=fastapi,ray": (
+        "--set repeats=1 --set round_s=0.1 --set peers=fastapi"
+    ),
     "raytwin run slow-network --backend sim,local": "--set delays_ms=0,20 --set tasks=20",
     "raytwin fuzz --seeds 200": "--seeds 3",
     "raytwin fuzz --seeds 2000": "--seeds 3",
@@ -110,6 +118,8 @@ CHECKS_MAY_FAIL = {
     "raytwin run partition --backend docker --nodes 3",
     "raytwin run fig11a --backend docker --nodes 3",
     "raytwin run fig11a --backend sim,local",
+    "raytwin run table4",
+    "raytwin run table4 --backend local",
 }
 """Commands that judge measured rates: the tests' clock is short, and the machine is busy."""
 

@@ -75,6 +75,12 @@ def examine() -> Iterator[Finding]:
             "dask", "bench --peers dask", partial(_version, "distributed"),
             "pip install 'raytwin[peers]'",
         ),
+        (
+            "gymnasium", "run table4", partial(_version, "gymnasium"), "pip install 'raytwin[rl]'",
+        ),
+        (
+            "FastAPI", "run table3", partial(_version, "fastapi"), "pip install 'raytwin[peers]'",
+        ),
         ("Chromium", "browser tests", _chromium, "apt install chromium, or set RAYTWIN_CHROMIUM"),
         ("Toxiproxy", "tests of its server", _toxiproxy, toxiproxy_process.INSTALL),
     ]  # fmt: skip

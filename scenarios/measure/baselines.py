@@ -51,7 +51,7 @@ CHOICES = ("cheap", *SCALES, "all")
 LONG = frozenset(
     {
         "fig8b.full", "fig10a.full", "fig10b.full", "fig11a.full", "fig11b.full",
-        "recovery.full", "availability.full", "fig13.full",
+        "recovery.full", "availability.full", "fig13.full", "table4.full",
     }
 )  # fmt: skip
 """Runs that take more than 20 s or so on one core."""

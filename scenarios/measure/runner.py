@@ -70,7 +70,7 @@ class Done:
     result: Result | None = None
     error: str = ""
     trace: str = ""
-    """Where the scenario is broken; "" if it was the fault plan that ended it."""
+    """Where the scenario is broken; "" if the fault plan has ended it, or a peer."""
 
     @property
     def ok(self) -> bool:
@@ -286,7 +286,10 @@ def run_one(
         results.discard(out, job.scenario.name, job.backend)
         line = " ".join(str(error).split())
         trace = traceback.format_exc()
-        if faults is not None and isinstance(error, RayError):
+        if isinstance(error, PeerError):
+            # Its line says all: what is missing, or what another system said.
+            trace = ""
+        elif faults is not None and isinstance(error, RayError):
             # Nothing is broken but what the plan broke.
             steps, trace = ", ".join(map(str, faults.steps)), ""
             line = f"{line} (with the fault plan: {steps})"
