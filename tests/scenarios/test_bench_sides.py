@@ -24,7 +24,7 @@ from raytwin.scenarios.bench.run import Effort, run_bench
 from raytwin.scenarios.core.scenario import Silent
 from tests.requirements import require
 
-BRIEF = Effort(rounds=3, round_s=0.02, fresh_rounds=1)
+BRIEF = Effort(rounds=2, round_s=0.02, warm_up_s=0, fresh_rounds=1)
 SESSION_VARIABLE = "RAYTWIN_TEST_SESSION"
 """Set by the tests' conftest: another benchmark on this machine is none of ours."""
 
@@ -67,19 +67,24 @@ def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> bool:
 @pytest.mark.slow
 def test_ours_alone(tmp_path: Path, no_side_left: None) -> None:
     path = tmp_path / "bench.json"
-    rows = run_bench([], path, Silent(), BRIEF)
-    assert json.loads(path.read_text()) == rows
+    document = run_bench([], path, Silent(), BRIEF)
+    assert json.loads(path.read_text()) == document
+    assert document["host"]["cores"] > 0
+    assert document["versions"]["raytwin"]
+    rows = document["rows"]
     assert [row["name"] for row in rows] == list(run.NAMES)
     for row in rows:
         assert row["ours"] > 0
         assert row["range"][OURS][0] <= row["ours"] <= row["range"][OURS][1]
+        assert len(row["samples"][OURS]) == row["rounds"]
         assert (row["peers"], row["ratio"]) == ({}, None)
 
 
 @pytest.mark.ray
 def test_beside_ray(no_side_left: None) -> None:
     require("ray", importlib.util.find_spec("ray") is not None, "pip install 'raytwin[ray]'")
-    rows = run_bench(["ray"], None, Silent(), Effort(**{**vars(BRIEF), "names": TASKS}))
+    document = run_bench(["ray"], None, Silent(), Effort(**{**vars(BRIEF), "names": TASKS}))
+    rows = document["rows"]
     assert [row["name"] for row in rows] == list(TASKS)
     for row in rows:
         assert row["peers"]["ray"] > 0
@@ -95,7 +100,8 @@ def test_beside_dask(no_side_left: None) -> None:
     installed = importlib.util.find_spec("distributed") is not None
     require("distributed", installed, "pip install 'raytwin[peers]'")
     names = ("tasks_sync", "task_array", "actor_sync", "put_small", "get_small")
-    rows = run_bench(["dask"], None, Silent(), Effort(**{**vars(BRIEF), "names": names}))
+    document = run_bench(["dask"], None, Silent(), Effort(**{**vars(BRIEF), "names": names}))
+    rows = document["rows"]
     assert {row["name"] for row in rows} == set(names)
     for row in rows:
         assert row["peers"]["dask"] > 0
@@ -205,7 +211,7 @@ def test_interrupt_leaves_nothing(tmp_path: Path, no_side_left: None) -> None:
     ) as process:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
-        assert any(line.startswith("tasks_sync") for line in lines)
+        assert any(line.startswith("round 1") for line in lines)
         assert until(lambda: bool(sides_alive()))
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
