@@ -75,6 +75,8 @@ class _Subject:
 
     def judge(self, threshold: float) -> None:
         for statistic, pairs in self.pairs.items():
+            if len(pairs) < 2:
+                continue  # It could not be measured in most rounds.
             slowdown = of_pairs(pairs)
             verdict = slowdown.verdict(threshold)
             if len(pairs) < ROUNDS_MIN:

@@ -157,6 +157,15 @@ def test_fewer_rounds_than_needed_decide_nothing() -> None:
     assert set(verdicts(found).values()) == {Verdict.UNDECIDED}
 
 
+def test_a_statistic_that_one_round_alone_has_is_left_out() -> None:
+    class Once(Machine):
+        def take(self, subjects: Sequence[str]) -> dict[str, Costs]:
+            found = super().take(subjects)
+            return {"a": found["a"] if len(self.asked) == 1 else {"time": (1.0, 1.0)}}
+
+    assert list(verdicts(decide(["a"], Once(1, 0.0).take, THRESHOLD, 20))) == ["a time"]
+
+
 def test_nothing_is_accused_by_the_rounds_that_raised_the_suspicion() -> None:
     """What was slower while the first rounds were taken, and is not any more, is let pass."""
 

@@ -87,7 +87,7 @@ def bench(
     rounds: Annotated[
         int | None,
         typer.Option(
-            min=1,
+            min=2,
             metavar="N",
             help="Rounds: 7 by default, 12 without peers. With --against: at most so many, by"
             " default 36; fewer than 12 decide nothing.",
