@@ -3,13 +3,14 @@
 A subject (a case on an engine) has several statistics. Its rounds go on, from `ROUNDS_MIN` to a
 bound, until each statistic is decided or one of them is slower. Looking again and again makes it
 more likely that chance decides; so nobody is accused by the rounds that raised the suspicion:
-the subject is measured anew, and a statistic is slower only if those rounds alone say so as well.
+the subject is measured anew, and a statistic is slower only if the rounds of two passes, one after
+the other, both say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raytwin.scenarios.bench.intervals import Slowdown, Verdict, of_pairs
@@ -19,6 +20,10 @@ ROUNDS_MIN = 12
 STEP = 6
 """Rounds between two looks at them."""
 
+PASSES_MAX = 4
+
+Key = tuple[str, str]
+"""A subject and a statistic."""
 Pair = tuple[float, float]
 """The old cost and the new one, of one round."""
 Costs = Mapping[str, Pair]
@@ -94,13 +99,40 @@ def decide(
 ) -> list[Judged]:
     """Take rounds until all is decided, and return what was found, in the order of `subjects`.
 
-    At most twice `rounds_max` rounds are taken of a subject, of which the second half are only
-    of those that are under suspicion. Calls `after` each round with the number of subjects left.
+    A pass takes at most `rounds_max` rounds of a subject, and there are at most `PASSES_MAX`, each
+    of those alone in which the one before raised a suspicion. Calls `after` each round with the
+    number of subjects left.
     """
-    first = _measure(subjects, take, threshold, rounds_max, after)
-    suspects = {each.subject for each in first if each.verdict is Verdict.SLOWER}
-    again = _measure([n for n in subjects if n in suspects], take, threshold, rounds_max, after)
-    return list(_confirmed(first, again))
+    found = _measure(subjects, take, threshold, rounds_max, after)
+    suspects = _slower(found)
+    sure: set[Key] = set()
+    for _ in range(PASSES_MAX - 1):
+        names = [name for name in subjects if any(name == suspect for suspect, _ in suspects)]
+        again = _measure(names, take, threshold, rounds_max, after)
+        for key, judged in again.items():
+            if key not in sure:
+                found[key] = _joined(found.get(key), judged)
+        sure |= suspects & _slower(again)
+        suspects = _slower(again) - sure
+    for key in suspects:
+        found[key].verdict = Verdict.UNDECIDED
+    return sorted(found.values(), key=lambda each: list(subjects).index(each.subject))
+
+
+def _slower(found: Mapping[Key, Judged]) -> set[Key]:
+    return {key for key, judged in found.items() if judged.verdict is Verdict.SLOWER}
+
+
+def _joined(before: Judged | None, judged: Judged) -> Judged:
+    """Return a later judgement with the rounds of an earlier one before its own."""
+    if before is None:
+        return judged
+    return replace(
+        judged,
+        old=[*before.old, *judged.old],
+        new=[*before.new, *judged.new],
+        suspected=len(before.old),
+    )
 
 
 def _measure(
@@ -109,7 +141,7 @@ def _measure(
     threshold: float,
     rounds_max: int,
     after: Callable[[int], None],
-) -> list[Judged]:
+) -> dict[Key, Judged]:
     subjects = {name: _Subject(name) for name in names}
     for number in range(1, rounds_max + 1):
         left = [name for name, subject in subjects.items() if not subject.done]
@@ -123,23 +155,8 @@ def _measure(
             for name in left:
                 subjects[name].judge(threshold)
         after(len(left))
-    return [judged for subject in subjects.values() for judged in subject.judged.values()]
-
-
-def _confirmed(first: Sequence[Judged], again: Sequence[Judged]) -> Iterator[Judged]:
-    """Yield the first judgements, those of suspects with what the second rounds say."""
-    second = {(each.subject, each.statistic): each for each in again}
-    for each in first:
-        new = second.get((each.subject, each.statistic))
-        if new is None:
-            yield each
-            continue
-        suspected = each.verdict is Verdict.SLOWER
-        verdict = new.verdict
-        if verdict is Verdict.SLOWER and not suspected:
-            # Now it is this one that only the rounds accuse that raised the suspicion.
-            verdict = Verdict.UNDECIDED
-        yield Judged(
-            each.subject, each.statistic, new.slowdown, verdict,
-            [*each.old, *new.old], [*each.new, *new.new], len(each.old),
-        )  # fmt: skip
+    return {
+        (name, statistic): judged
+        for name, subject in subjects.items()
+        for statistic, judged in subject.judged.items()
+    }

@@ -9,7 +9,8 @@ since what else the machine does only adds to it. What happens rarely is not in 
 Two statistics are judged, by `decision`: **time**, of the clock, and **cpu**, the seconds of CPU
 that all processes of the cluster spend. Where other programs use the machine, time depends on them
 first, and is rarely decided; CPU far less; and least on the simulator, where the control plane's
-own code runs in a single process. What sleeps costs time, what computes costs both.
+own code runs in a single process that waits for nothing: there CPU alone is judged. What sleeps
+costs time, what computes costs both.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ class Rounds:
             if mine:
                 with self._sides(engine) as sides:
                     for subject in mine:
-                        found[subject] = self._costs(subject.removeprefix(prefix), sides)
+                        costs = self._costs(subject.removeprefix(prefix), sides)
+                        if engine == SIMULATED:
+                            del costs["time"]
+                        found[subject] = costs
         return found
 
     @contextlib.contextmanager
@@ -85,7 +89,7 @@ class Rounds:
                 started[id(tree)] = side
             yield started[id(self.old)], started[id(self.new)]
 
-    def _costs(self, case: str, sides: tuple[Conversation, Conversation]) -> Costs:
+    def _costs(self, case: str, sides: tuple[Conversation, Conversation]) -> dict[str, Pair]:
         for side in sides:
             side.ask("prepare", case=case, warm_up_s=self.warm_up_s, at_least=1)
         samples: tuple[list[Sample], list[Sample]] = ([], [])
