@@ -94,16 +94,18 @@ def change(clone: Path, lines: str) -> None:
 
 def compared(clone: Path, file: Path, cases: str, rounds: int) -> list[str]:
     """Measure the clone, as it is, against its commit; return what was accused."""
+    file.unlink(missing_ok=True)
     done = subprocess.run(
         [sys.executable, "-m", "raytwin", "bench", "--against", "HEAD", "--cases", cases,
          "--rounds", str(rounds), "--json", str(file.absolute())],
         cwd=clone, env=environment(clone), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         text=True, check=False,
     )  # fmt: skip
-    rows = json.loads(file.read_text())["rows"] if done.returncode in (0, 1) else []
-    accused = [f"{r['name']} ({r['statistic']})" for r in rows if r["verdict"] == "slower"]
-    if done.returncode != int(bool(accused)):
+    if not file.exists():
         raise RuntimeError(f"the gate exits with {done.returncode}: {done.stderr}")
+    rows = json.loads(file.read_text())["rows"]
+    accused = [f"{r['name']} ({r['statistic']})" for r in rows if r["verdict"] == "slower"]
+    assert done.returncode == int(bool(accused)), done.stderr
     return accused
 
 

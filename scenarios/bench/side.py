@@ -7,8 +7,8 @@ and works only between a request and its answer:
 ``{"do": "start"}``                   start the cluster; value: the file of the
                                       engine's module
 ``{"do": "fresh", "case": name}``     value: the figure of a cluster started for it
-``{"do": "prepare", "case": name,     make the case ready, and repeat it for so
-``"warm_up_s": s, "at_least": n}``    long and so often
+``{"do": "prepare", "case": name,     make the case ready, and run it n times (1)
+``"at_least": n, "warm_up_s": s}``    and then for so long (0)
 ``{"do": "round", "round_s": s}``     repeat it for so long; value: [units/s,
                                       seconds of CPU per unit, or null]
 ``{"do": "finish"}``                  forget the case and its objects
@@ -66,10 +66,10 @@ class Side:
                 case = cases.CASES[request["case"]]
                 self._amount = case.amount
                 self._operation = case.prepare(self._ray)
-                for _ in range(request["at_least"]):
+                for _ in range(request.get("at_least", 1)):
                     self._operation()
-                if request["warm_up_s"]:
-                    cases.repeated(self._operation, request["warm_up_s"])
+                if warm_up_s := request.get("warm_up_s", 0.0):
+                    cases.repeated(self._operation, warm_up_s)
                 gc.collect()
             case "round":
                 return self._round(request["round_s"])
