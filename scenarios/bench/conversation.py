@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import IO, Any, Self
@@ -89,7 +88,7 @@ class Conversation:
         """Have the cluster started. Raises BenchError, also if another raytwin was imported."""
         file = Path(self.ask("start"))
         ours = self.engine in (OURS, SIMULATED)
-        if ours and self._tree.root is not None and self._tree.root not in file.parents:
+        if ours and self._tree.root not in file.parents:
             raise BenchError(f"{self._tree.label} has imported {file}")
 
     def ask(self, what: str, **details: Any) -> Any:
@@ -169,11 +168,9 @@ def _environment(
     engine: str, mark: str, tree: Tree, program: Path, hash_seed: int | None
 ) -> dict[str, str]:
     path = [str(program)]
-    if tree.root is not None:
-        path.append(str(tree.root))
-    if tree.interpreter == sys.executable:
-        # Libraries that were found by it here; another environment has its own.
-        path += filter(None, [os.environ.get("PYTHONPATH")])
+    if not tree.installed:
+        # Libraries are found as they are here; another environment has its own.
+        path += [str(tree.root), *filter(None, [os.environ.get("PYTHONPATH")])]
     changes: dict[str, str | None] = {
         "PYTHONPATH": os.pathsep.join(path),
         "PYTHONHASHSEED": None if hash_seed is None else str(hash_seed),

@@ -25,7 +25,6 @@ from raytwin.scenarios.bench.conversation import Conversation
 from raytwin.scenarios.bench.decision import Costs, Judged, Pair, decide, row
 from raytwin.scenarios.bench.engines import OURS, SIMULATED
 from raytwin.scenarios.bench.files import measured_on
-from raytwin.scenarios.bench.intervals import Verdict
 from raytwin.scenarios.bench.trees import Tree
 from raytwin.scenarios.core.scenario import Progress
 
@@ -146,8 +145,3 @@ def document(judged: Sequence[Judged], old: Tree, new: Tree, threshold: float) -
         "new": {"label": new.label, "commit": new.commit},
         "rows": [row(each) for each in judged],
     }
-
-
-def slower(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows that have regressed."""
-    return [each for each in document["rows"] if each["verdict"] == Verdict.SLOWER]

@@ -7,6 +7,7 @@ commit, and draws them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -24,14 +25,21 @@ def interval(row: Mapping[str, Any]) -> str:
     return f"{middle:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the whole in a line: what is slower, and how many are not or may be."""
+    slower = [f"{row['name']} ({row['statistic']})" for row in rows if row["verdict"] == "slower"]
+    counts = Counter(row["verdict"] for row in rows if row["verdict"] != "slower")
+    others = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+    first = f"slower than the threshold: {', '.join(slower)}" if slower else "nothing is slower"
+    return f"{first}; others: {others or 'none'}"
+
+
 def markdown(document: Mapping[str, Any]) -> str:
     """Return the document of ``raytwin bench --against`` as a table, worst first."""
     rows = sorted(document["rows"], key=lambda row: -row["low"])
-    slower = [row for row in rows if row["verdict"] == "slower"]
     old, new = document["old"], document["new"]
-    verdict = ", ".join(f"`{row['name']}` ({row['statistic']})" for row in slower)
     lines = [
-        f"**Slower than the threshold: {verdict}**" if slower else "Nothing is slower.",
+        f"**{summary(rows)}**",
         "",
         f"{_tree(new)} against {_tree(old)}; an interval beyond"
         f" {document['threshold']:.0%} fails. Load while measuring: {document['load']:.1f} a core.",

@@ -28,8 +28,10 @@ class Tree:
     label: str
     """As a person knows it: ``this tree``, a commit, an interpreter."""
     interpreter: str = sys.executable
-    root: Path | None = ROOT
-    """The folder in which its package is; None: where the interpreter finds it."""
+    root: Path = ROOT
+    """The folder in which its package is."""
+    installed: bool = False
+    """Whether the interpreter finds it by itself."""
     commit: str = ""
 
 
@@ -93,7 +95,7 @@ def _of_interpreter(path: Path) -> Tree:
             " interpreter of an environment where raytwin is installed"
         ) from error
     root = Path(done.stdout.strip()).parents[1]
-    return Tree(str(path), str(path.absolute()), None, commit_of(root))
+    return Tree(str(path), str(path.absolute()), root, True, commit_of(root))
 
 
 def _git(folder: Path, *words: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from raytwin.scenarios.bench import decision, files, gate, run, tables, trees
+from raytwin.scenarios.bench.conversation import Conversation
 from raytwin.scenarios.bench.decision import ROUNDS_MIN, Costs, Judged, decide
 from raytwin.scenarios.bench.gate import Sample
 from raytwin.scenarios.bench.intervals import Slowdown, Verdict, of_files, of_pairs
@@ -297,7 +298,6 @@ def test_a_commits_worktree_is_there_only_while_it_is_measured(
     (repository / "file").write_text("changed")
     try:
         with trees.other_tree("HEAD") as tree:
-            assert tree.root is not None
             assert (tree.root / "file").read_text() == "committed"
             assert worktrees(repository) == 2
             assert trees.this_tree().commit == tree.commit + "+"
@@ -305,7 +305,6 @@ def test_a_commits_worktree_is_there_only_while_it_is_measured(
                 raise error
     except KeyboardInterrupt:
         pass
-    assert tree.root is not None
     assert not tree.root.parent.exists()
     assert worktrees(repository) == 1
 
@@ -323,10 +322,19 @@ def test_neither_a_commit_nor_a_file(repository: Path) -> None:
         pass
 
 
-def test_another_interpreter_runs_what_is_installed_there() -> None:
+def test_another_interpreter_runs_what_is_installed_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a path of ours would lead it elsewhere."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "raytwin").mkdir()
+    (tmp_path / "raytwin" / "__init__.py").touch()
     with trees.other_tree(sys.executable) as tree:
         assert tree.interpreter == sys.executable
-        assert tree.root is None
+        assert tree.installed
+        assert (tree.root / "raytwin" / "runtime").exists()
+        with Conversation("simulated", tree=tree) as conversation:
+            conversation.start()
 
 
 # -- files -------------------------------------------------------------------------
@@ -378,7 +386,7 @@ def document() -> dict[str, Any]:
 
 def test_the_markdown_begins_with_what_is_slower(tmp_path: Path) -> None:
     lines = tables.markdown(document()).splitlines()
-    assert "`tasks_sync` (cpu)" in lines[0]
+    assert lines[0] == "**slower than the threshold: tasks_sync (cpu); others: 1 holds**"
     assert "this tree (fedcba987+) against main (012345678)" in lines[2]
     first = lines.index("|---|---|---|---|---|") + 1
     assert lines[first] == "| `tasks_sync` | cpu | +5.0 % (+3.0 to +7.0) | 1 | slower |"
@@ -386,7 +394,7 @@ def test_the_markdown_begins_with_what_is_slower(tmp_path: Path) -> None:
         **document(),
         "rows": [row for row in document()["rows"] if row["name"] != "tasks_sync"],
     }
-    assert tables.markdown(held).startswith("Nothing is slower.")
+    assert tables.markdown(held).startswith("**nothing is slower; others: 1 holds**")
 
 
 def test_a_file_keeps_every_round_and_what_it_was_measured_on(tmp_path: Path) -> None:

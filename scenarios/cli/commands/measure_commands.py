@@ -211,10 +211,8 @@ def _judge(rows: list[dict[str, Any]]) -> None:
         cells = (row["name"], row["statistic"], tables.interval(row), count, row["verdict"])
         table.add_row(*cells)
     open_console().print(table)
-    slower = [f"{row['name']} ({row['statistic']})" for row in rows if row["verdict"] == "slower"]
-    if slower:
-        say(f"slower than the threshold: {', '.join(slower)}")
-        raise typer.Exit(1)
+    say(tables.summary(rows))
+    raise typer.Exit(1 if any(row["verdict"] == "slower" for row in rows) else 0)
 
 
 @app.command()
