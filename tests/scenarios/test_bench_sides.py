@@ -87,7 +87,9 @@ def test_ours_alone(tmp_path: Path, no_side_left: None) -> None:
 @pytest.mark.ray
 def test_beside_ray(no_side_left: None) -> None:
     require("ray", importlib.util.find_spec("ray") is not None, "pip install 'raytwin[ray]'")
-    document = run_bench(["ray"], None, Silent(), Effort(**{**vars(BRIEF), "names": TASKS}))
+    document = run_bench(
+        ["ray"], None, Silent(), Effort(**{**vars(BRIEF), "names": TASKS, "rounds": 1})
+    )
     rows = document["rows"]
     assert [row["name"] for row in rows] == list(TASKS)
     for row in rows:
