@@ -95,17 +95,22 @@ def change(clone: Path, lines: str) -> None:
 def compared(clone: Path, file: Path, cases: str, rounds: int) -> list[str]:
     """Measure the clone, as it is, against its commit; return what was accused."""
     file.unlink(missing_ok=True)
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-m", "raytwin", "bench", "--against", "HEAD", "--cases", cases,
          "--rounds", str(rounds), "--json", str(file.absolute())],
         cwd=clone, env=environment(clone), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        text=True, check=False,
-    )  # fmt: skip
+        text=True,
+    ) as process:  # fmt: skip
+        try:
+            _, stderr = process.communicate()
+        except KeyboardInterrupt:
+            process.wait()  # Ctrl-C is for it, too: it cleans up.
+            raise
     if not file.exists():
-        raise RuntimeError(f"the gate exits with {done.returncode}: {done.stderr}")
+        raise RuntimeError(f"the gate exits with {process.returncode}: {stderr}")
     rows = json.loads(file.read_text())["rows"]
     accused = [f"{r['name']} ({r['statistic']})" for r in rows if r["verdict"] == "slower"]
-    assert done.returncode == int(bool(accused)), done.stderr
+    assert process.returncode == int(bool(accused)), stderr
     return accused
 
 

@@ -115,7 +115,7 @@ SHORT = {
     (
         "python -m pytest tests/benchmarks --benchmark-only "
         "--benchmark-json=results/microbenchmarks.json"
-    ): "-k put_small --benchmark-min-time=0.0001 --benchmark-max-time=0.1",
+    ): "-k Plasma --benchmark-min-time=0.0001 --benchmark-max-time=0.1",
     "mypy": "runtime/control/core/ids.py",
 }
 """What is added to a long command. The last of two options of one name counts."""
