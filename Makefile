@@ -2,12 +2,14 @@
 #
 #   make reproduce          the quick reproduction, in an environment of its own
 #   make test ARGS="-k sim" any target passes ARGS on to what it runs
+#   make gate AGAINST=v0.1  this tree's speed against a commit's, a tag's or a branch's
 #   make PYTHON=python3.12  another interpreter (after `make clean`, if .venv exists)
 
 PYTHON ?= python3
 VENV ?= .venv
 OUT ?= results
 ARGS ?=
+AGAINST ?= main
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
@@ -32,7 +34,7 @@ OF_REPOSITORY := test_repository.py test_docs.py test_in_lanes.py test_pages_run
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help reproduce test check lint oldest baselines bench coverage docs clean
+.PHONY: help reproduce test check lint oldest baselines bench coverage history gate proof docs clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s%s\n", $$1, $$2 }'
@@ -83,6 +85,17 @@ coverage: $(INSTALLED_DEV) ## which branches of the control plane 1,500 seeds of
 	@$(BIN)/coverage report --skip-covered --show-missing
 	@$(BIN)/python -c "import json; of = json.load(open('$(OUT)/coverage.json'))['totals']; \
 	  print(of['covered_branches'], 'of', of['num_branches'], 'branches')"
+
+history: $(INSTALLED) ## measure raytwin alone, into a file that github-action-benchmark reads
+	@mkdir -p $(OUT)
+	@$(BIN)/raytwin bench --json $(OUT)/bench.json --history $(OUT)/history.json $(ARGS)
+
+gate: $(INSTALLED) ## is this tree slower than AGAINST? exits with 1, and names the case; table in results/gate.md
+	@mkdir -p $(OUT)
+	@$(BIN)/raytwin bench --against $(AGAINST) --json $(OUT)/gate.json --markdown $(OUT)/gate.md $(ARGS)
+
+proof: $(INSTALLED_DEV) ## what the gate is worth: this commit against itself 20 times, and slower ones; takes hours
+	@$(BIN)/python -m tests.gate_proof --same 20 --burns 1 --sleeps 1 --out $(OUT)/proof $(ARGS)
 
 docs: $(INSTALLED_DOCS) ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet $(ARGS)

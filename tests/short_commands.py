@@ -1,7 +1,7 @@
 """``raytwin`` as `test_pages_run` runs it: the same command line, with less behind it.
 
 What no option of a command makes shorter is shorter here: `raytwin reproduce` knows one figure,
-and `raytwin bench` takes one short round.
+and rounds of `raytwin bench` are short.
 
     python -m tests.short_commands COMMAND [ARGUMENT...]
 """
@@ -24,7 +24,7 @@ def shorten(arguments: list[str]) -> None:
         found = registry.scenarios()[FIGURE]
         registry.scenarios = lambda: {FIGURE: replace(found, backends=("sim",))}  # type: ignore[assignment]
     if arguments[:1] == ["bench"]:
-        run.Effort = partial(run.Effort, rounds=1, round_s=0.1, warm_up_rounds=0, fresh_rounds=1)  # type: ignore[misc,assignment]
+        run.Effort = partial(run.Effort, round_s=0.1, warm_up_s=0)  # type: ignore[misc,assignment]
 
 
 if __name__ == "__main__":

@@ -44,11 +44,17 @@ COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:raytwin|make)(?: .*)?|\. \S+")
 PLACEHOLDERS = {
     "N": "2", "C": "1", "S": "3", "BYTES": "100000000", "NAME": "fig11b",
     "PLAN": "scenarios/applications/faults.json", "SCRIPT": "scenarios/applications/counter.py",
-    "ARGS...": "", "script.py": "scenarios/applications/counter.py",
+    "REV": "main", "ARGS...": "", "script.py": "scenarios/applications/counter.py",
 }  # fmt: skip
 
 CASES = "--cases tasks_sync"
 BASELINE = "fig11b --scale quick"
+BRIEF_GATE = "--cases sim:tasks_1000 --rounds 2"
+REPOSITORY = (
+    "git init -q -b main && git add . && "
+    "git -c user.name=tests -c user.email=tests@localhost commit -qm copy"
+)
+"""Makes the copy a repository; a second time nothing is left to commit, and it exits with 1."""
 FEW_ACTORS = "--set actors=10 --set period_s=0.05"
 ONE_FAULT = '--set "faults=worker killed" --set rates_per_s=60 --set quiet_s=0.2 --set after_s=0.3'
 ONE_CUT = '--set "cuts=both ways"'
@@ -90,6 +96,20 @@ SHORT = {
     "raytwin bench --cases create_2000_actors,start_100_nodes,memory_100_nodes": (
         "--cases start_100_nodes"
     ),
+    "raytwin bench --against main": BRIEF_GATE,
+    (
+        "raytwin bench --against main --cases tasks_sync,sim:tasks_1000 --json gate.json "
+        "--markdown gate.md"
+    ): BRIEF_GATE,
+    (
+        "raytwin bench --against main --json results/gate.json --markdown results/gate.md"
+    ): BRIEF_GATE,
+    "raytwin bench --json results/bench.json --history results/history.json": (
+        f"{CASES} --rounds 2"
+    ),
+    "python -m tests.gate_proof --same 20 --burns 1 --sleeps 1 --out results/proof": (
+        "--same 1 --burns 0 --sleeps 0 --rounds 2 --cases sim:tasks_1000"
+    ),
     "raytwin baseline --check": BASELINE,
     "raytwin baseline --check fig11b --scale all": "--scale quick",
     "raytwin baseline --check --scale all": BASELINE,
@@ -107,7 +127,7 @@ SHORT = {
     (
         "python -m pytest tests/benchmarks --benchmark-only "
         "--benchmark-json=results/microbenchmarks.json"
-    ): "-k put_small --benchmark-min-time=0.0001 --benchmark-max-time=0.1",
+    ): "-k Plasma --benchmark-min-time=0.0001 --benchmark-max-time=0.1",
     "mypy": "runtime/control/core/ids.py",
 }
 """What is added to a long command. The last of two options of one name counts."""
@@ -124,6 +144,18 @@ CHECKS_MAY_FAIL = {
 """Commands that judge measured rates: the tests' clock is short, and the machine is busy."""
 
 BEFORE = {
+    "raytwin bench --against main": REPOSITORY,
+    (
+        "raytwin bench --against main --cases tasks_sync,sim:tasks_1000 --json gate.json "
+        "--markdown gate.md"
+    ): REPOSITORY,
+    "make gate": REPOSITORY,
+    "make gate AGAINST=main": REPOSITORY,
+    "make proof": REPOSITORY,
+    "raytwin compare before.json after.json": (
+        "raytwin bench --cases tasks_sync --rounds 2 --json before.json && "
+        "cp before.json after.json"
+    ),
     "raytwin report results": "raytwin run fig8b --backend sim --nodes 1,2 --set tasks=1000",
     "raytwin timeline results/fig11a/local": (
         "raytwin run fig11a --backend local --set time_factor=0.03 --set task_ms=10"

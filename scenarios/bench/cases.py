@@ -7,6 +7,8 @@ says how much of the unit one operation is. Remote functions are defined inside,
 so that they travel by value and a worker need not find this file.
 
 A figure of a whole cluster, such as `start_up`, has no operation to repeat: see `Fresh`.
+
+The module imports nothing of raytwin's: see `side`.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ class Case:
     memory_bytes: float
     """Memory that each side needs for it beyond a small cluster."""
     rounds_max: int | None
-    """Fewer rounds than asked for, and one to warm up: an operation takes long."""
+    """Fewer rounds than asked for: an operation takes long."""
+    ray_name: str = ""
+    """What ``ray microbenchmark`` calls the same, if it has it."""
     higher_is_better: bool = True
 
 
@@ -72,11 +76,15 @@ FRESH: dict[str, Fresh] = {}
 
 
 def _case(
-    unit: str, amount: float, memory_bytes: float = 0, rounds_max: int | None = None
+    unit: str,
+    amount: float,
+    memory_bytes: float = 0,
+    rounds_max: int | None = None,
+    ray_name: str = "",
 ) -> Callable[[Callable[[Any], Operation]], Callable[[Any], Operation]]:
     def register(prepare: Callable[[Any], Operation]) -> Callable[[Any], Operation]:
         name = prepare.__name__
-        CASES[name] = Case(name, unit, prepare, amount, memory_bytes, rounds_max)
+        CASES[name] = Case(name, unit, prepare, amount, memory_bytes, rounds_max, ray_name)
         return prepare
 
     return register
@@ -95,6 +103,12 @@ def _fresh(
 
 def repeated_per_s(operation: Operation, round_s: float) -> float:
     """Return how often per second `operation` ran in at least `round_s` seconds."""
+    count, elapsed_s = repeated(operation, round_s)
+    return count / elapsed_s
+
+
+def repeated(operation: Operation, round_s: float) -> tuple[int, float]:
+    """Repeat `operation` for at least `round_s` seconds; return how often, and the seconds."""
     count = 0
     begun_s = time.perf_counter()
     while True:
@@ -102,7 +116,7 @@ def repeated_per_s(operation: Operation, round_s: float) -> float:
         count += 1
         elapsed_s = time.perf_counter() - begun_s
         if elapsed_s >= round_s:
-            return count / elapsed_s
+            return count, elapsed_s
 
 
 # -- whole clusters --------------------------------------------------------------
@@ -220,7 +234,7 @@ def _pss_mb(process: psutil.Process) -> float:
 # -- tasks -----------------------------------------------------------------------
 
 
-@_case("tasks/s", amount=CALLS)
+@_case("tasks/s", amount=CALLS, ray_name="single client tasks sync")
 def tasks_sync(ray: Any) -> Operation:
     """Submit an empty task and get its result, one at a time."""
 
@@ -235,7 +249,7 @@ def tasks_sync(ray: Any) -> Operation:
     return operation
 
 
-@_case("tasks/s", amount=IN_FLIGHT)
+@_case("tasks/s", amount=IN_FLIGHT, ray_name="single client tasks async")
 def tasks_1000(ray: Any) -> Operation:
     """Submit 1,000 empty tasks, each by a call of its own, then get all results."""
 
@@ -270,7 +284,7 @@ def task_array(ray: Any) -> Operation:
     return mapped if hasattr(small_value, "map") else looped
 
 
-@_case("batches/s", amount=1)
+@_case("batches/s", amount=1, ray_name="single client wait 1k refs")
 def wait_1000(ray: Any) -> Operation:
     """Submit 1,000 empty tasks, then ``wait`` 1,000 times for one of those still out.
 
@@ -293,7 +307,7 @@ def wait_1000(ray: Any) -> Operation:
 # -- actors ----------------------------------------------------------------------
 
 
-@_case("calls/s", amount=CALLS)
+@_case("calls/s", amount=CALLS, ray_name="1:1 actor calls sync")
 def actor_sync(ray: Any) -> Operation:
     """Call an empty method of one actor and get its result, one at a time."""
     actor = _server(ray)
@@ -305,7 +319,7 @@ def actor_sync(ray: Any) -> Operation:
     return operation
 
 
-@_case("calls/s", amount=IN_FLIGHT)
+@_case("calls/s", amount=IN_FLIGHT, ray_name="1:1 actor calls async")
 def actor_1000(ray: Any) -> Operation:
     """Call an empty method of one actor 1,000 times, then get all results."""
     actor = _server(ray)
@@ -374,7 +388,7 @@ def await_ends(pidfds: list[int]) -> None:
 # -- objects ---------------------------------------------------------------------
 
 
-@_case("puts/s", amount=CALLS)
+@_case("puts/s", amount=CALLS, ray_name="single client put calls (Plasma Store)")
 def put_small(ray: Any) -> Operation:
     """Put the number 0 and drop the reference; every 100th object is read by a task.
 
@@ -394,7 +408,7 @@ def put_small(ray: Any) -> Operation:
     return operation
 
 
-@_case("gets/s", amount=CALLS)
+@_case("gets/s", amount=CALLS, ray_name="single client get calls (Plasma Store)")
 def get_small(ray: Any) -> Operation:
     """Get the same small object again and again in the driver that has put it."""
     ref = ray.put(0)
@@ -418,7 +432,7 @@ def put_1mb(ray: Any) -> Operation:
     return operation
 
 
-@_case("GB/s", amount=0.8, memory_bytes=0.8e9 + 2 * 0.8e9)
+@_case("GB/s", amount=0.8, memory_bytes=0.8e9 + 2 * 0.8e9, ray_name="single client put gigabytes")
 def put_800mb(ray: Any) -> Operation:
     """Put the same array of 0.8 GB and drop the reference, one at a time.
 

@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import IO, Any, Self
@@ -21,7 +20,8 @@ from uuid import uuid4
 
 import psutil
 
-from raytwin.scenarios.bench.engines import ENGINES
+from raytwin.scenarios.bench.engines import ENGINES, OURS, SIMULATED
+from raytwin.scenarios.bench.trees import Tree
 
 ANSWER_TIMEOUT_S = 600.0
 LEAVE_TIMEOUT_S = 30.0
@@ -40,24 +40,39 @@ class BenchError(RuntimeError):
 class Conversation:
     """A side, from its start to its end; use it in a ``with``."""
 
-    def __init__(self, engine: str, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        engine: str,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        tree: Tree | None = None,
+        hash_seed: int | None = None,
+    ) -> None:
+        """`tree`: the raytwin to measure, by default this one. Sides of one `hash_seed` hash
+        strings alike, so that their dicts and sets are laid out alike."""
         self.engine = engine
+        self._tree = tree or Tree("this tree")
         self._timeout_s = answer_timeout_s
         self._mark = uuid4().hex
         # Unix sockets are below it, whose paths have at most 107 bytes.
         self._directory = tempfile.TemporaryDirectory(prefix="rtb-", ignore_cleanup_errors=True)
         directory = Path(self._directory.name)
         self._stderr = directory / "stderr"
+        # The program of a side, under its own name: see `side`.
+        program = directory / "program"
+        program.mkdir()
+        (program / "raytwin_bench").symlink_to(Path(__file__).absolute().parent)
         with self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "raytwin.scenarios.bench.side", engine, str(directory)],
+                [self._tree.interpreter, "-m", "raytwin_bench.side", engine, str(directory)],
+                # Modules of the folder that the benchmark was started in are not to be found.
+                cwd=program,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
                 bufsize=1,
                 start_new_session=True,
-                env=_environment(engine, self._mark),
+                env=_environment(engine, self._mark, self._tree, program, hash_seed),
             )
         self._asked = False
         """Whether the side owes an answer."""
@@ -69,7 +84,14 @@ class Conversation:
         assert self.process.stdout is not None
         return self.process.stdin, self.process.stdout
 
-    def ask(self, what: str, **details: Any) -> float | None:
+    def start(self) -> None:
+        """Have the cluster started. Raises BenchError, also if another raytwin was imported."""
+        file = Path(self.ask("start"))
+        ours = self.engine in (OURS, SIMULATED)
+        if ours and self._tree.root not in file.parents:
+            raise BenchError(f"{self._tree.label} has imported {file}")
+
+    def ask(self, what: str, **details: Any) -> Any:
         """Send one request and return the value of its answer. Raises BenchError."""
         requests, answers = self.pipes
         self._asked = True
@@ -89,14 +111,13 @@ class Conversation:
             error = BenchError(f"{self.engine} failed to {what}: {answer['error']}")
             error.add_note(answer["trace"])
             raise error
-        value: float | None = answer["value"]
-        return value
+        return answer["value"]
 
     def measure(self, what: str, **details: Any) -> float:
         """As `ask`, for requests whose answer is a number."""
         value = self.ask(what, **details)
-        if value is None:
-            raise BenchError(f"{self.engine} answered {what} with no value")
+        if not isinstance(value, float | int):
+            raise BenchError(f"{self.engine} answered {what} with no number")
         return value
 
     def __enter__(self) -> Self:
@@ -143,12 +164,16 @@ class Conversation:
         return found
 
 
-def _environment(engine: str, mark: str) -> dict[str, str]:
-    # This package is found in the side where it was found here.
-    root = str(Path(__file__).absolute().parents[3])
-    path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+def _environment(
+    engine: str, mark: str, tree: Tree, program: Path, hash_seed: int | None
+) -> dict[str, str]:
+    path = [str(program)]
+    if not tree.installed:
+        # Libraries are found as they are here; another environment has its own.
+        path += [str(tree.root), *filter(None, [os.environ.get("PYTHONPATH")])]
     changes: dict[str, str | None] = {
         "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONHASHSEED": None if hash_seed is None else str(hash_seed),
         MARK: mark,
         # What pip has installed has its bytecode; sources keep theirs from the first start
         # on, or every process would compile them again.

@@ -3,24 +3,24 @@
 All have Ray's API, or a module that lends it to them, so a case is written once
 and takes the module. They are started alike: one node with `CPUS` CPUs and an
 object store of `STORE_BYTES`, where there is such a thing.
+
+The module imports nothing of raytwin's: see `side`.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from raytwin.scenarios.core.scenario import UsageError, did_you_mean
 
 CPUS = 2
 STORE_BYTES = 2 << 30
 """Room for two objects of `put_800mb`, since the one before is freed meanwhile."""
 
 OURS = "ours"
+SIMULATED = "simulated"
+"""Ours in virtual time: the control plane of both worlds, in one process."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,10 @@ def _ours(directory: Path) -> dict[str, Any]:
     return {"cpus_per_node": CPUS, "object_store_memory": STORE_BYTES}
 
 
+def _simulated(directory: Path) -> dict[str, Any]:
+    return {"backend": "sim", "nodes": 1, **_ours(directory)}
+
+
 def _ray(directory: Path) -> dict[str, Any]:
     # A cluster of its own, on the loopback device, with nothing fetched or reported.
     return {
@@ -67,6 +71,7 @@ def _dask(directory: Path) -> dict[str, Any]:
 
 ENGINES = {
     OURS: Engine("raytwin", _ours),
+    SIMULATED: Engine("raytwin", _simulated),
     "ray": Engine(
         "ray",
         _ray,
@@ -80,7 +85,7 @@ ENGINES = {
         extra="ray",
     ),
     "dask": Engine(
-        "raytwin.scenarios.bench.dask_engine",
+        "raytwin_bench.dask_engine",
         _dask,
         package="distributed",
         extra="peers",
@@ -89,26 +94,3 @@ ENGINES = {
         },
     ),
 }
-
-PEERS = tuple(name for name in ENGINES if name != OURS)
-
-
-def check_peers(peers: list[str]) -> None:
-    """Raise UsageError for a peer that is unknown, not installed or has no room."""
-    for peer in peers:
-        if peer not in PEERS:
-            raise UsageError(f"no peer {peer!r}: {did_you_mean(peer, PEERS)}")
-        engine = ENGINES[peer]
-        if importlib.util.find_spec(engine.package) is None:
-            raise UsageError(
-                f"peer {peer!r} is not installed: pip install 'raytwin[{engine.extra}]'"
-            )
-        if engine.store is not None and engine.store.exists():
-            system = os.statvfs(engine.store)
-            free = system.f_bavail * system.f_frsize
-            if free < STORE_BYTES:
-                # It would fall back to a disk, and be measured there.
-                raise UsageError(
-                    f"{peer} keeps objects in {engine.store}, where {free / 1e9:.1f} GB are free "
-                    f"and {STORE_BYTES / 1e9:.1f} GB are needed (a container: --shm-size=3g)"
-                )

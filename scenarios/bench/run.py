@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol, TypeVar
@@ -14,8 +13,10 @@ import psutil
 
 from raytwin.scenarios.bench.cases import CASES, FRESH, Case, Fresh
 from raytwin.scenarios.bench.conversation import Conversation
-from raytwin.scenarios.bench.engines import ENGINES, OURS, check_peers
-from raytwin.scenarios.core import results
+from raytwin.scenarios.bench.engines import ENGINES, OURS
+from raytwin.scenarios.bench.files import measured_on, write
+from raytwin.scenarios.bench.peers import check_peers
+from raytwin.scenarios.bench.trees import ROOT, commit_of
 from raytwin.scenarios.core.scenario import Progress, UsageError, did_you_mean
 
 NAMES = (*(name for name, fresh in FRESH.items() if not fresh.ours_alone), *CASES)
@@ -31,8 +32,9 @@ class Effort:
     rounds: int = 7
     round_s: float = 0.5
     """Length of a round on one side."""
-    warm_up_rounds: int = 2
-    """Not counted. The second `put_800mb` still touches memory for the first time."""
+    warm_up_s: float = 0.1
+    """Not counted, and two operations at least: the second `put_800mb` still touches memory for
+    the first time. Where an operation takes long, there is no warming up."""
     fresh_rounds: int = 5
     names: tuple[str, ...] = NAMES
 
@@ -41,15 +43,21 @@ FULL = Effort()
 
 C = TypeVar("C", Case, Fresh)
 
-Samples = dict[str, list[float]]
-"""By side: the figures of the rounds of one case, in the order in which they were taken."""
+
+@dataclass
+class Samples:
+    """The rounds of one case, in the order in which they were taken."""
+
+    values: dict[str, list[float]]
+    """By side, in the case's unit."""
+    cpu_s: dict[str, list[float | None]] = field(default_factory=dict)
+    """By side: seconds of CPU that a unit costs, in all processes; None where some have ended."""
 
 
 class Asked(Protocol):
     """The part of `Conversation` that taking rounds needs."""
 
-    def ask(self, what: str, **details: Any) -> float | None: ...
-    def measure(self, what: str, **details: Any) -> float: ...
+    def ask(self, what: str, **details: Any) -> Any: ...
 
 
 def run_bench(
@@ -58,13 +66,14 @@ def run_bench(
     progress: Progress,
     effort: Effort = FULL,
     after: Callable[[dict[str, Any]], None] = lambda row: None,
-) -> list[dict[str, Any]]:
-    """Measure ours and `peers` (of `engines.PEERS`) and return a row per case, see `row`.
+) -> dict[str, Any]:
+    """Measure ours and `peers` (of `peers.PEERS`) and return the document, see `document`.
 
-    Calls `after` with each row when it is complete. With `json_path` the rows are also
-    written there, as a JSON list. Takes about a minute and a half for ours alone, and some
-    five with Ray. Raises UsageError for a peer that is unknown or not installed and for an
-    unknown case, BenchError if an engine fails; in any case no process is left behind.
+    Calls `after` with each row when it is complete; if it is ended before, also with those of
+    which there are some rounds. With `json_path` the document is also written there. Takes
+    about three minutes for ours alone, and some ten with Ray. Raises UsageError for a peer that
+    is unknown or not installed and for an unknown case, BenchError if an engine fails; in any case
+    no process is left behind.
     """
     check_peers(peers)
     for name in effort.names:
@@ -80,19 +89,29 @@ def run_bench(
     for fresh in affordable(FRESH, effort, 1, progress):
         keep(fresh, measure_fresh(fresh, sides, effort, progress))
     cases = list(affordable(CASES, effort, len(sides), progress))
-    if cases:
-        with ExitStack() as stack:
-            progress.begin(f"starting {', '.join(sides)}", len(sides))
-            conversations: dict[str, Asked] = {}
-            for side in sides:
-                conversations[side] = stack.enter_context(Conversation(side))
-                conversations[side].ask("start")
-                progress.advance()
-            for case in cases:
-                keep(case, measure_case(case, conversations, effort, progress))
+    taken = {case.name: Samples({}) for case in cases}
+    try:
+        for number in range(effort.rounds if cases else 0):
+            take_round(number, cases, sides, taken, effort, progress)
+    finally:
+        for case in cases:
+            if taken[case.name].values:
+                keep(case, taken[case.name])
+    found = document(rows, peers)
     if json_path is not None:
-        results.write_file(json_path, json.dumps(rows, indent=2, allow_nan=False).encode() + b"\n")
-    return rows
+        write(json_path, found)
+    return found
+
+
+def document(rows: list[dict[str, Any]], peers: list[str]) -> dict[str, Any]:
+    """Return what the JSON file has.
+
+    ``kind`` is "bench"; ``date``, ``host``, ``load``, ``versions``, see `files.measured_on`;
+    ``commit``, ``peers``; ``rows``, see `row`.
+    """
+    return {
+        "kind": "bench", **measured_on(), "commit": commit_of(ROOT), "peers": peers, "rows": rows
+    }  # fmt: skip
 
 
 def affordable(
@@ -123,43 +142,62 @@ def measure_fresh(
     for side in sides:
         # Not counted: from here on the files are in memory, and their bytecode is there.
         with Conversation(side) as conversation:
-            conversation.ask("start")
-    samples: Samples = {side: [] for side in sides}
+            conversation.start()
+    values: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(effort.fresh_rounds):
         for side in sides:
             with Conversation(side) as conversation:
-                samples[side].append(conversation.measure("fresh", case=fresh.name))
+                values[side].append(conversation.measure("fresh", case=fresh.name))
             progress.advance()
-    return samples
+    return Samples(values)
 
 
-def measure_case(
-    case: Case, sides: Mapping[str, Asked], effort: Effort, progress: Progress
-) -> Samples:
-    """Take the rounds of one case: ours, the peers that have it, and again.
+def take_round(
+    number: int,
+    cases: Sequence[Case],
+    sides: Sequence[str],
+    taken: Mapping[str, Samples],
+    effort: Effort,
+    progress: Progress,
+) -> None:
+    """Start a cluster of each side, measure every case on all of them, and add to `taken`."""
+    progress.begin(f"round {number + 1} of {effort.rounds}", len(cases) + 1)
+    with contextlib.ExitStack() as stack:
+        conversations: dict[str, Asked] = {}
+        for side in sides:
+            conversation = stack.enter_context(Conversation(side))
+            conversation.start()
+            conversations[side] = conversation
+        progress.advance()
+        for case in cases:
+            if case.rounds_max is None or number < case.rounds_max:
+                if number == 0:
+                    say_lacking(case, sides, progress)
+                measure_case(case, conversations, taken[case.name], effort)
+            progress.advance()
 
-    Rounds to warm up come first and do not count.
-    """
+
+def say_lacking(case: Case, sides: Sequence[str], progress: Progress) -> None:
+    """Say which sides have no such case, and why."""
     for name in sides:
         if case.name in ENGINES[name].lacks:
             progress.say(f"{case.name} is left out for {name}: {ENGINES[name].lacks[case.name]}")
+
+
+def measure_case(case: Case, sides: Mapping[str, Asked], samples: Samples, effort: Effort) -> None:
+    """Take a round of one case, ours and then the peers that have it, and add it to `samples`."""
     sides = {name: side for name, side in sides.items() if case.name not in ENGINES[name].lacks}
-    rounds, warm_up = effort.rounds, effort.warm_up_rounds
+    warm_up = {"warm_up_s": effort.warm_up_s, "at_least": 2}
     if case.rounds_max is not None:
-        rounds, warm_up = min(case.rounds_max, rounds), min(1, warm_up)
-    progress.begin(case.name, rounds)
+        warm_up = {"warm_up_s": 0, "at_least": 0}
     for side in sides.values():
-        side.ask("prepare", case=case.name)
-        for _ in range(warm_up):
-            side.measure("round", round_s=effort.round_s)
-    samples: Samples = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, side in sides.items():
-            samples[name].append(side.measure("round", round_s=effort.round_s))
-        progress.advance()
+        side.ask("prepare", case=case.name, **warm_up)
+    found = {name: side.ask("round", round_s=effort.round_s) for name, side in sides.items()}
+    for name, (value, cpu_s) in found.items():
+        samples.values.setdefault(name, []).append(value)
+        samples.cpu_s.setdefault(name, []).append(cpu_s)
     for side in sides.values():
         side.ask("finish")
-    return samples
 
 
 def row(case: Case | Fresh, samples: Samples) -> dict[str, Any]:
@@ -168,27 +206,33 @@ def row(case: Case | Fresh, samples: Samples) -> dict[str, Any]:
     ``name``, ``ours``, ``peers`` {name: value}, ``ratio``, ``unit``; then
     ``ratios`` {peer: ratio}, of which ``ratio`` is the first peer's (None
     without peers); ``better`` (higher or lower), ``rounds``, ``range``
-    {ours or peer: [lowest, highest]} and ``ratio_range`` {peer: [lowest, highest]}.
+    {ours or peer: [lowest, highest]} and ``ratio_range`` {peer: [lowest, highest]}; and
+    ``samples`` {ours or peer: every round}, ``cpu_s`` {ours or peer: seconds of CPU per unit
+    in every round}, ``ray_name`` (what ``ray microbenchmark`` calls it, or "").
     """
-    ours = samples[OURS]
-    peers = [side for side in samples if side != OURS]
+    values = samples.values
+    ours = values[OURS]
+    peers = [side for side in values if side != OURS]
     # Above 1 is better for ours.
     ratios = {
         peer: [
             our / their if case.higher_is_better else their / our
-            for our, their in zip(ours, samples[peer], strict=True)
+            for our, their in zip(ours, values[peer], strict=True)
         ]
         for peer in peers
     }
     return {
         "name": case.name,
         "ours": median(ours),
-        "peers": {peer: median(samples[peer]) for peer in peers},
+        "peers": {peer: median(values[peer]) for peer in peers},
         "ratio": median(ratios[peers[0]]) if peers else None,
         "unit": case.unit,
         "ratios": {peer: median(each) for peer, each in ratios.items()},
         "better": "higher" if case.higher_is_better else "lower",
         "rounds": len(ours),
-        "range": {side: [min(each), max(each)] for side, each in samples.items()},
+        "range": {side: [min(each), max(each)] for side, each in values.items()},
         "ratio_range": {peer: [min(each), max(each)] for peer, each in ratios.items()},
+        "samples": values,
+        "cpu_s": samples.cpu_s,
+        "ray_name": case.ray_name if isinstance(case, Case) else "",
     }

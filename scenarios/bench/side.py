@@ -1,19 +1,27 @@
-"""One engine's driver process: ``python -m raytwin.scenarios.bench.side ENGINE DIRECTORY``.
+"""One engine's driver process: ``python -m raytwin_bench.side ENGINE DIRECTORY``.
 
 It reads requests from stdin and answers each on stdout, one JSON object a line,
 and works only between a request and its answer:
 
 ===================================== ========================================
-``{"do": "start"}``                   start the cluster
+``{"do": "start"}``                   start the cluster; value: the file of the
+                                      engine's module
 ``{"do": "fresh", "case": name}``     value: the figure of a cluster started for it
-``{"do": "prepare", "case": name}``   make the case ready
-``{"do": "round", "round_s": s}``     repeat it for so long; value: units/s
+``{"do": "prepare", "case": name,     make the case ready, and run it n times (1)
+``"at_least": n, "warm_up_s": s}``    and then for so long (0)
+``{"do": "round", "round_s": s}``     repeat it for so long; value: [units/s,
+                                      seconds of CPU per unit, or null]
 ``{"do": "finish"}``                  forget the case and its objects
 ===================================== ========================================
 
-An answer is ``{"value": number or null}`` or ``{"error": text, "trace": text}``.
+An answer is ``{"value": anything}`` or ``{"error": text, "trace": text}``.
 At the end of stdin, which the death of the benchmark causes too, and at SIGINT the process
 shuts its cluster down and exits. The engine's own output goes to stderr.
+
+This file and those that it imports are the same on every side, whatever raytwin is measured
+there, of another commit or of another environment. So they import nothing of raytwin's but the
+engine's module, one another by relative paths, and run under a name of their own: `conversation`
+makes this folder the package ``raytwin_bench``.
 """
 
 from __future__ import annotations
@@ -25,12 +33,15 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-from raytwin.scenarios.bench import cases
-from raytwin.scenarios.bench.engines import ENGINES
+import psutil
+
+from . import cases
+from .engines import ENGINES
 
 
 class Side:
@@ -43,27 +54,43 @@ class Side:
         self._operation: cases.Operation | None = None
         self._amount = 0.0
 
-    def serve(self, request: dict[str, Any]) -> float | None:
+    def serve(self, request: dict[str, Any]) -> Any:
         """Do what one request asks for."""
         match request["do"]:
             case "start":
                 cases.start_up(self._ray, self._options)
+                return self._ray.__file__
             case "fresh":
                 return cases.FRESH[request["case"]].measure(self._ray, self._options)
             case "prepare":
                 case = cases.CASES[request["case"]]
                 self._amount = case.amount
                 self._operation = case.prepare(self._ray)
-            case "round":
-                assert self._operation is not None, "nothing is prepared"
+                for _ in range(request.get("at_least", 1)):
+                    self._operation()
+                if warm_up_s := request.get("warm_up_s", 0.0):
+                    cases.repeated(self._operation, warm_up_s)
                 gc.collect()
-                return self._amount * cases.repeated_per_s(self._operation, request["round_s"])
+            case "round":
+                return self._round(request["round_s"])
             case "finish":
                 self._operation = None
                 gc.collect()
             case other:
                 raise ValueError(f"no request {other!r}")
         return None
+
+    def _round(self, round_s: float) -> tuple[float, float | None]:
+        assert self._operation is not None, "nothing is prepared"
+        before = cpu_s_by_pid()
+        count, elapsed_s = cases.repeated(self._operation, round_s)
+        after = cpu_s_by_pid()
+        units = self._amount * count
+        spent_s = None
+        # What a process that has ended meanwhile had spent, nobody knows.
+        if before.keys() <= after.keys():
+            spent_s = sum(after.values()) - sum(before.values())
+        return units / elapsed_s, None if spent_s is None else spent_s / units
 
     def end(self) -> None:
         """Shut the cluster down, if there is one, and remove its files."""
@@ -75,6 +102,26 @@ class Side:
         finally:
             # The benchmark, which made the directory, may be gone. Daemons may still write.
             shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def cpu_s_by_pid() -> dict[int, float]:
+    """Return the seconds of CPU that this process and each below it have spent.
+
+    By their clocks: what ``/proc`` says comes in ticks of 10 ms, a fifth of a short round.
+    """
+    driver = psutil.Process()
+    spent = {}
+    for process in (driver, *driver.children(recursive=True)):
+        try:
+            spent[process.pid] = time.clock_gettime(cpu_clock_of(process.pid))
+        except OSError:
+            continue  # It has ended between the two calls.
+    return spent
+
+
+def cpu_clock_of(pid: int) -> int:
+    """Return the ID of a process's CPU clock, as ``clock_getcpuclockid(3)`` does on Linux."""
+    return ~pid << 3 | 2
 
 
 def main() -> None:

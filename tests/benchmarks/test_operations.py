@@ -1,7 +1,8 @@
 """The operations of ``raytwin bench``, ours alone, as pytest-benchmark sees them.
 
 ``raytwin bench`` gives rates beside a peer's; this gives each operation's
-distribution, which pytest-benchmark can save and compare between commits.
+distribution, which pytest-benchmark can save and compare between commits. Where Ray's own
+microbenchmark (``ray microbenchmark``) has the operation, it has Ray's name.
 """
 
 from __future__ import annotations
@@ -11,12 +12,18 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from raytwin.scenarios.bench.cases import CASES, IN_FLIGHT
+from raytwin.scenarios.bench.cases import CASES, IN_FLIGHT, Case
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "put_800mb"])
-def test_operation(name: str, cluster: Any, benchmark: BenchmarkFixture) -> None:
-    case = CASES[name]
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.ray_name or case.name)
+        for case in CASES.values()
+        if case.name != "put_800mb"
+    ],
+)
+def test_operation(case: Case, cluster: Any, benchmark: BenchmarkFixture) -> None:
     benchmark.extra_info |= {"unit": case.unit, "amount_per_call": case.amount}
     benchmark(case.prepare(cluster))
 

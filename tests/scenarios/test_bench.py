@@ -15,7 +15,7 @@ import pytest
 import raytwin
 from raytwin.scenarios.bench import cases, engines, run
 from raytwin.scenarios.bench.engines import OURS
-from raytwin.scenarios.bench.run import Effort, run_bench
+from raytwin.scenarios.bench.run import Effort, Samples, run_bench
 from raytwin.scenarios.core.scenario import Silent, UsageError
 from tests.requirements import require
 
@@ -34,7 +34,7 @@ def have_available(monkeypatch: pytest.MonkeyPatch, nbytes: float) -> None:
 
 def test_ratio_is_the_median_of_rounds_and_not_a_ratio_of_medians() -> None:
     # Medians are 20 and 10, and the rounds' own ratios 10, 1 and 3.
-    found = run.row(HIGHER, {OURS: [10, 20, 60], "ray": [1, 20, 20]})
+    found = run.row(HIGHER, Samples({OURS: [10, 20, 60], "ray": [1, 20, 20]}))
     assert found["ours"] == 20
     assert found["peers"] == {"ray": 20}
     assert found["ratio"] == found["ratios"]["ray"] == 3
@@ -45,13 +45,13 @@ def test_ratio_is_the_median_of_rounds_and_not_a_ratio_of_medians() -> None:
 
 
 def test_less_is_better_for_seconds() -> None:
-    found = run.row(LOWER, {OURS: [1, 2], "ray": [8, 8]})
+    found = run.row(LOWER, Samples({OURS: [1, 2], "ray": [8, 8]}))
     assert found["ratio"] == 6
     assert found["better"] == "lower"
 
 
 def test_without_peers_there_is_no_ratio() -> None:
-    found = run.row(HIGHER, {OURS: [5.0]})
+    found = run.row(HIGHER, Samples({OURS: [5.0]}))
     assert found["peers"] == {}
     assert found["ratio"] is None
     assert list(found)[:5] == REQUIRED
@@ -81,26 +81,50 @@ class Fake:
     def __init__(self, name: str, log: list[tuple[str, str]]) -> None:
         self.name, self.log, self.count = name, log, 0
 
-    def ask(self, what: str, **details: Any) -> float | None:
+    def ask(self, what: str, **details: Any) -> Any:
         self.log.append((self.name, what))
         self.count += 1
-        return float(self.count)
+        return (float(self.count), 0.5) if what == "round" else None
 
-    def measure(self, what: str, round_s: float = 0.0, **details: Any) -> float:
+    def start(self) -> None:
+        self.ask("start")
+
+    def measure(self, what: str, **details: Any) -> float:
         self.ask(what)
         return float(self.count)
 
 
-def test_rounds_interleave_and_the_first_ones_only_warm_up() -> None:
+def fakes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Have sides that only note what they are asked, and return what they note."""
     log: list[tuple[str, str]] = []
-    fakes = {name: Fake(name, log) for name in (OURS, "ray")}
-    effort = Effort(rounds=2, warm_up_rounds=1)
-    found = run.measure_case(HIGHER, fakes, effort, Silent())
-    rounds = [name for name, what in log if what == "round"]
-    assert rounds == [OURS, "ray", *[OURS, "ray"] * 2]
-    # 1 is the answer to "prepare", 2 that to the round that warms up.
-    assert found == {OURS: [3, 4], "ray": [3, 4]}
-    assert log[-2:] == [(OURS, "finish"), ("ray", "finish")]
+
+    class Side(Fake):
+        def __init__(self, engine: str) -> None:
+            super().__init__(engine, log)
+
+        def __enter__(self) -> Side:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.log.append((self.name, "end"))
+
+    monkeypatch.setattr(run, "Conversation", Side)
+    return log
+
+
+def test_every_round_has_clusters_of_its_own_and_asks_ours_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = fakes(monkeypatch)
+    taken = {"tasks_sync": Samples({})}
+    for number in range(2):
+        run.take_round(number, [HIGHER], [OURS, "ray"], taken, Effort(), Silent())
+    both = [(OURS, "ray"), ("ray", OURS)]
+    steps = [("start", 0), ("prepare", 0), ("round", 0), ("finish", 0), ("end", 1)]
+    assert log == [(side, what) for what, order in steps for side in both[order]] * 2
+    # 1 is the answer to "start", 2 that to "prepare".
+    assert taken["tasks_sync"].values == {OURS: [3, 3], "ray": [3, 3]}
+    assert taken["tasks_sync"].cpu_s == {OURS: [0.5, 0.5], "ray": [0.5, 0.5]}
 
 
 class Loud(Silent):
@@ -113,17 +137,20 @@ class Loud(Silent):
         self.said.append(text)
 
 
-def test_unsupported_cases_of_a_peer_are_skipped_with_the_reason() -> None:
+def test_unsupported_cases_of_a_peer_are_skipped_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     case = cases.CASES["create_100_actors"]
-    log: list[tuple[str, str]] = []
+    log = fakes(monkeypatch)
     said: list[str] = []
-    fakes = {name: Fake(name, log) for name in (OURS, "ray", "dask")}
-    found = run.measure_case(case, fakes, Effort(rounds=9), Loud(said))
-    assert not [what for name, what in log if name == "dask"]
-    # It takes long: fewer rounds than asked for, and one to warm up.
+    taken = {case.name: Samples({})}
+    for number in range(9):
+        run.take_round(number, [case], [OURS, "ray", "dask"], taken, Effort(), Loud(said))
+    assert {what for name, what in log if name == "dask"} == {"start", "end"}
+    # It takes long: fewer rounds than asked for.
+    found = taken[case.name]
     assert case.rounds_max is not None
-    assert len(found[OURS]) == case.rounds_max < 9
-    assert sum(name == "ray" and what == "round" for name, what in log) == case.rounds_max + 1
+    assert len(found.values[OURS]) == len(found.values["ray"]) == case.rounds_max < 9
     row = run.row(case, found)
     assert list(row["peers"]) == list(row["ratios"]) == ["ray"]
     assert [line.partition(":")[0] for line in said] == ["create_100_actors is left out for dask"]
@@ -196,22 +223,10 @@ def test_large_clusters_are_what_they_are_called(
 def test_whole_clusters_are_measured_anew_in_each_round(
     name: str, sides: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log: list[tuple[str, str]] = []
-
-    class Side(Fake):
-        def __init__(self, engine: str) -> None:
-            super().__init__(engine, log)
-
-        def __enter__(self) -> Side:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self.log.append((self.name, "end"))
-
-    monkeypatch.setattr(run, "Conversation", Side)
+    log = fakes(monkeypatch)
     effort = Effort(fresh_rounds=2)
     found = run.measure_fresh(cases.FRESH[name], [OURS, "ray"], effort, Silent())
-    assert found == {side: [1, 1] for side in sides}
+    assert found.values == {side: [1, 1] for side in sides}
     rounds = [(side, what) for what in ("start", "fresh", "fresh") for side in sides]
     assert log == [step for side, what in rounds for step in ((side, what), (side, "end"))]
 

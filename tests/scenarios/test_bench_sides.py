@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,14 +18,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from raytwin.scenarios.bench import run
+from raytwin.scenarios.bench import gate, run
 from raytwin.scenarios.bench.conversation import MARK, BenchError, Conversation
-from raytwin.scenarios.bench.engines import OURS
+from raytwin.scenarios.bench.engines import OURS, SIMULATED
 from raytwin.scenarios.bench.run import Effort, run_bench
+from raytwin.scenarios.bench.side import cpu_s_by_pid
+from raytwin.scenarios.bench.trees import Tree
 from raytwin.scenarios.core.scenario import Silent
 from tests.requirements import require
 
-BRIEF = Effort(rounds=3, round_s=0.02, fresh_rounds=1)
+BRIEF = Effort(rounds=2, round_s=0.02, warm_up_s=0, fresh_rounds=1)
+ROOT = Path(__file__).resolve().parents[2]
 SESSION_VARIABLE = "RAYTWIN_TEST_SESSION"
 """Set by the tests' conftest: another benchmark on this machine is none of ours."""
 
@@ -67,19 +71,26 @@ def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> bool:
 @pytest.mark.slow
 def test_ours_alone(tmp_path: Path, no_side_left: None) -> None:
     path = tmp_path / "bench.json"
-    rows = run_bench([], path, Silent(), BRIEF)
-    assert json.loads(path.read_text()) == rows
+    document = run_bench([], path, Silent(), BRIEF)
+    assert json.loads(path.read_text()) == document
+    assert document["host"]["cores"] > 0
+    assert document["versions"]["raytwin"]
+    rows = document["rows"]
     assert [row["name"] for row in rows] == list(run.NAMES)
     for row in rows:
         assert row["ours"] > 0
         assert row["range"][OURS][0] <= row["ours"] <= row["range"][OURS][1]
+        assert len(row["samples"][OURS]) == row["rounds"]
         assert (row["peers"], row["ratio"]) == ({}, None)
 
 
 @pytest.mark.ray
 def test_beside_ray(no_side_left: None) -> None:
     require("ray", importlib.util.find_spec("ray") is not None, "pip install 'raytwin[ray]'")
-    rows = run_bench(["ray"], None, Silent(), Effort(**{**vars(BRIEF), "names": TASKS}))
+    document = run_bench(
+        ["ray"], None, Silent(), Effort(**{**vars(BRIEF), "names": TASKS, "rounds": 1})
+    )
+    rows = document["rows"]
     assert [row["name"] for row in rows] == list(TASKS)
     for row in rows:
         assert row["peers"]["ray"] > 0
@@ -95,7 +106,8 @@ def test_beside_dask(no_side_left: None) -> None:
     installed = importlib.util.find_spec("distributed") is not None
     require("distributed", installed, "pip install 'raytwin[peers]'")
     names = ("tasks_sync", "task_array", "actor_sync", "put_small", "get_small")
-    rows = run_bench(["dask"], None, Silent(), Effort(**{**vars(BRIEF), "names": names}))
+    document = run_bench(["dask"], None, Silent(), Effort(**{**vars(BRIEF), "names": names}))
+    rows = document["rows"]
     assert {row["name"] for row in rows} == set(names)
     for row in rows:
         assert row["peers"]["dask"] > 0
@@ -142,6 +154,98 @@ def test_dask_waits_for_the_first_and_keeps_the_order() -> None:
             check=False,
         )
     assert "all right" in done.stdout, done.stderr
+
+
+def test_cpu_is_that_of_all_processes_of_a_cluster(no_side_left: None) -> None:
+    spin = "import time\nwhile time.process_time() < 0.2: pass\nprint('spun', flush=True)\ninput()"
+    before = cpu_s_by_pid()
+    with subprocess.Popen(
+        [sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "spun\n"
+        spent = cpu_s_by_pid()
+        child.communicate("\n")
+    assert child.pid not in before
+    assert 0.2 <= spent[child.pid] < 10
+    assert spent[os.getpid()] >= before[os.getpid()] > 0
+    with Conversation(OURS) as conversation:
+        conversation.start()
+        conversation.ask("prepare", case="tasks_sync", warm_up_s=0, at_least=1)
+        rate, cpu_s = conversation.ask("round", round_s=0.2)
+        # No more than all cores, and some of it.
+        assert 0 < cpu_s < (os.cpu_count() or 1) / rate
+
+
+@pytest.mark.parametrize("engine", [OURS, SIMULATED])
+def test_a_tree_without_this_benchmark_is_measured_by_it(
+    engine: str, tmp_path: Path, no_side_left: None
+) -> None:
+    """An older commit has another one, or none: both sides run the same program."""
+    for folder in ("raytwin", "runtime", "simulator"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
+    with Conversation(engine, tree=Tree("older", root=tmp_path), hash_seed=1) as conversation:
+        conversation.start()
+        conversation.ask("prepare", case="tasks_1000", warm_up_s=0, at_least=1)
+        rate, cpu_s = conversation.ask("round", round_s=0.02)
+        assert rate > 0
+        assert cpu_s > 0
+
+
+def test_a_tree_that_is_not_what_is_imported_is_not_measured(
+    tmp_path: Path, no_side_left: None
+) -> None:
+    """Else a commit would be compared with itself, and nothing would ever be slower."""
+    with (
+        pytest.raises(BenchError, match=r"nothing has imported .*__init__\.py"),
+        Conversation(OURS, tree=Tree("nothing", root=tmp_path)) as conversation,
+    ):
+        conversation.start()
+
+
+def test_a_gate_measures_both_trees(no_side_left: None) -> None:
+    tree = Tree("this tree")
+    rounds = gate.Rounds(tree, Tree("the same"), slices=2, slice_s=0.02, warm_up_s=0)
+    found = gate.compare_trees(rounds, ["tasks_1000", "sim:tasks_1000"], 0.02, 2, Silent())
+    assert [(row["name"], row["statistic"]) for row in found["rows"]] == [
+        ("tasks_1000", "time"), ("tasks_1000", "cpu"), ("sim:tasks_1000", "cpu")
+    ]  # fmt: skip
+    for row in found["rows"]:
+        assert len(row["old_s"]) == len(row["new_s"]) == 2
+        assert all(cost > 0 for cost in row["old_s"] + row["new_s"])
+        assert row["verdict"] == "undecided"
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no repository")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_gate_leaves_neither_process_nor_worktree(
+    number: signal.Signals, tmp_path: Path, no_side_left: None
+) -> None:
+    # The directory of cluster files, which stays, is in another one.
+    files, runtime = tmp_path / "files", tmp_path / "runtime"
+    files.mkdir()
+    runtime.mkdir()
+    command = ["bench", "--against", "HEAD", "--cases", "tasks_sync"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "raytwin", *command], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(files), "XDG_RUNTIME_DIR": str(runtime),
+             "PYTHONPATH": str(ROOT)},
+    ) as process:  # fmt: skip
+        assert until(lambda: len(sides_alive()) > 3)
+        assert str(files) in worktrees()
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, stderr
+    assert "Traceback" not in stderr
+    assert not list(files.iterdir())
+    assert str(files) not in worktrees()
+
+
+def worktrees() -> str:
+    return subprocess.run(
+        ["git", "worktree", "list"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
 
 
 # -- how they end ------------------------------------------------------------------
@@ -205,7 +309,7 @@ def test_interrupt_leaves_nothing(tmp_path: Path, no_side_left: None) -> None:
     ) as process:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
-        assert any(line.startswith("tasks_sync") for line in lines)
+        assert any(line.startswith("round 1") for line in lines)
         assert until(lambda: bool(sides_alive()))
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from raytwin.scenarios.bench.conversation import BenchError
 from raytwin.scenarios.bench.run import FULL, Effort
 from raytwin.scenarios.cli import doctor
 from raytwin.scenarios.cli.commands.line import Terminated, parse_nodes
+from raytwin.scenarios.cli.commands.measure_commands import ALONE_ROUNDS
 from raytwin.scenarios.cli.main import app
 from raytwin.scenarios.core import results
 from raytwin.scenarios.core.scenario import BEYOND, Outcome, Request
@@ -332,7 +334,8 @@ def test_bench_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raytwin.scenarios.bench.run.run_bench", run_bench)
     result = raytwin("bench", "--json", tmp_path / "f.json")
     assert result.exit_code == 0, result.output
-    assert asked == [([], tmp_path / "f.json", FULL)]
+    alone = replace(FULL, rounds=ALONE_ROUNDS, fresh_rounds=ALONE_ROUNDS)
+    assert asked == [([], tmp_path / "f.json", alone)]
     assert "tasks_sync" in result.stdout
     assert "2,000" in result.stdout
 
@@ -352,6 +355,55 @@ def test_bench_of_some_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "did you mean 'actor_sync'" in complaint(raytwin("bench", "--cases", "actor_snc"))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--markdown", "f.md"], "--markdown is the table of --against REV"),
+        (["--against", "HEAD", "--peers", "ray"], "leave --peers and --history out"),
+        (["--against", "HEAD", "--cases", "sim:tasks_snc"], "did you mean 'sim:tasks_sync'"),
+        (["--against", "no-such-commit"], "'no-such-commit' is neither a commit of"),
+    ],
+)
+def test_a_gate_that_cannot_be_is_refused(arguments: list[str], said: str) -> None:
+    assert said in complaint(raytwin("bench", *arguments))
+
+
+@pytest.mark.parametrize("verdict", ["slower", "undecided"])
+def test_the_gate_exits_with_1_and_names_the_case(
+    verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {
+        "name": "tasks_sync", "statistic": "cpu", "slowdown": 0.05, "low": 0.03, "high": 0.07,
+        "verdict": verdict, "old_s": [1.0], "new_s": [1.05], "suspected": 0,
+    }  # fmt: skip
+    sides = {side: {"label": side, "commit": ""} for side in ("old", "new")}
+    found = {"kind": "against", "rows": [row], "threshold": 0.02, "load": 0.5, **sides}
+    monkeypatch.setattr("raytwin.scenarios.bench.gate.compare_trees", lambda *arguments: found)
+    monkeypatch.setattr("raytwin.scenarios.bench.trees.other_tree", nullcontext)
+    paths = ["--json", tmp_path / "f.json", "--markdown", tmp_path / "f.md"]
+    result = raytwin("bench", "--against", "main", *paths)
+    assert result.exit_code == (1 if verdict == "slower" else 0)
+    assert ("slower than the threshold: tasks_sync (cpu)" in result.stderr) == (verdict == "slower")
+    assert "+5.0 % (+3.0 to +7.0)" in result.stdout
+    assert json.loads((tmp_path / "f.json").read_text()) == found
+    assert "`tasks_sync`" in (tmp_path / "f.md").read_text()
+
+
+def test_compare_exits_with_1_where_a_file_is_slower(tmp_path: Path) -> None:
+    row = {"name": "tasks_sync", "statistic": "cpu", "new_s": [1.0] * 12}
+    old = {"kind": "against", "host": {"cpu": "x"}, "rows": [row]}
+    for name, factor in (("old", 1.0), ("new", 1.1)):
+        slower = {**row, "new_s": [factor] * 12}
+        (tmp_path / name).write_text(json.dumps({**old, "rows": [slower]}))
+    assert raytwin("compare", tmp_path / "old", tmp_path / "old").exit_code == 0
+    result = raytwin("compare", tmp_path / "old", tmp_path / "new")
+    assert result.exit_code == 1
+    assert "slower than the threshold: tasks_sync (cpu)" in result.stderr
+    assert raytwin("compare", tmp_path / "old", tmp_path / "new", "--threshold", 20).exit_code == 0
+    (tmp_path / "new").write_text(json.dumps({**old, "host": {"cpu": "y"}}))
+    assert "of different hosts" in complaint(raytwin("compare", tmp_path / "old", tmp_path / "new"))
+
+
 def test_bench_table_with_a_peer_that_lacks_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_bench(
         peers: list[str], path: Path | None, progress: object, effort: Effort, after: After
@@ -364,7 +416,7 @@ def test_bench_table_with_a_peer_that_lacks_a_case(monkeypatch: pytest.MonkeyPat
         )  # fmt: skip
 
     monkeypatch.setattr("raytwin.scenarios.bench.run.run_bench", run_bench)
-    monkeypatch.setattr("raytwin.scenarios.bench.engines.check_peers", lambda peers: None)
+    monkeypatch.setattr("raytwin.scenarios.bench.peers.check_peers", lambda peers: None)
     result = raytwin("bench", "--peers", "ray,dask")
     assert result.exit_code == 0, result.output
     line = next(line for line in result.stdout.splitlines() if "create_100" in line)
@@ -374,8 +426,8 @@ def test_bench_table_with_a_peer_that_lacks_a_case(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (KeyboardInterrupt(), 130, "raytwin: interrupted; 1 of 2 cases were completed"),
-        (Terminated(), 143, "raytwin: terminated; 1 of 2 cases were completed"),
+        (KeyboardInterrupt(), 130, "raytwin: interrupted; 1 of 2 cases were measured"),
+        (Terminated(), 143, "raytwin: terminated; 1 of 2 cases were measured"),
         (BenchError("ours has ended"), 1, "raytwin: ours has ended"),
     ],
 )

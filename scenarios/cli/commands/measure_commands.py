@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,8 +28,27 @@ from raytwin.scenarios.cli.commands.line import (
 from raytwin.scenarios.core.scenario import UsageError
 
 PEERS = ("ray", "dask")
+Threshold = Annotated[
+    float,
+    typer.Option(min=0.0, max=100.0, metavar="%", help="A slow-down of so much is let pass."),
+]
 SHRUNK_MAX = 3
 """Failing seeds that one campaign shrinks: the next ones mostly have the same cause."""
+
+
+CASES = (
+    "start_up", "idle_memory", "first_put_800mb", "tasks_sync", "tasks_1000", "task_array",
+    "wait_1000", "actor_sync", "actor_1000", "create_100_actors", "put_small", "get_small",
+    "put_1mb", "put_800mb",
+)  # fmt: skip
+LARGE = ("start_100_nodes", "memory_100_nodes", "create_2000_actors")
+GATED = (
+    "tasks_sync", "tasks_1000", "actor_sync", "actor_1000", "put_small", "get_small",
+    "sim:tasks_sync", "sim:tasks_1000", "sim:actor_1000",
+)  # fmt: skip
+"""The names for the help, which imports no benchmark; a test holds them to the cases."""
+ALONE_ROUNDS = 12
+"""Rounds of ours alone: as many as `compare` needs."""
 
 
 @app.command()
@@ -42,12 +62,43 @@ def bench(
         typer.Option(
             "--cases",
             metavar="LIST",
-            help="Measure these alone, such as actor_sync. Only so, and without peers: "
-            "start_100_nodes, memory_100_nodes, create_2000_actors.",
+            help=f"Measure these alone, of: {', '.join(CASES)}. Only so, and without peers: "
+            f"{', '.join(LARGE)}. With --against by default {', '.join(GATED)}; sim: is the case"
+            " in simulation.",
         ),
     ] = None,
     json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures here.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write every round here.")
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write the medians as github-action-benchmark reads them"
+            " (customSmallerIsBetter).",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REV",
+            help="Measure this tree against a commit, tag or branch of it, or against what is"
+            " installed for another interpreter (its path), both interleaved.",
+        ),
+    ] = None,
+    threshold: Threshold = 2.0,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            metavar="N",
+            help="Rounds: 7 by default, 12 without peers. With --against: at most so many, by"
+            " default 36; fewer than 12 decide nothing.",
+        ),
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --against: also write the table as Markdown."),
     ] = None,
 ) -> None:
     """Measure the runtime's basic operations, interleaved with its peers'; medians.
@@ -55,22 +106,38 @@ def bench(
     A ratio is ours to the peer before it, above 1 is better for us. If it is ended
     before its end, the cases that were complete are shown.
 
-    Examples: `raytwin bench --peers ray,dask --json bench.json`;
-    `raytwin bench --cases actor_sync,put_1mb --peers ray`
-    """
-    asked = parse_names(peers, PEERS, "peer") or []
-    if asked:
-        from raytwin.scenarios.bench.engines import check_peers
+    With --against it is a gate: both trees get fresh clusters in each round, and rounds go on
+    until the interval of the slow-down (bootstrap, 99.8 %) lies on one side of the threshold, or
+    N are taken. It exits with 1 and names the case where all of the interval is beyond, and was
+    again when measured anew.
 
-        check_peers(asked)
-    if json is not None:
-        writable(json)
+    Examples: `raytwin bench --peers ray,dask --json bench.json`;
+    `raytwin bench --cases actor_sync,put_1mb --peers ray`; `raytwin bench --against main`
+    """
+    if against is None and markdown is not None:
+        raise UsageError("--markdown is the table of --against REV: give both")
+    if against is not None and (peers is not None or history is not None):
+        raise UsageError("--against measures two trees of raytwin: leave --peers and --history out")
+    for path in (json, history, markdown):
+        if path is not None:
+            writable(path)
+    if against is not None:
+        _gate(against, cases, threshold / 100, rounds, json, markdown)
+        return
+    asked = parse_names(peers, PEERS, "peer") or []
+    from raytwin.scenarios.bench import files, tables
     from raytwin.scenarios.bench.conversation import BenchError
+    from raytwin.scenarios.bench.peers import check_peers
     from raytwin.scenarios.bench.run import KNOWN, NAMES, Effort, run_bench
     from raytwin.scenarios.cli import progress
 
+    check_peers(asked)
     named = parse_names(cases, KNOWN, "benchmark")
     effort = Effort(names=tuple(named or NAMES))
+    if rounds is not None:
+        effort = replace(effort, rounds=rounds, fresh_rounds=rounds)
+    elif not asked:
+        effort = replace(effort, rounds=ALONE_ROUNDS, fresh_rounds=ALONE_ROUNDS)
     rows: list[dict[str, Any]] = []
     try:
         with progress.terminal() as shown:
@@ -80,11 +147,13 @@ def bench(
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
         kept = "" if json is None else f"; {json} was not written"
-        error.add_note(f"{len(rows)} of {len(effort.names)} cases were completed{kept}")
+        error.add_note(f"{len(rows)} of {len(effort.names)} cases were measured{kept}")
         raise
     finally:
         if rows:
             _print(rows, asked)
+    if history is not None:
+        files.write(history, tables.history(rows))
 
 
 def _print(rows: list[dict[str, Any]], asked: list[str]) -> None:
@@ -100,6 +169,73 @@ def _print(rows: list[dict[str, Any]], asked: list[str]) -> None:
             cells += [plain(row["peers"].get(peer)), "" if ratio is None else f"{ratio:.1f}x"]
         table.add_row(row["name"], plain(row["ours"]), *cells, row["unit"])
     open_console().print(table)
+
+
+def _gate(
+    against: str,
+    cases: str | None,
+    threshold: float,
+    rounds_max: int | None,
+    json: Path | None,
+    markdown: Path | None,
+) -> None:
+    """Measure this tree against another one; exit with 1 where it is slower."""
+    from raytwin.scenarios.bench import files, gate, tables
+    from raytwin.scenarios.bench.conversation import BenchError
+    from raytwin.scenarios.bench.trees import other_tree, this_tree
+    from raytwin.scenarios.cli import progress
+
+    subjects = parse_names(cases, gate.KNOWN, "benchmark of two trees") or list(gate.SUBJECTS)
+    try:
+        with progress.terminal() as shown, other_tree(against) as other:
+            rounds = gate.Rounds(other, this_tree())
+            found = gate.compare_trees(
+                rounds, subjects, threshold, rounds_max or gate.ROUNDS_MAX, shown
+            )
+    except BenchError as error:
+        say(str(error))
+        raise typer.Exit(1) from error
+    if json is not None:
+        files.write(json, found)
+    if markdown is not None:
+        markdown.write_text(tables.markdown(found))
+    _judge(found["rows"])
+
+
+def _judge(rows: list[dict[str, Any]]) -> None:
+    """Print what two sides differ in; exit with 1 where the new one is slower."""
+    from rich.table import Table
+
+    from raytwin.scenarios.bench import tables
+
+    table = Table("case", "statistic", "slower by", "rounds", "", box=None, pad_edge=False)
+    for row in rows:
+        count = str(len(row["new_s"]))
+        cells = (row["name"], row["statistic"], tables.interval(row), count, row["verdict"])
+        table.add_row(*cells)
+    open_console().print(table)
+    say(tables.summary(rows))
+    raise typer.Exit(1 if any(row["verdict"] == "slower" for row in rows) else 0)
+
+
+@app.command()
+def compare(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="What 'raytwin bench --json' wrote.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The same, of another time.")],
+    threshold: Threshold = 2.0,
+) -> None:
+    """Say what is slower in one file of the benchmark than in another one of the same host.
+
+    By the same statistics as `raytwin bench --against`, which is to be preferred: what the machine
+    did while one of the files was measured looks like the commit's doing here. Exits with 1 where
+    all of an interval is beyond the threshold. At least 12 rounds are needed, as `raytwin bench`
+    without peers takes.
+
+    Example: `raytwin compare before.json after.json`
+    """
+    from raytwin.scenarios.bench import files
+
+    _judge(files.compare(files.read(old), files.read(new), threshold / 100))
 
 
 @app.command()
