@@ -17,7 +17,9 @@ from raytwin.scenarios.core.scenario import Band, FigureSpec, Row, matches
 DRAWABLE_MAX = 1e100
 """Beyond it axes run out of floats; nothing that was measured is there."""
 
-SIMULATED, MEASURED, PUBLISHED = "simulated", "measured", "published"
+SIMULATED, MEASURED, RAY, PUBLISHED = "simulated", "measured", "Ray", "published"
+SOURCES = {"sim": SIMULATED, "ray": RAY}
+"""By backend, where it is not `MEASURED`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Curve:
     """One line or set of points of a figure."""
 
     source: str
-    """``simulated`` or ``measured``."""
+    """``simulated``, ``measured`` or ``Ray``."""
     label: str
     """The values of the series columns; "" where there are none."""
     points: tuple[Point, ...]
@@ -61,7 +63,8 @@ class Figure:
     def panels(self) -> tuple[str, ...]:
         """The sources that have a panel each, from above; empty: all share one."""
         have = {curve.source for curve in self.curves}
-        return (SIMULATED, MEASURED) if self.bands and len(have) > 1 else ()
+        order = (SIMULATED, MEASURED, RAY)
+        return tuple(each for each in order if each in have) if self.bands and len(have) > 1 else ()
 
     @property
     def drawable(self) -> bool:
@@ -75,8 +78,8 @@ def all_rows(results: Sequence[Result]) -> list[Row]:
 
 
 def source_of(backend: str) -> str:
-    """Return whether a backend simulates or measures."""
-    return SIMULATED if backend == "sim" else MEASURED
+    """Return whether a backend simulates, measures raytwin, or is Ray."""
+    return SOURCES.get(backend, MEASURED)
 
 
 def build(spec: FigureSpec, results: Sequence[Result]) -> Figure:
@@ -90,7 +93,7 @@ def build(spec: FigureSpec, results: Sequence[Result]) -> Figure:
             continue
         label = " · ".join(str(row[name]) for name in spec.series if row.get(name) is not None)
         groups.setdefault((row["backend"], label), {}).setdefault(row[spec.x], []).append(row)
-    ordered = sorted(groups.items(), key=lambda item: item[0][0] != "sim")
+    ordered = sorted(groups.items(), key=lambda item: (item[0][0] != "sim", item[0][0] == "ray"))
     labels = list(dict.fromkeys(label for (_, label), _ in ordered))
     shades: dict[str, int] = {}
     curves = []

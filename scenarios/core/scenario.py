@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-BACKENDS = ("sim", "local", "docker")
+BACKENDS = ("sim", "local", "docker", "ray")
 """In the order in which they run: prediction first, measurement second."""
-ON_REQUEST = frozenset({"docker"})
+ON_REQUEST = ("docker", "ray")
 """Backends that need more than this machine's Python, and so run only if they are named."""
 
 SCALES = ("quick", "full")
@@ -289,6 +289,8 @@ class Scenario:
     """The only numbers of nodes that make sense; empty: any."""
     nodes_max: Mapping[str, int] = field(default_factory=dict)
     """The most nodes that a backend can have in it."""
+    not_on_ray: str = ""
+    """What it needs that Ray does not have, where it does not run on `ray`: said to who asks."""
 
     @property
     def default_backends(self) -> tuple[str, ...]:
