@@ -143,10 +143,10 @@ def ray_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def _node_resource(name: str) -> str:
     """Return the resource by which Ray names the node of a resource such as ``node:3``."""
     number = name.removeprefix(_PLACE)
-    if not name.startswith(_PLACE) or not number.isdecimal():
-        return name
     import ray
 
+    if not name.startswith(_PLACE) or not number.isdecimal() or name in ray.cluster_resources():
+        return name
     alive = [row["NodeManagerAddress"] for row in ray.nodes() if row["Alive"]]
     if len(set(alive)) < len(alive) or int(number) >= len(alive):
         raise NotOnRay(f"no node {number} in this Ray cluster: it has {len(set(alive))} hosts")

@@ -83,6 +83,11 @@ class RayCluster:
         return str(self._cluster.address)
 
     def _start(self, number: int, **more: Any) -> None:
+        # On the main thread nodes end with this process, even if it is killed. On another, which a
+        # fault plan has, Ray cannot have that: the node would end with the thread. It ends with the
+        # GCS at the latest.
+        on_main = threading.current_thread() is threading.main_thread()
+        self._cluster._shutdown_at_exit = on_main
         own = {name: amount for name, amount in self.resources[number].items() if amount}
         self._nodes[number] = node = self._cluster.add_node(
             num_cpus=own.pop("CPU", 0),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 """By raytwin's name of a policy: the configuration with which Ray does the like. Ray leases workers
 where most bytes of a task's arguments are; without that, where its submitter is."""
 HEARTBEAT_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 LEFT_OUT = "left out"
 
 
@@ -71,8 +73,23 @@ class RaySession:
         for called in self.before_shutdown:
             called()
         ray.shutdown()
+        os.environ.pop(JOINED, None)
         if self.cluster is not None:
             self.cluster.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Raise NotOnRay unless something listens at ``HOST:PORT``. Ray itself tries for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise NotOnRay(f"{address!r} is no address of a Ray cluster: give HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise NotOnRay(
+            f"no Ray cluster answers at {address}: {error.strerror or error}; 'ray start --head'"
+            " prints the address of one"
+        ) from error
 
 
 def connect(
@@ -156,13 +173,11 @@ def _join(
         )
     if POLICIES[policy]:
         raise NotOnRay(f"policy {policy!r} is set where a Ray cluster starts: leave --address out")
+    check_address(address)
     import ray
 
     os.environ[JOINED] = "1"
-    try:
-        _init(address, namespace, runtime_env, {modules.ON_RAY: "1", JOINED: "1"})
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise NotOnRay(f"no Ray cluster answers at {address}: {error}") from error
+    _init(address, namespace, runtime_env, {modules.ON_RAY: "1", JOINED: "1"})
     session = RaySession(None)
     alive = sum(row["Alive"] for row in ray.nodes())
     if alive < nodes:

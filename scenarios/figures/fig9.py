@@ -305,6 +305,7 @@ SCENARIO = Scenario(
     title="Object store: writes of one client",
     figure="Figure 9",
     backends=("sim", "local"),
+    not_on_ray="it sets the number of threads that copy, which Ray chooses itself",
     cluster_sizes=(1,),
     run=run,
     about=(

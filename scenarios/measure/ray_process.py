@@ -2,7 +2,8 @@
 
 `run` starts ``python -m raytwin.scenarios.measure.ray_process FD`` with the variables of
 `ray_session.environment`, sends it what to run, and passes its progress on until it has sent the
-outcome. Ctrl-C at the terminal is for this process, which interrupts that one and waits until it
+outcome. What it prints, and Ray prints much, is shown only if it ends without one.
+Ctrl-C at the terminal is for this process, which interrupts that one and waits until it
 has ended its cluster. At the end of the connection, which the death of this process causes too, it
 interrupts itself.
 """
@@ -14,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from dataclasses import dataclass, replace
@@ -58,24 +60,28 @@ def run(
     environment.pop(ray_session.ADDRESS, None)
     if address is not None:
         environment[ray_session.ADDRESS] = address
-    with there:
-        process = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name, str(there.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=2,  # what is on stdout is for the caller's results
-            pass_fds=[there.fileno()],
-            start_new_session=True,
-            env=environment,
-        )
-    try:
-        with here:
-            here.send((scenario, replace(request, progress=Silent()), faults))
-            outcome = _converse(here, request.progress)
-    except EOFError:
-        code = process.wait()
-        raise ScenarioFailed(f"the process of {scenario} on Ray ended with code {code}") from None
-    finally:
-        _end(process)
+    with tempfile.TemporaryFile() as printed:
+        with there:
+            process = subprocess.Popen(
+                [sys.executable, "-m", __spec__.name, str(there.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                pass_fds=[there.fileno()],
+                start_new_session=True,
+                env=environment,
+            )
+        try:
+            with here:
+                here.send((scenario, replace(request, progress=Silent()), faults))
+                outcome = _converse(here, request.progress)
+        except (EOFError, ConnectionError):
+            error = ScenarioFailed(f"the process of {scenario} on Ray has ended without a result")
+            printed.seek(0)
+            error.add_note(printed.read().decode(errors="replace"))
+            raise error from None
+        finally:
+            _end(process)
     if isinstance(outcome, _Failed):
         if outcome.usage:
             raise UsageError(outcome.text)

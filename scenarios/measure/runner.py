@@ -20,7 +20,7 @@ from typing import Any
 from raytwin.chaos.faults.plan import Plan, PlanError
 from raytwin.chaos.faults.plan_files import load
 from raytwin.runtime.api.exceptions import RayError
-from raytwin.runtime.on_ray import ray_session
+from raytwin.runtime.on_ray import NotOnRay, ray_session
 from raytwin.scenarios.core import measured_host, results
 from raytwin.scenarios.core.results import CheckRecord, Record, Result, ResultError
 from raytwin.scenarios.core.scenario import (
@@ -141,6 +141,11 @@ def plan(
         raise UsageError("--address is that of a Ray cluster: give --backend ray with it")
     for job in jobs:
         check_backend(job.backend)
+    if address is not None:
+        try:
+            ray_session.check_address(address)
+        except NotOnRay as error:
+            raise UsageError(str(error)) from error
     return jobs
 
 

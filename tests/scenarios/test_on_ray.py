@@ -1,0 +1,277 @@
+"""Scenarios and programs on Ray itself: the same values as on raytwin's own backends.
+
+Ray is in processes of their own there, so this process never imports it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raytwin.chaos.faults.plan import Plan, Step
+from raytwin.runtime.api import modules
+from raytwin.runtime.on_ray import NotOnRay, front_door, ray_session
+from raytwin.scenarios.core.scenario import Row, Silent, UsageError
+from raytwin.scenarios.measure import ray_process, registry, runner
+from tests.requirements import require
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMES = {"tasks_per_s", "elapsed_s", "latency_s"}
+"""Columns of measured times, which differ from run to run."""
+SMALL = {
+    "fig8a": {"sizes": "1000,200000", "tasks": "4", "in_flight": "2", "cpus": "1"},
+    "fig8b": {"tasks": "40", "repeats": "1", "window_on_host": "10"},
+}
+"""Scenarios with rows that are settled by their settings, but for `TIMES`; and small settings."""
+NODES = {"fig8a": (2,), "fig8b": (1, 2)}
+LIMIT_S = 280
+
+needs_ray = pytest.mark.ray
+
+
+@pytest.fixture
+def ray_installed() -> None:
+    require("ray", importlib.util.find_spec("ray") is not None, ray_session.INSTALL)
+
+
+def run(name: str, backend: str, out: Path, address: str | None = None, **plan: Any) -> list[Row]:
+    """Run a scenario at a small size; return its rows."""
+    wanted = {"given": SMALL[name], "nodes": NODES[name], "address": address, **plan}
+    (job,) = runner.plan([name], [backend], **wanted)
+    done = runner.run_one(job, out, None, Silent())
+    assert done.result is not None, done.error + done.trace
+    return done.result.rows
+
+
+def settled(rows: list[Row]) -> list[Row]:
+    """Return rows without what is measured, and without the names of schedulers."""
+    return [{name: row[name] for name in row if name not in TIMES | {"policy"}} for row in rows]
+
+
+# -- what runs -----------------------------------------------------------------------
+
+
+@needs_ray
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.usefixtures("ray_installed")
+def test_a_program_gives_the_same_values_on_local_and_on_ray() -> None:
+    found = {}
+    for backend in ("local", "ray"):
+        environment = ray_session.environment()
+        if backend == "local":
+            del environment[modules.ON_RAY]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.ray_programs_on_ray", backend],
+            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found[backend] = json.loads(done.stdout)
+    assert found["ray"] == found["local"]
+    assert found["ray"]["nested"] == 14
+    assert found["ray"]["time passes"] == [True, True]
+
+
+@needs_ray
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.usefixtures("ray_installed")
+@pytest.mark.parametrize("name", SMALL)
+def test_a_scenario_gives_the_same_rows_on_local_and_on_ray(name: str, tmp_path: Path) -> None:
+    on_ray, local = (run(name, backend, tmp_path) for backend in ("ray", "local"))
+    assert settled(on_ray) == settled(local)
+    assert all(row[column] > 0 for row in on_ray for column in TIMES & set(row))
+    record = json.loads((tmp_path / name / "ray" / "result.json").read_bytes())
+    assert record["backend"] == "ray"
+    assert record["versions"]["ray"][0].isdigit()
+    assert (tmp_path / name / "ray" / "timeline.json").read_text().count('"ph"') > 10
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.usefixtures("ray_installed")
+def test_chains_come_to_their_values_while_nodes_of_ray_are_killed(tmp_path: Path) -> None:
+    given = {"time_factor": "0.07", "task_ms": "50", "chains_per_cpu": "2"}
+    (job,) = runner.plan(["fig11a"], ["ray"], nodes=(3,), given=given)
+    done = runner.run_one(job, tmp_path, None, Silent())
+    assert done.result is not None, done.error + done.trace
+    checks = {check.name: check for check in done.result.record.checks}
+    for name in (
+        "every chain came to what a run without faults comes to",
+        "every step of the plan was carried out",
+        "every link was executed, and some again, as they have written down themselves",
+    ):
+        assert checks[name].ok, checks[name]
+    assert {row["nodes"] for row in done.result.rows} == {1, 2, 3}
+
+
+@needs_ray
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.usefixtures("ray_installed")
+def test_a_fault_plan_of_the_command_line_breaks_the_cluster_of_ray(tmp_path: Path) -> None:
+    faults = Plan([Step("kill", "worker:0.0", 0.5), Step("pause", "node:1", 0.5),
+                   Step("resume", "node:1", 1.0)])  # fmt: skip
+    given = {**SMALL["fig8b"], "tasks": "6000"}
+    (job,) = runner.plan(["fig8b"], ["ray"], nodes=(2,), given=given)
+    done = runner.run_one(job, tmp_path, None, Silent(), faults)
+    assert done.result is not None, done.error + done.trace
+    (carried_out,) = (c for c in done.result.record.checks if c.name.startswith("every step"))
+    assert carried_out.ok, carried_out.detail
+
+
+CLUSTER = """
+import sys, time
+from raytwin.runtime.on_ray.ray_cluster import RayCluster
+cluster = RayCluster([{"CPU": 1.0}, {"CPU": 1.0}])
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@pytest.fixture
+def address(ray_installed: None) -> Iterator[str]:
+    """The address of a Ray cluster of two nodes that another process runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLUSTER], env={**ray_session.environment(), modules.ON_RAY: ""},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+    finally:
+        process.communicate("", timeout=60)
+
+
+@needs_ray
+@pytest.mark.timeout(LIMIT_S)
+def test_a_scenario_joins_a_cluster_by_address(address: str, tmp_path: Path) -> None:
+    rows = run("fig8b", "ray", tmp_path, address)
+    assert settled(rows) == settled(run("fig8b", "local", tmp_path))
+    with pytest.raises(UsageError, match=r"has 2 nodes, not 3: give --nodes 2 or less"):
+        run("fig8b", "ray", tmp_path, address, nodes=(3,))
+    with pytest.raises(UsageError, match=r"this program wants others: leave --address out"):
+        run("fig8a", "ray", tmp_path, address)
+
+
+@needs_ray
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.usefixtures("ray_installed")
+def test_ctrl_c_ends_the_cluster_of_ray(tmp_path: Path) -> None:
+    """That nothing is left running is held by the session's fixture."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raytwin", "run", "fig8b", "--backend", "ray", "--nodes", "1",
+         "--set", "tasks=1e7", "--out", str(tmp_path)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "1 clusters" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert not (tmp_path / "fig8b" / "ray" / "result.json").exists()
+
+
+# -- what is refused, in one line ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "fig10a"], "it kills replicas of the GCS, and Ray's GCS has none"),
+        (["run", "fig11b"], "Ray restarts actors without their state"),
+        (["run", "fig8b", "--faults", "isolate"], "cut"),
+        (["run", "fig8b", "--address", "nowhere"], "no address of a Ray cluster: give HOST:PORT"),
+        (["exec", "script.py"], "RAYTWIN_ON_RAY=1 python SCRIPT"),
+    ],
+)
+@pytest.mark.usefixtures("ray_installed")
+def test_what_cannot_be_on_ray_is_refused_in_one_line(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "isolate.yaml"
+    path.write_text('steps:\n  - {at_s: 1, action: cut, target: "link:0>1"}\n')
+    command = [str(path) if each == "isolate" else each for each in arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", "raytwin", *command[:1], "--backend", "ray", *command[1:]],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
+
+
+def test_an_address_needs_the_backend_ray_and_somebody_who_listens() -> None:
+    with pytest.raises(UsageError, match="give --backend ray with it"):
+        runner.plan(["fig8b"], ["local"], address="127.0.0.1:1")
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        free = listening.getsockname()[1]
+    with pytest.raises(NotOnRay, match="no Ray cluster answers at"):
+        ray_session.check_address(f"127.0.0.1:{free}")
+
+
+def test_without_ray_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"^Ray is not installed: pip install 'raytwin\[ray\]'$"):
+        runner.plan(["fig8b"], ["ray"])
+
+
+def test_ray_runs_only_if_it_is_named() -> None:
+    scenario = registry.scenarios()["fig8b"]
+    assert "ray" in scenario.backends
+    assert "ray" not in scenario.default_backends
+
+
+def test_every_scenario_runs_on_ray_or_says_why_not() -> None:
+    for scenario in registry.scenarios().values():
+        assert ("ray" in scenario.backends) != bool(scenario.not_on_ray), scenario.name
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"policy": "centralized"}, "no policy 'centralized': possible: bottom-up"),
+        ({"gcs_replicas": 2}, "no option 'gcs_replicas'"),
+        ({"backend": "sim"}, "this program runs on Ray"),
+    ],
+)
+@pytest.mark.usefixtures("ray_installed")
+def test_options_that_ray_does_not_have_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(NotOnRay, match=said):
+        ray_session.connect(**options)
+
+
+def test_a_class_with_checkpoints_is_refused_when_it_is_used_and_not_when_it_is_made() -> None:
+    made = front_door.remote(checkpoint_interval=3)(dict)
+    with pytest.raises(NotOnRay, match="Ray keeps no checkpoints"):
+        made.remote()
+
+
+def test_what_a_scenario_raises_on_ray_is_its_error_with_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (job,) = runner.plan(["fig8b"], ["local"], given=SMALL["fig8b"], nodes=(1,))
+
+    def fail(*arguments: object) -> None:
+        error = ray_process.ScenarioFailed("ValueError: boom")
+        error.add_note("the traceback from there")
+        raise error
+
+    monkeypatch.setattr(ray_process, "run", fail)
+    done = runner.run_one(runner.Job(**{**vars(job), "backend": "ray"}), tmp_path, None, Silent())
+    assert done.error == "ScenarioFailed: ValueError: boom"
+    assert "the traceback from there" in done.trace
