@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from raytwin.runtime.api import modules
 from raytwin.runtime.api.backend import connected, on_connect, set_current
 from raytwin.runtime.on_ray import NotOnRay
 from raytwin.runtime.on_ray.ray_cluster import RayCluster
+from raytwin.runtime.processes.net.knock import knock
 
 ADDRESS = "RAYTWIN_RAY_ADDRESS"
 """The environment variable with the Ray cluster that `init` joins by default."""
@@ -84,7 +84,7 @@ def check_address(address: str) -> None:
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise NotOnRay(f"{address!r} is no address of a Ray cluster: give HOST:PORT")
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
+        knock(host, int(port), CONNECT_TIMEOUT_S)
     except OSError as error:
         raise NotOnRay(
             f"no Ray cluster answers at {address}: {error.strerror or error}; 'ray start --head'"

@@ -29,6 +29,8 @@ from raytwin.scenarios.core.scenario import Outcome, Progress, Request, Silent, 
 from raytwin.scenarios.measure import registry
 from raytwin.scenarios.measure.under_faults import run_under
 
+FAILED = "failed"
+"""The first item of a message that an error has ended the scenario."""
 LEAVE_TIMEOUT_S = 60.0
 """How long it may take to end its cluster."""
 
@@ -95,9 +97,11 @@ def _converse(connection: Connection, progress: Progress) -> Outcome | _Failed:
     """Pass progress on until the outcome is there. Raises EOFError if the process is gone."""
     while True:
         message: Any = connection.recv()
-        if isinstance(message, (Outcome, _Failed)):
+        if isinstance(message, Outcome):
             return message
         what, *arguments = message
+        if what == FAILED:
+            return _Failed(*arguments)
         getattr(progress, what)(*arguments)
 
 
@@ -136,7 +140,7 @@ def main() -> None:
     name, request, faults = connection.recv()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(connection, ended), daemon=True).start()
-    found: Outcome | _Failed
+    found: Outcome | tuple[Any, ...]
     try:
         request = replace(request, progress=_Remote(connection))
         found = run_under(faults, registry.scenarios()[name], request)
@@ -145,7 +149,8 @@ def main() -> None:
     except Exception as error:
         usage = isinstance(error, (UsageError, NotOnRay))
         text = " ".join(str(error).split())
-        found = _Failed(type(error).__name__, text, traceback.format_exc(), usage)
+        # Its class would be of this ``__main__``, which the other end does not have.
+        found = (FAILED, type(error).__name__, text, traceback.format_exc(), usage)
     finally:
         ended.set()
         ray_session.disconnect()

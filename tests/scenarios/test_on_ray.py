@@ -26,14 +26,15 @@ from raytwin.scenarios.measure import ray_process, registry, runner
 from tests.requirements import require
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMES = {"tasks_per_s", "elapsed_s", "latency_s"}
+TIMES = {"tasks_per_s", "elapsed_s", "latency_s", "gb_per_s", "iops"}
 """Columns of measured times, which differ from run to run."""
 SMALL = {
     "fig8a": {"sizes": "1000,200000", "tasks": "4", "in_flight": "2", "cpus": "1"},
     "fig8b": {"tasks": "40", "repeats": "1", "window_on_host": "10"},
+    "fig9": {"sizes": "1000,2000000", "threads": "1", "repeats": "2"},
 }
 """Scenarios with rows that are settled by their settings, but for `TIMES`; and small settings."""
-NODES = {"fig8a": (2,), "fig8b": (1, 2)}
+NODES = {"fig8a": (2,), "fig8b": (1, 2), "fig9": (1,)}
 LIMIT_S = 280
 
 needs_ray = pytest.mark.ray
@@ -54,8 +55,9 @@ def run(name: str, backend: str, out: Path, address: str | None = None, **plan: 
 
 
 def settled(rows: list[Row]) -> list[Row]:
-    """Return rows without what is measured, and without the names of schedulers."""
-    return [{name: row[name] for name in row if name not in TIMES | {"policy"}} for row in rows]
+    """Return rows without what is measured, and without what names raytwin's own choices."""
+    own = {*TIMES, "policy", "threads"}
+    return [{name: row[name] for name in row if name not in own} for row in rows]
 
 
 # -- what runs -----------------------------------------------------------------------
