@@ -137,6 +137,8 @@ def main() -> None:
     """Run one scenario and send what it came to."""
     connection = Connection(int(sys.argv[1]))
     os.set_inheritable(connection.fileno(), False)
+    # A shell starts what is to run in the background with SIGINT ignored, and children inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     name, request, faults = connection.recv()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(connection, ended), daemon=True).start()

@@ -8,14 +8,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from raytwin.chaos.faults.plan import Plan, Step
@@ -165,14 +166,12 @@ def test_a_scenario_joins_a_cluster_by_address(address: str, tmp_path: Path) -> 
         run("fig8a", "ray", tmp_path, address)
 
 
-@needs_ray
-@pytest.mark.timeout(LIMIT_S)
-@pytest.mark.usefixtures("ray_installed")
-def test_ctrl_c_ends_the_cluster_of_ray(tmp_path: Path) -> None:
-    """That nothing is left running is held by the session's fixture."""
+@pytest.fixture
+def running(ray_installed: None, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command line while a scenario runs on Ray, started in the background as by a shell."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "raytwin", "run", "fig8b", "--backend", "ray", "--nodes", "1",
-         "--set", "tasks=1e7", "--out", str(tmp_path)],
+        [sys.executable, "-m", "tests.ignoring_sigint", "run", "fig8b", "--backend", "ray",
+         "--nodes", "1", "--set", "tasks=1e7", "--out", str(tmp_path)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
@@ -180,11 +179,36 @@ def test_ctrl_c_ends_the_cluster_of_ray(tmp_path: Path) -> None:
     for line in process.stderr:
         if "1 clusters" in line:
             break
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 130, said
+    (driver,) = psutil.Process(process.pid).children()
+    while not any("raylet" in each.name() for each in driver.children()):
+        time.sleep(0.1)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@needs_ray
+@pytest.mark.timeout(LIMIT_S)
+def test_sigterm_ends_the_cluster_of_ray(running: subprocess.Popen[str], tmp_path: Path) -> None:
+    (driver,) = psutil.Process(running.pid).children()
+    running.terminate()
+    _, said = running.communicate(timeout=120)
+    assert running.returncode == 143, said
     assert "Traceback" not in said
+    assert not driver.is_running()
     assert not (tmp_path / "fig8b" / "ray" / "result.json").exists()
+
+
+@needs_ray
+@pytest.mark.timeout(LIMIT_S)
+def test_sigkill_of_the_command_line_ends_the_cluster_of_ray(
+    running: subprocess.Popen[str],
+) -> None:
+    (driver,) = psutil.Process(running.pid).children()
+    all_of_it = [driver, *driver.children(recursive=True)]
+    running.kill()
+    _, left = psutil.wait_procs(all_of_it, timeout=60)
+    assert not left
 
 
 # -- what is refused, in one line ------------------------------------------------------
