@@ -188,6 +188,20 @@ class RayCluster:
                 raise ValueError(f"node {node} has no worker")
             _signal([workers[which % len(workers)]], signal.SIGKILL)
 
+    def kill_actor(self, which: int = 0) -> None:
+        """End the process of the `which`-th actor, by node and age, modulo their number."""
+        from ray._private import state
+
+        with self._lock:
+            nodes = {node.node_id: number for number, node in self._nodes.items()}
+            actors = sorted(
+                (nodes.get(row["Address"]["NodeID"], -1), row["StartTime"], row["Pid"])
+                for row in state.actors(actor_state_name="ALIVE").values()
+            )
+            if not actors:
+                raise ValueError("there is no actor")
+            _signal([psutil.Process(actors[which % len(actors)][2])], signal.SIGKILL)
+
     def _raylet(self, node: int) -> psutil.Process:
         if node not in self._processes:
             raise ValueError(f"there is no node {node}")

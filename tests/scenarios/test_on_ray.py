@@ -78,7 +78,7 @@ def test_a_program_gives_the_same_values_on_local_and_on_ray() -> None:
             cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        found[backend] = json.loads(done.stdout)
+        found[backend] = json.loads(done.stdout.splitlines()[-1])  # Ray prints as well
     assert found["ray"] == found["local"]
     assert found["ray"]["nested"] == 14
     assert found["ray"]["time passes"] == [True, True]
@@ -129,6 +129,23 @@ def test_a_fault_plan_of_the_command_line_breaks_the_cluster_of_ray(tmp_path: Pa
     assert done.result is not None, done.error + done.trace
     (carried_out,) = (c for c in done.result.record.checks if c.name.startswith("every step"))
     assert carried_out.ok, carried_out.detail
+
+
+@needs_ray
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.usefixtures("ray_installed")
+def test_a_cluster_of_ray_has_the_faults_of_nodes_workers_and_actors() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.ray_programs_under_faults"], cwd=ROOT,
+        env=ray_session.environment(), capture_output=True, text=True, timeout=250, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])  # Ray prints as well
+    errors = found.pop("errors")
+    assert len(errors) == 8
+    assert "the driver's" in errors.pop("kill node:0")
+    assert set(errors.values()) == {""}
+    assert found == {"moved": True, "right": True, "nodes": [0, 1, 2]}
 
 
 CLUSTER = """
