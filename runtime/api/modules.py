@@ -131,8 +131,9 @@ class _Alias:
     def exec_module(self, module: ModuleType) -> None:
         # The import system returns the module that is in sys.modules afterwards.
         sys.modules[module.__name__] = import_module(self._real)
-        for name in _EAGER_SUBMODULES.get(self._name, ()) if self._real in PUBLIC.values() else ():
-            sys.modules[f"{self._prefix}.{name}"] = import_module(PUBLIC[name])
+        if self._real == PUBLIC.get(self._name):
+            for name in _EAGER_SUBMODULES.get(self._name, ()):
+                sys.modules[f"{self._prefix}.{name}"] = import_module(PUBLIC[name])
 
 
 class _Finder:

@@ -80,18 +80,22 @@ class Remote:
     """A remote function or actor class of Ray's, which is made of its target when it is first used.
 
     Modules make theirs when they are imported, where nobody may call all of them: only a use raises
-    `NotOnRay` for an option that Ray does not have.
+    `NotOnRay` for an option that Ray does not have. With a `base` it is that one with other
+    options, as Ray has it: the function is not exported again.
     """
 
-    def __init__(self, target: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, target: Any, options: Mapping[str, Any], base: Remote | None = None) -> None:
         self._target = target
         self._options = dict(options)
+        self._base = base
 
     @functools.cached_property
     def _made(self) -> Any:
         import ray
 
         options = ray_options(self._options)
+        if self._base is not None:
+            return self._base._made.options(**options)
         return ray.remote(**options)(self._target) if options else ray.remote(self._target)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,14 +104,16 @@ class Remote:
 
     def options(self, **options: Any) -> Any:
         """Return the same with other options."""
-        return Remote(self._target, {**self._options, **options})
+        if self._base is not None:
+            return Remote(self._target, {**self._options, **options}, self._base)
+        return Remote(self._target, options, self)
 
     def map(self, *iterables: Iterable[Any]) -> list[Any]:
         """Call the function once per item, each a call of its own; return the references."""
         return [self._made.remote(*items) for items in zip(*iterables, strict=False)]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._made, name)
 
@@ -115,7 +121,7 @@ class Remote:
         return self._made(*args, **kwargs)
 
     def __reduce__(self) -> Any:
-        return Remote, (self._target, self._options)
+        return Remote, (self._target, self._options, self._base)
 
 
 def remote(*args: Any, **options: Any) -> Any:
