@@ -21,7 +21,9 @@ from raytwin.runtime.api import modules
 
 modules.install(__name__)
 
-from raytwin.runtime.api import *  # noqa: E402, F403  (submodules have to be importable first)
+# Submodules have to be importable first.
+if not modules.on_ray():
+    from raytwin.runtime.api import *  # noqa: F403
 from raytwin.runtime.api import __all__ as __all__  # noqa: E402
 from raytwin.runtime.api.backend import register_backend  # noqa: E402
 
@@ -31,6 +33,13 @@ def __getattr__(name: str) -> Any:
 
     Only for those who ask: looking it up loads more than the rest of this module.
     """
+    if name != "__version__" and modules.on_ray():
+        # In programs that run on Ray itself; names that Python looks up by itself are not Ray's.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        from raytwin.runtime.on_ray import front_door
+
+        return getattr(front_door, name)
     if name in modules.LAZY_MODULES:
         return importlib.import_module(modules.PUBLIC[name])
     if name != "__version__":

@@ -19,7 +19,9 @@ DRAWABLE_MAX = 1e100
 
 STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {"median": median, "mean": fmean}
 
-SIMULATED, MEASURED, PUBLISHED = "simulated", "measured", "published"
+SIMULATED, MEASURED, RAY, PUBLISHED = "simulated", "measured", "Ray", "published"
+SOURCES = {"sim": SIMULATED, "ray": RAY}
+"""By backend, where it is not `MEASURED`."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Curve:
     """One line or set of points of a figure."""
 
     source: str
-    """``simulated`` or ``measured``."""
+    """``simulated``, ``measured`` or ``Ray``."""
     label: str
     """The values of the series columns; "" where there are none."""
     points: tuple[Point, ...]
@@ -67,9 +69,8 @@ class Figure:
     def panels(self) -> tuple[str, ...]:
         """The sources that have a panel each, from above; empty: all share one."""
         have = {curve.source for curve in self.curves}
-        if self.spec.stack:
-            return tuple(source for source in (SIMULATED, MEASURED) if source in have)
-        return (SIMULATED, MEASURED) if self.bands and len(have) > 1 else ()
+        found = tuple(each for each in (SIMULATED, MEASURED, RAY) if each in have)
+        return found if self.spec.stack or (self.bands and len(have) > 1) else ()
 
     @property
     def facets(self) -> tuple[Any, ...]:
@@ -89,8 +90,8 @@ def all_rows(results: Sequence[Result]) -> list[Row]:
 
 
 def source_of(backend: str) -> str:
-    """Return whether a backend simulates or measures."""
-    return SIMULATED if backend == "sim" else MEASURED
+    """Return whether a backend simulates, measures raytwin, or is Ray."""
+    return SOURCES.get(backend, MEASURED)
 
 
 def build(spec: FigureSpec, results: Sequence[Result]) -> Figure:
@@ -108,7 +109,7 @@ def build(spec: FigureSpec, results: Sequence[Result]) -> Figure:
             if row.get(column) is not None:
                 key = row["backend"], row.get(spec.facet), label, column
                 groups.setdefault(key, {}).setdefault(row[spec.x], []).append(row)
-    ordered = sorted(groups.items(), key=lambda item: item[0][0] != "sim")
+    ordered = sorted(groups.items(), key=lambda item: (item[0][0] != "sim", item[0][0] == "ray"))
     labels = list(dict.fromkeys((label, column) for (_, _, label, column), _ in ordered))
     shades: dict[str, list[tuple[str, str]]] = {}
     curves = []

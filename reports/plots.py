@@ -1,10 +1,11 @@
 """Drawings of figures, as SVG images for the report.
 
-Colour says where a number is from (published, simulated, measured), marker and
-dash say which series it is, the same on every source; so a figure can be read
-without telling colours apart. The hues are blue and vermilion after Okabe and
+Colour says where a number is from (published, simulated, measured, measured on
+Ray), marker and dash say which series it is, the same on every source but for
+Ray, whose markers are open and of other shapes; so a figure can be read
+without telling colours apart. The hues are blue, vermilion and green after Okabe and
 Ito, which differ for every kind of colour vision. Where faults are shaded, what
-was simulated is drawn above what was measured, on one axis of time.
+was simulated is drawn above what was measured, and that above Ray, on one axis of time.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from raytwin.reports.figures import MEASURED, SIMULATED, Curve, Figure
+from raytwin.reports.figures import MEASURED, RAY, SIMULATED, Curve, Figure
 from raytwin.reports.numbers import short
 from raytwin.scenarios.core.scenario import Band, PublishedPoint
 
 SIZE_IN = (9.4, 5.2)
 MARKERS = ("o", "s", "^", "v", "P", "X")
+RAY_MARKERS = ("p", "h", "8", "*", "<", ">")
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.6)), (0, (7, 2, 1.5, 2)))
 FACETS_ACROSS = 3
 ENVELOPE_MIN = 60
@@ -47,6 +49,7 @@ BAND_LINES_MAX = 6
 COLOURS = {
     SIMULATED: ("#0062ad", "#2f93dd", "#5b46b8", "#00807a"),
     MEASURED: ("#c8400a", "#a86a00", "#a92b6b", "#7c5a1c"),
+    RAY: ("#00694c", "#3f7d00", "#00705f", "#4b6b2d"),
 }
 TICKS_MAX = 12
 """A logarithmic axis with more values of x than this has ticks at powers of ten."""
@@ -275,7 +278,7 @@ def _at(figure: Figure, x: Any, source: str = "") -> float:
     """Return where `x` is drawn; sources stand side by side in one category."""
     if not figure.categories:
         return float(x)
-    aside = {SIMULATED: -0.1, MEASURED: 0.1}.get(source, 0.0)
+    aside = {SIMULATED: -0.1, MEASURED: 0.1, RAY: 0.3}.get(source, 0.0)
     return figure.categories.index(str(x)) + aside
 
 
@@ -284,7 +287,11 @@ def _curve(axes: Axes, figure: Figure, curve: Curve, labelled: bool = True) -> N
     below = [max(point.y - point.low, 0.0) for point in curve.points]
     above = [max(point.high - point.y, 0.0) for point in curve.points]
     colours = COLOURS[curve.source]
-    measured = curve.source == MEASURED
+    measured = curve.source != SIMULATED
+    ray = curve.source == RAY
+    colour = colours[curve.shade % len(colours)]
+    markers = RAY_MARKERS if ray else MARKERS
+    edge = colour if ray else PANEL if measured else None
     xs = [_at(figure, point.x, curve.source) for point in curve.points]
     spread = any(below) or any(above)
     if spread and len(curve.points) > ENVELOPE_MIN:
@@ -294,13 +301,15 @@ def _curve(axes: Axes, figure: Figure, curve: Curve, labelled: bool = True) -> N
         xs,
         ys,
         yerr=[below, above] if spread else None,
-        fmt=MARKERS[curve.series % len(MARKERS)],
+        fmt=markers[curve.series % len(markers)],
         # A line says that there is something between its points: not so between categories.
         linestyle="none" if figure.categories else DASHES[curve.series % len(DASHES)],
-        color=colours[curve.shade % len(colours)],
+        color=colour,
         linewidth=0.8 if measured else 2.2,
         markersize=7.5 if measured or figure.categories else 4.5,
-        markeredgecolor=PANEL if measured else None,
+        markeredgecolor=edge,
+        markeredgewidth=1.6 if ray else 1.0,
+        markerfacecolor=PANEL if ray else colour,
         elinewidth=1.4,
         capsize=3.5 if measured else 0,
         label=_label(curve) if labelled else None,

@@ -72,6 +72,8 @@ SHORT = {
     "raytwin run fig13 --backend local": (
         "--nodes 2 --set repeats=1 --set width=32 --set batch=16 --set steps_on_host=12"
     ),
+    "raytwin run fig8b --backend sim,local,ray": "--backend ray --nodes 1 --set tasks=1e2",
+    "raytwin run fig8b --backend ray --nodes 1,2": "--nodes 1 --set tasks=1e2",
     "raytwin run recovery": f"--backend sim,local {ONE_FAULT}",
     "raytwin run recovery --backend sim --scale full --set repeats=20": (
         f"{ONE_FAULT} --set repeats=2"
@@ -287,7 +289,7 @@ def without_variables(command: str) -> str:
 def parameters() -> Iterator[Any]:
     """Yield a parameter for each command, with its name and marks."""
     for command in COMMANDS.values():
-        peers = "--peers" in command.text or "make bench" in command.text
+        peers = re.search(r"--peers|make bench|--backend (\w+,)*ray\b", command.text)
         marks = [pytest.mark.ray] if peers else []
         if "--backend docker" in command.text:
             marks.append(pytest.mark.docker)

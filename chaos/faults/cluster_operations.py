@@ -133,6 +133,7 @@ CLUSTERS = {
     "sim": "raytwin.simulator.cluster.simulated_cluster:SimCluster",
     "local": "raytwin.runtime.processes.spawn.local_cluster:LocalCluster",
     "docker": "raytwin.runtime.containers.container_cluster:ContainerCluster",
+    "ray": "raytwin.runtime.on_ray.ray_cluster:RayCluster",
 }
 """By backend: the import path of its cluster class."""
 

@@ -181,11 +181,18 @@ class SimInjector(Injector):
 class LocalInjector(Injector):
     """Carries a plan out on a cluster of processes, in a thread of its own.
 
-    `nodes` returns the rows of the node table, for steps that wait for a node.
+    `nodes` returns the rows of the node table, for steps that wait for a node; `clock` is that of
+    the cluster's `now`.
     """
 
-    def __init__(self, cluster: Any, plan: Plan, nodes: Callable[[], list[dict[str, Any]]]) -> None:
-        super().__init__(cluster, plan, time.monotonic)
+    def __init__(
+        self,
+        cluster: Any,
+        plan: Plan,
+        nodes: Callable[[], list[dict[str, Any]]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(cluster, plan, clock)
         self._nodes = nodes
         self._alive = {row["node"]: row["alive"] for row in nodes()}
         self._stopped = threading.Event()
@@ -206,7 +213,7 @@ class LocalInjector(Injector):
             due_s = self.next_due_s()
             if due_s is None and not self._waiting:
                 return
-            left_s = LOOK_S if due_s is None else max(0.0, due_s - time.monotonic())
+            left_s = LOOK_S if due_s is None else max(0.0, due_s - self.clock())
             self._stopped.wait(min(LOOK_S, left_s) if self._waiting else left_s)
 
     def _poll_nodes(self) -> bool:
@@ -231,7 +238,8 @@ def attach(session: Any, plan: Plan) -> SimInjector | LocalInjector:
     plan.check_backend(session.name)
     if session.name == "sim":
         return SimInjector(session.cluster, plan)
-    return LocalInjector(session.cluster, plan, lambda: list(session.query("nodes")))
+    clock = time.time if session.name == "ray" else time.monotonic
+    return LocalInjector(session.cluster, plan, lambda: list(session.query("nodes")), clock)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from raytwin.runtime.api.backend import (
     register_start,
     set_current,
 )
+from raytwin.runtime.api.modules import ON_RAY
 from raytwin.runtime.api.options import checks
 from raytwin.runtime.api.options.init_options import check_values
 from raytwin.runtime.api.options.task_options import env_vars
@@ -135,6 +136,11 @@ def init(
         address = _address_to_join(address, overrides)
         backend = options.pop("backend", None) or backend or "local"
         known = backends()
+        if backend == "ray":
+            raise ValueError(
+                f"a driver on Ray is a process of its own: start it with {ON_RAY}=1 in its"
+                " environment"
+            )
         if backend not in known:
             raise ValueError(f"no backend {backend!r}; there are {', '.join(sorted(known))}")
         if num_cpus is not None:

@@ -6,11 +6,13 @@ name to the same module object, so classes are the same under both names, and pi
 one real name.
 
 ``install("ray")`` maps `ray` and its submodules to raytwin's in the same way, so that a script
-with ``import ray`` runs unchanged.
+with ``import ray`` runs unchanged. In a process that is `on_ray` it is the other way round: the
+short names of `raytwin` are those of Ray's own modules, see `raytwin.runtime.on_ray`.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -24,6 +26,8 @@ FOLDERS = frozenset(("__main__", "chaos", "reports", "runtime", "scenarios", "si
 """The folders of the package `raytwin`, besides the modules with Ray's names."""
 AS_RAY = "RAYTWIN_AS_RAY"
 """The environment variable that makes workers install the name ``ray``, too."""
+ON_RAY = "RAYTWIN_ON_RAY"
+"""The environment variable that makes `raytwin` a name of Ray, in a driver and in its workers."""
 
 PUBLIC = {
     "": FRONT,
@@ -58,6 +62,11 @@ LIBRARIES = {
     "air", "autoscaler", "dag", "dashboard", "data", "experimental", "job_submission", "llm",
     "rllib", "serve", "train", "tune", "widgets", "workflow",
 }  # fmt: skip
+
+
+def on_ray() -> bool:
+    """Whether the API that this process imports as `raytwin` is Ray's own."""
+    return bool(os.environ.get(ON_RAY))
 
 
 def missing(name: str) -> str:
@@ -111,18 +120,20 @@ class _Alias:
     and more, 2 MB, into every process.
     """
 
-    def __init__(self, prefix: str, name: str) -> None:
+    def __init__(self, prefix: str, name: str, real: str) -> None:
         self._prefix = prefix
         self._name = name
+        self._real = real
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
         # The import system returns the module that is in sys.modules afterwards.
-        sys.modules[module.__name__] = import_module(PUBLIC[self._name])
-        for name in _EAGER_SUBMODULES.get(self._name, ()):
-            sys.modules[f"{self._prefix}.{name}"] = import_module(PUBLIC[name])
+        sys.modules[module.__name__] = import_module(self._real)
+        if self._real == PUBLIC.get(self._name):
+            for name in _EAGER_SUBMODULES.get(self._name, ()):
+                sys.modules[f"{self._prefix}.{name}"] = import_module(PUBLIC[name])
 
 
 class _Finder:
@@ -137,11 +148,17 @@ class _Finder:
             return None
         if first == FRONT and name.partition(".")[0] in FOLDERS:
             return None
+        if first == FRONT and on_ray():
+            return ModuleSpec(
+                fullname, cast(Any, _Alias(FRONT, name, f"ray.{name}")), is_package=True
+            )
         if name not in PUBLIC:
             # Without the argument `name`, or Python would replace the text for `from ray import x`.
             raise ModuleNotFoundError(missing(name))
         package = any(other.startswith(f"{name}.") for other in PUBLIC) or not name
-        return ModuleSpec(fullname, cast(Any, _Alias(self.prefix, name)), is_package=package)
+        return ModuleSpec(
+            fullname, cast(Any, _Alias(self.prefix, name, PUBLIC[name])), is_package=package
+        )
 
 
 def install(prefix: str) -> None:

@@ -20,9 +20,10 @@ from importlib import metadata
 import psutil
 
 from raytwin.chaos.toxiproxy import toxiproxy_process
+from raytwin.runtime.on_ray import ray_session
 from raytwin.scenarios.core import measured_host
 
-LOCAL, SIM, DOCKER = "local", "sim", "docker"
+LOCAL, SIM, DOCKER, RAY = "local", "sim", "docker", "ray"
 LIBRARIES = ("simpy", "greenlet", "msgspec", "cloudpickle", "numpy", "pandas", "matplotlib")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 TRIAL_TIMEOUT_S = 60
@@ -70,6 +71,7 @@ def examine() -> Iterator[Finding]:
         ("a task on local", LOCAL, _run(_TASK, LOCAL), "use Linux, and mend what is missing above"),
         ("Docker engine", DOCKER, _engine, "install docker.io, start dockerd, or set DOCKER_HOST"),
         ("a task on docker", DOCKER, _run(_TASK, DOCKER), "mend what is missing above"),
+        ("a task on ray", RAY, _run(_TASK, RAY, on_ray=True), "pip install 'raytwin[ray]'"),
         ("ray", "bench --peers ray", partial(_version, "ray"), "pip install 'raytwin[ray]'"),
         (
             "dask", "bench --peers dask", partial(_version, "distributed"),
@@ -132,8 +134,9 @@ def _memory() -> str:
     return text
 
 
-def _run(source: str, *arguments: str) -> Callable[[], str]:
+def _run(source: str, *arguments: str, on_ray: bool = False) -> Callable[[], str]:
     """Return a trial that is a program of its own, where even a crash is only a finding."""
+    environment = ray_session.environment() if on_ray else None
 
     def trial() -> str:
         done = subprocess.run(
@@ -142,6 +145,7 @@ def _run(source: str, *arguments: str) -> Callable[[], str]:
             text=True,
             timeout=TRIAL_TIMEOUT_S,
             check=False,
+            env=environment,
         )
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

@@ -76,6 +76,11 @@ def begin(path: str) -> None:
         file.write(line.encode())
 
 
+def _place(each: Execution) -> tuple[bytes, int, int]:
+    """Return the task, and the numbers of its node and its worker."""
+    return each.task, node_of(each.worker), int(each.worker.rpartition(".")[2])
+
+
 def read(path: str, timeline: Sequence[Sequence[Any]] = ()) -> Executions:
     """Return what a file says.
 
@@ -88,10 +93,9 @@ def read(path: str, timeline: Sequence[Sequence[Any]] = ()) -> Executions:
     for line in Path(path).read_text().splitlines():
         task, worker, began_s = line.split()
         each = Execution(bytes.fromhex(task), worker, float(began_s))
-        number = int(worker.rpartition(".")[2])
         if each.task not in known:
             found.first.append(each)
-        elif (each.task, node_of(worker), number) in replayed:
+        elif replayed and _place(each) in replayed:
             found.replays.append(each)
         else:
             found.again.append(each)

@@ -34,12 +34,12 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of raytwin, Python and what results depend on."""
+def versions(*peers: str) -> dict[str, str]:
+    """Return the versions of raytwin, Python, what results depend on, and packages of peers."""
     found = {"raytwin": raytwin_version(), "python": platform.python_version()}
     if sys.implementation.name != "cpython":
         found["python"] += f" ({sys.implementation.name})"
-    for name in PACKAGES:
+    for name in (*PACKAGES, *peers):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

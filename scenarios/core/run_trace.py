@@ -24,9 +24,12 @@ def kept(run: str = "") -> list[dict[str, Any]]:
 
     With ``run``, where a scenario has several, it is told from that of others.
     """
-    query = current().query
-    happened = sum(query("event_counts").values())
-    events = excerpt(Recording.of(query), EVENTS_MAX, happened).events()
+    session: Any = current()
+    if session.name == "ray":
+        events = session.trace(EVENTS_MAX)
+    else:
+        happened = sum(session.query("event_counts").values())
+        events = excerpt(Recording.of(session.query), EVENTS_MAX, happened).events()
     return group(events, run) if run else events
 
 

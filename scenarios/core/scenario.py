@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-BACKENDS = ("sim", "local", "docker")
+BACKENDS = ("sim", "local", "docker", "ray")
 """In the order in which they run: prediction first, measurement second."""
-ON_REQUEST = frozenset({"docker"})
+ON_REQUEST = ("docker", "ray")
 """Backends that need more than this machine's Python, and so run only if they are named."""
 
 SCALES = ("quick", "full")
@@ -341,6 +341,8 @@ class Scenario:
     scaled: Callable[[Mapping[str, Any]], str] = lambda parameters: ""
     """Returns how a run with these parameters is smaller than the paper's: "50 of 2,000 actors,
     clock × 0.025"; empty: it is not."""
+    not_on_ray: str = ""
+    """What it needs that Ray does not have, where it does not run on `ray`: said to who asks."""
 
     @property
     def default_backends(self) -> tuple[str, ...]:

@@ -198,6 +198,7 @@ SCENARIO = Scenario(
     title="Goodput under a fault every minute to every second",
     figure=BEYOND,
     backends=("sim", "local", "docker"),
+    not_on_ray="Ray restarts actors without their state, so their calls have no right results",
     run=run,
     about=(
         "An open load of tasks and actor calls runs while faults come at a steady rate: a node is"

@@ -184,6 +184,7 @@ SCENARIO = Scenario(
     title="Fault tolerance of the GCS: latency while a replica is killed",
     figure="Figure 10a",
     backends=("sim", "local"),
+    not_on_ray="it kills replicas of the GCS, and Ray's GCS has none",
     run=run,
     about=(
         "The paper has a chain of 2 replicas and a client that writes 25-byte keys with 512-byte"

@@ -162,6 +162,7 @@ SCENARIO = Scenario(
     title="Memory of the GCS with and without flushing",
     figure="Figure 10b",
     backends=("sim", "local"),
+    not_on_ray="it flushes the history of tasks from the GCS, which Ray's GCS cannot",
     run=run,
     about=(
         "The paper submits 50 million empty tasks, one after another. Its GCS keeps what it"

@@ -256,6 +256,7 @@ SCENARIO = Scenario(
     title="Actor reconstruction",
     figure="Figure 11b",
     backends=("sim", "local", "docker"),
+    not_on_ray="Ray restarts actors without their state, so their calls have no right results",
     cluster_sizes=(NODES,),
     run=run,
     about=(

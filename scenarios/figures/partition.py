@@ -290,6 +290,7 @@ SCENARIO = Scenario(
     title="A majority goes on, a minority is fenced",
     figure=BEYOND,
     backends=("sim", "local", "docker"),
+    not_on_ray="it cuts links between nodes, which lead through no proxy on Ray",
     run=run,
     about=(
         "An open load of tasks and actor calls runs while the network divides the cluster. The"

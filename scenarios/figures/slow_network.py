@@ -232,6 +232,7 @@ SCENARIO = Scenario(
     title="What a delay on every link costs",
     figure=BEYOND,
     backends=("sim", "local", "docker"),
+    not_on_ray="it slows links between nodes, which lead through no proxy on Ray",
     run=run,
     about=(
         "Ray's maintainers ran three actors that pass a message on 1,000 times, on a head and two"

@@ -8,6 +8,7 @@ ones, each written as soon as it is there.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import time
 import traceback
@@ -16,17 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raytwin.chaos.faults.expectations import check_all
-from raytwin.chaos.faults.injector import Injection, every_cluster, timeline
 from raytwin.chaos.faults.plan import Plan, PlanError
 from raytwin.chaos.faults.plan_files import load
 from raytwin.runtime.api.exceptions import RayError
+from raytwin.runtime.on_ray import NotOnRay, ray_session
 from raytwin.scenarios.core import measured_host, results
 from raytwin.scenarios.core.results import CheckRecord, Record, Result, ResultError
 from raytwin.scenarios.core.scenario import (
     BACKENDS,
     SCALES,
-    Check,
     Outcome,
     Progress,
     Request,
@@ -34,7 +33,8 @@ from raytwin.scenarios.core.scenario import (
     UsageError,
     did_you_mean,
 )
-from raytwin.scenarios.measure import registry
+from raytwin.scenarios.measure import ray_process, registry
+from raytwin.scenarios.measure.under_faults import run_under
 from raytwin.scenarios.peers import PeerError
 
 PROFILE = "profile.json"
@@ -54,6 +54,8 @@ class Job:
     seed: int
     nodes: tuple[int, ...] | None
     settings: Mapping[str, Any]
+    address: str | None = None
+    """Of the Ray cluster that it runs on; None: one of its own."""
 
     @property
     def name(self) -> str:
@@ -85,6 +87,7 @@ def plan(
     seed: int = 0,
     nodes: tuple[int, ...] | None = None,
     given: Mapping[str, str] | None = None,
+    address: str | None = None,
 ) -> list[Job]:
     """Return the jobs that this request means.
 
@@ -120,8 +123,9 @@ def plan(
     for scenario in chosen:
         for backend in backends or ():
             if backend not in scenario.backends and not everything:
+                why = scenario.not_on_ray if backend == "ray" else ""
                 raise UsageError(
-                    f"{scenario.name} does not run on {backend!r}: "
+                    f"{scenario.name} does not run on {backend!r}: {why + '; ' if why else ''}"
                     f"{did_you_mean(backend, scenario.backends)}"
                 )
         sizes = scenario.cluster_sizes
@@ -135,7 +139,7 @@ def plan(
         if everything:
             wanted = [each for each in wanted if each in scenario.backends]
         jobs += [
-            Job(scenario, backend, scale, seed, nodes, settings)
+            Job(scenario, backend, scale, seed, nodes, settings, address)
             for backend in BACKENDS
             if backend in wanted
         ]
@@ -145,13 +149,22 @@ def plan(
                 raise UsageError(
                     f"{scenario.name} on {backend} has at most {most} nodes, not {max(nodes)}"
                 )
+    if address is not None and {job.backend for job in jobs} != {"ray"}:
+        raise UsageError("--address is that of a Ray cluster: give --backend ray with it")
     for job in jobs:
         check_backend(job.backend)
+    if address is not None:
+        try:
+            ray_session.check_address(address)
+        except NotOnRay as error:
+            raise UsageError(str(error)) from error
     return jobs
 
 
 def check_backend(backend: str) -> None:
-    """Raise UsageError if a backend needs something that is not there: docker an engine."""
+    """Raise UsageError if a backend needs what is not there: docker an engine, ray the package."""
+    if backend == "ray" and importlib.util.find_spec("ray") is None:
+        raise UsageError(ray_session.INSTALL)
     if backend == "docker":
         from raytwin.runtime.containers import engine  # the import takes 0.2 s
 
@@ -272,7 +285,10 @@ def run_one(
     started_s = time.perf_counter()
     others = foreign_load()
     try:
-        outcome = _run_under(faults, job, request)
+        if job.backend == "ray":
+            outcome = ray_process.run(job.scenario.name, request, faults, job.address)
+        else:
+            outcome = run_under(faults, job.scenario, request)
         if job.backend != "sim" and others > LOAD_MAX:
             outcome.findings.append(
                 f"Before this run began, other programs kept {others:.0%} of the machine's cores"
@@ -300,45 +316,6 @@ def run_one(
     return Done(job, time.perf_counter() - started_s, result)
 
 
-def _run_under(faults: Plan | None, job: Job, request: Request) -> Outcome:
-    if faults is None:
-        return job.scenario.run(request)
-    with every_cluster(faults) as clusters:
-        outcome = job.scenario.run(request)
-    outcome.parameters["faults"] = [str(step) for step in faults.steps]
-    for number, injections in enumerate(clusters, start=1):
-        outcome.timeline += timeline(injections)
-        for each in injections:
-            failed = f" (not possible: {each.error})" if each.error else ""
-            outcome.findings.append(f"Cluster {number}: {each.step} at {each.at_s:.3f} s{failed}.")
-    outcome.checks.append(_carried_out(faults, clusters))
-    found = check_all(faults.expect, outcome.metrics)
-    outcome.checks += [Check(each.name, each.ok, each.detail) for each in found]
-    return outcome
-
-
-def _carried_out(faults: Plan, clusters: list[list[Injection]]) -> Check:
-    """No step was impossible, and each was due in one cluster at least.
-
-    Some may be over before: a scenario's clusters need not take equally long.
-    """
-    wrong = [
-        f"cluster {number}: {each.step}: {each.error}"
-        for number, injections in enumerate(clusters, start=1)
-        for each in injections
-        if each.error
-    ]
-    begun = [each.planned or each.step for injections in clusters for each in injections]
-    for step in faults.steps:
-        if not any(step is each for each in begun):
-            wrong.append(f"{step}: it was never due")
-    return Check(
-        "every step of the fault plan was carried out",
-        not wrong,
-        "; ".join(wrong) or f"{len(begun)} times, in {len(clusters)} clusters",
-    )
-
-
 def foreign_load() -> float:
     """Return the share of the cores that is in use now, before a run adds its own."""
     import psutil
@@ -359,7 +336,7 @@ def assemble(job: Job, profile: Path | None, outcome: Outcome) -> Result:
         backend=job.backend,
         parameters=parameters,
         seed=job.seed,
-        versions=measured_host.versions(),
+        versions=measured_host.versions(*(["ray"] if job.backend == "ray" else [])),
         host=measured_host.describe(),
         metrics={name: float(value) for name, value in outcome.metrics.items()},
         checks=[CheckRecord(c.name, bool(c.ok), c.detail) for c in outcome.checks],

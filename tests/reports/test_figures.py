@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from raytwin.reports.figures import MEASURED, SIMULATED, build, check_columns
+from raytwin.reports.figures import MEASURED, RAY, SIMULATED, build, check_columns
 from raytwin.scenarios.core.results import Record, Result, ResultError
 from raytwin.scenarios.core.scenario import Band, FigureSpec, PublishedPoint, Row
 
@@ -110,6 +110,15 @@ def test_sources_have_panels_where_faults_are_shaded() -> None:
     sim.record.bands.append(Band("nodes", 1.0, 2.0, "a fault"))
     assert build(SPEC, [sim, local]).panels == (SIMULATED, MEASURED)
     assert build(SPEC, [sim]).panels == ()
+
+
+def test_ray_is_a_source_of_its_own_below_the_others() -> None:
+    sim, local, ray = (result(name, [row("a", 1, 1)]) for name in ("sim", "local", "ray"))
+    sim.record.bands.append(Band("nodes", 1.0, 2.0, "a fault"))
+    figure = build(SPEC, [ray, sim, local])
+    assert [curve.source for curve in figure.curves] == [SIMULATED, MEASURED, RAY]
+    assert figure.panels == (SIMULATED, MEASURED, RAY)
+    assert build(SPEC, [sim, ray]).panels == (SIMULATED, RAY)
 
 
 def test_categories_have_no_bands() -> None:

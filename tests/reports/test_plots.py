@@ -10,9 +10,9 @@ import warnings
 import pytest
 
 from raytwin.reports import plots
-from raytwin.reports.figures import MEASURED, SIMULATED, Figure, build
+from raytwin.reports.figures import MEASURED, RAY, SIMULATED, Figure, build
 from raytwin.scenarios.core.results import Record, Result
-from raytwin.scenarios.core.scenario import Band, FigureSpec, PublishedPoint
+from raytwin.scenarios.core.scenario import Band, FigureSpec, PublishedPoint, Row
 from tests.scenarios.synthetic import PLACEMENT, SCALING
 
 
@@ -118,7 +118,7 @@ def test_published_points_of_two_systems_are_told_apart_by_the_markers_of_their_
 def test_every_colour_can_be_read_on_its_panel() -> None:
     for colour in (plots.INK, plots.MUTED):
         assert contrast(colour, plots.PANEL) >= 4.5, colour
-    for colour in (*plots.COLOURS[SIMULATED], *plots.COLOURS[MEASURED]):
+    for colour in (colour for some in plots.COLOURS.values() for colour in some):
         assert contrast(colour, plots.PANEL) >= 3.0, colour
 
 
@@ -132,3 +132,16 @@ def luminance(colour: str) -> float:
     parts = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_ray_has_a_colour_and_markers_of_its_own() -> None:
+    """So it is told from raytwin's own measurements, with colours and without."""
+    others = {*plots.COLOURS[SIMULATED], *plots.COLOURS[MEASURED]}
+    assert others.isdisjoint(plots.COLOURS[RAY])
+    assert set(plots.MARKERS).isdisjoint(plots.RAY_MARKERS)
+    rows: list[Row] = [{"nodes": nodes, "rate": 10.0 * nodes} for nodes in (1, 2)]
+    some = [Result(Record("s", each, {}, 0, {}, {}, {}, []), rows) for each in ("local", "ray")]
+    drawn = svg(build(FigureSpec("t", "nodes", "rate", "nodes", "tasks/s"), some))
+    assert plots.COLOURS[RAY][0] in drawn
+    assert "<!-- measured -->" in drawn
+    assert "<!-- Ray -->" in drawn

@@ -165,6 +165,7 @@ def test_a_plan_is_printed_as_sentences(tmp_path: Path) -> None:
         "sim can carry it out.",
         "local can carry it out.",
         "docker can carry it out.",
+        "ray can carry it out.",
     ]
     listed = raytwin("plan").stdout
     for name in ("spot", "rolling", "flaky-link", "partition", "slow-disk", "split-brain"):

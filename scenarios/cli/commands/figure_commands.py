@@ -107,6 +107,14 @@ def run(
             " file, or a name; see 'raytwin plan'.",
         ),
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="With --backend ray: run on this Ray cluster, whose nodes have raytwin installed,"
+            " instead of one on this machine.",
+        ),
+    ] = None,
     out: Out = RESULTS,
 ) -> None:
     """Run scenarios and write DIR/NAME/BACKEND/{result.json,rows.csv,timeline.json}.
@@ -126,7 +134,13 @@ def run(
         seed,
         parse_nodes(nodes),
         parse_settings(settings or []),
+        address,
     )
+    if address is not None and faults is not None:
+        raise UsageError(
+            f"--faults breaks a cluster that raytwin starts, not the one at {address!r}: leave"
+            " --address out"
+        )
     done = _run(jobs, out, profile, runner.read_plan(faults, [job.backend for job in jobs]))
     print(f"results are in {out}; 'raytwin report {out}' draws them")
     raise typer.Exit(0 if all(each.ok for each in done) else 1)

@@ -67,6 +67,11 @@ def execute(
 
     if callable(signal.getsignal(signal.SIGTERM)):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a script that runs by itself
+    if backend == "ray":
+        raise UsageError(
+            "exec runs a Ray script on raytwin: 'python SCRIPT' runs it on Ray, and"
+            " 'RAYTWIN_ON_RAY=1 python SCRIPT' one that imports raytwin"
+        )
     if backend is not None and backend not in BACKENDS:
         raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")
     if backend is not None:
