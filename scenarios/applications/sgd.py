@@ -30,8 +30,9 @@ STRATEGIES = (PARAMETER_SERVER, ALLREDUCE)
 CLASSES = 10
 RATE = 0.2
 NOISE = 1.0
-"""Of images, whose classes are at distances of some `SIGNAL`."""
-SIGNAL = 0.5
+"""The standard deviation of each number of an image."""
+SIGNAL = 3.0
+"""How far the mean image of a class is from zero, whatever the width."""
 STEPS_IN_FLIGHT = 2
 """The driver submits a step before the one before it has ended, and no more."""
 
@@ -74,7 +75,8 @@ class Network:
 
     def __init__(self, shape: Shape, replica: int) -> None:
         self._shape = shape
-        means = np.random.default_rng(0).normal(0, SIGNAL, (CLASSES, shape.width))
+        spread = SIGNAL / np.sqrt(shape.width)
+        means = np.random.default_rng(0).normal(0, spread, (CLASSES, shape.width))
         self._means = means.astype(np.float32)
         self._random = np.random.default_rng([1, replica])
         self._inputs: list[Any] = []

@@ -349,6 +349,7 @@ SCENARIO = Scenario(
             y="images_per_s",
             x_label="replicas on this machine",
             y_label="images/s",
+            x_scale="log",
             series=("system", "strategy"),
             where={"series": HOST},
         ),
