@@ -112,7 +112,8 @@ def _run_real(request: Request) -> Outcome:
                 elapsed_s = bag_of_tasks(nodes, tasks, settings["window_on_host"], True)
                 busy_s += _cpu_s(session) - before_s
                 measured_s += elapsed_s
-                row = _row(HOST, nodes, "bottom-up", tasks, elapsed_s)
+                policy = "Ray's" if request.backend == "ray" else "bottom-up"
+                row = _row(HOST, nodes, policy, tasks, elapsed_s)
                 outcome.rows.append({**row, "repeat": repeat})
                 request.progress.advance()
             if nodes == max(sizes):
