@@ -15,6 +15,7 @@ from raytwin.scenarios.core import run_trace
 from raytwin.scenarios.core.scenario import (
     Check,
     FigureSpec,
+    Headline,
     Option,
     Outcome,
     Request,
@@ -312,6 +313,25 @@ SCENARIO = Scenario(
         " the same run, in turn, with Horovod's algorithm: an allreduce of each layer, under way"
         " while the rank works on the next. All begin with the same weights and draw the same"
         " images, so all have the same losses. Every process computes with one thread."
+    ),
+    headline=Headline(
+        "images/s with the parameter server, as part of those with allreduce, 64 GPUs",
+        lambda metrics: (
+            metrics["images_per_s_parameter_server_on_64"] / metrics["images_per_s_allreduce_on_64"]
+        ),
+        measured=lambda metrics: (
+            metrics["images_per_s_parameter_server_on_2"] / metrics["images_per_s_allreduce_on_2"]
+        ),
+        measured_what="2 replicas of a small model",
+        peer=lambda metrics: (
+            max(
+                metrics["images_per_s_parameter_server_on_2"],
+                metrics["images_per_s_allreduce_on_2"],
+            )
+            / metrics["times_faster_than_mpi_on_2"]
+            / metrics["images_per_s_allreduce_on_2"]
+        ),
+        peer_name="MPI Allreduce",
     ),
     options=(
         Option("gpus", int, GPUS, GPUS, "on the paper's cluster", minimum=1, many=True),
