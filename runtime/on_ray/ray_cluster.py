@@ -57,10 +57,11 @@ class RayCluster:
         self._nodes: dict[int, Any] = {}
         self._processes: dict[int, psutil.Process] = {}
         """The raylet of each node that was not killed, by number."""
-        from ray.cluster_utils import Cluster
-
-        self._cluster = Cluster(shutdown_at_exit=True)
+        self._cluster: Any = None
         try:
+            from ray.cluster_utils import Cluster
+
+            self._cluster = Cluster(shutdown_at_exit=True)
             period_ms = max(1, int(1e3 * heartbeat_timeout_s / HEALTH_CHECKS))
             config = {
                 "health_check_initial_delay_ms": 0,
@@ -114,10 +115,16 @@ class RayCluster:
     def shutdown(self) -> None:
         """End all nodes, and remove their files."""
         left = [child for raylet in self._processes.values() for child in _children(raylet)]
+        # Those of the head, too: what still runs would write to the folder.
+        for child in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):
+                if any(self._folder in argument for argument in child.cmdline()):
+                    left.append(child)
         for process in [*self._processes.values(), *left]:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)  # what is paused would not end
-        self._cluster.shutdown()
+        if self._cluster is not None:
+            self._cluster.shutdown()
         _, still = psutil.wait_procs(left, timeout=LEAVE_TIMEOUT_S)
         for process in still:
             with suppress(psutil.NoSuchProcess):
