@@ -19,6 +19,7 @@ GOAL := $(firstword $(MAKECMDGOALS))
 # in one environment break it, and run again when pyproject.toml has changed.
 CREATED := $(VENV)/.raytwin-created
 INSTALLED := $(VENV)/.raytwin-installed
+INSTALLED_PEERS := $(VENV)/.raytwin-installed-peers
 INSTALLED_DEV := $(VENV)/.raytwin-installed-dev
 INSTALLED_RAY := $(VENV)/.raytwin-installed-ray
 INSTALLED_DOCS := $(VENV)/.raytwin-installed-docs
@@ -39,7 +40,7 @@ MAKEFLAGS += --no-print-directory
 help: ## say what the targets do
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s%s\n", $$1, $$2 }'
 
-reproduce: $(INSTALLED) ## run the quick reproduction and say where the report is
+reproduce: $(INSTALLED_PEERS) ## run the quick reproduction and say where the report is
 	@$(BIN)/raytwin reproduce --quick --out $(OUT) $(ARGS)
 
 test: $(INSTALLED_RAY) ## install what the tests need and run all of them, or those of ARGS
@@ -118,6 +119,11 @@ $(CREATED):
 $(INSTALLED): $(CREATED) pyproject.toml
 	@echo "installing raytwin"
 	@$(PIP) install -e .
+	@touch $@
+
+$(INSTALLED_PEERS): $(INSTALLED)
+	@echo "installing the peers of figures and tables"
+	@$(PIP) install -e '.[peers,rl]'
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)

@@ -34,7 +34,7 @@ TIMES_FASTER = {100_000_000: 1.5, 1_000_000_000: 2.0}
 
 PAPER = "paper's cluster"
 HOST = "one host"
-OURS = "raytwin"
+OURS = "actors"
 PEER = "mpi"
 """Ranks with connections between them, as there are between nodes."""
 TRANSPORTS = {"tcp": mpi.Transport.TCP, "shared-memory": mpi.Transport.SHARED_MEMORY}
@@ -265,7 +265,7 @@ SCENARIO = Scenario(
     nodes_max={"sim": 64, "local": 16},
     title="Ring allreduce between actors",
     figure="Figure 12a",
-    backends=("sim", "local"),
+    backends=("sim", "local", "ray"),
     run=run,
     about=(
         "The paper adds up a vector of 10 MB, 100 MB and 1 GB on 16 m4.16xlarge nodes, with one"

@@ -171,6 +171,7 @@ SCENARIO = Scenario(
     figure="Figure 12b",
     backends=("sim", "local"),
     run=run,
+    not_on_ray="it delays every decision of the scheduler, which is an option of raytwin's",
     about=(
         "The paper repeats figure 12a's allreduce of 100 MB on 16 nodes with a scheduler that takes"
         " 1, 5 and 10 ms longer, and sees that a few ms nearly double the time. An allreduce is 32"

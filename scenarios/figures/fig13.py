@@ -40,7 +40,7 @@ WARM_UP = 1
 
 PAPER = "paper's cluster"
 HOST = "one host"
-OURS, PEER = "raytwin", "mpi"
+OURS, PEER = "actors", "mpi"
 RING = "allreduce"
 MODULE = "raytwin.scenarios.peers.mpi_sgd"
 PATIENCE_S = 600.0
@@ -288,7 +288,7 @@ SCENARIO = Scenario(
     nodes_max={"sim": 64, "local": 16},
     title="Distributed SGD",
     figure="Figure 13",
-    backends=("sim", "local"),
+    backends=("sim", "local", "ray"),
     run=run,
     about=(
         "The paper trains ResNet-101 by synchronous, data-parallel SGD on 4 to 64 V100 GPUs of"

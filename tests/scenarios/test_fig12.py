@@ -113,7 +113,7 @@ def test_without_mpi_the_rows_are_missing_and_a_line_says_so(
     monkeypatch.setattr(mpi, "missing", lambda: "MPI is not measured: no mpi4py")
     small = settings(fig12a, bytes_on_host=(4_000,), repeats=1, pieces=(1,))
     outcome = fig12a.run(Request("local", nodes=(2,), settings=small))
-    assert {row["system"] for row in outcome.rows} == {"raytwin"}
+    assert {row["system"] for row in outcome.rows} == {"actors"}
     assert "MPI is not measured: no mpi4py." in outcome.findings
     assert not any("mpi" in name for name in outcome.metrics)
 
@@ -128,7 +128,7 @@ def test_against_mpi_in_one_run() -> None:
     assert all(check.ok for check in outcome.checks), outcome.checks
     systems = [row["system"] for row in outcome.rows]
     assert systems.count("mpi") == systems.count("mpi, shared memory") == 8
-    assert systems.count("raytwin") == 16
+    assert systems.count("actors") == 16
     # In turn: the first repeat of MPI is over before the second of ours begins.
     assert [row["repeat"] for row in outcome.rows] == sorted(row["repeat"] for row in outcome.rows)
     assert outcome.metrics["times_faster_than_mpi_1_mb_on_2_nodes"] > 0

@@ -130,7 +130,7 @@ def test_the_loss_falls_on_real_processes(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(mpi, "missing", lambda: "MPI is not measured: no mpi4py")
     outcome = fig13.run(Request("local", nodes=(2,), settings=settings(**SMALL)))
     assert all(check.ok for check in outcome.checks), outcome.checks
-    assert {row["system"] for row in outcome.rows} == {"raytwin"}
+    assert {row["system"] for row in outcome.rows} == {"actors"}
     assert "MPI is not measured: no mpi4py." in outcome.findings
     for strategy in STRATEGIES:
         losses = [row["loss"] for row in outcome.rows if row["strategy"] == strategy]
@@ -162,7 +162,7 @@ def test_against_mpi_in_one_run() -> None:
     ],
 )
 def test_checks_fail(series: str, changed: dict[str, Any], failing: list[str]) -> None:
-    plain = {"series": series, "system": "raytwin", "replicas": 8, "images_per_s": 100.0}
+    plain = {"series": series, "system": "actors", "replicas": 8, "images_per_s": 100.0}
     plain |= {"loss_first": 2.0, "loss_last": 0.5, "step": None, "loss": None}
     outcome = Outcome(
         rows=[
@@ -177,7 +177,7 @@ def test_checks_fail(series: str, changed: dict[str, Any], failing: list[str]) -
 
 
 def test_a_cluster_that_does_not_scale_fails_its_check() -> None:
-    plain = {"series": fig13.PAPER, "system": "raytwin", "step": None, "loss": None}
+    plain = {"series": fig13.PAPER, "system": "actors", "step": None, "loss": None}
     plain |= {"loss_first": 2.0, "loss_last": 0.5}
     rows = [
         {**plain, "strategy": strategy, "replicas": replicas, "images_per_s": 100.0}

@@ -34,9 +34,10 @@ SMALL = {
     "fig8a": {"sizes": "1000,200000", "tasks": "4", "in_flight": "2", "cpus": "1"},
     "fig8b": {"tasks": "40", "repeats": "1", "window_on_host": "10"},
     "fig9": {"sizes": "1000,2000000", "threads": "1", "repeats": "2"},
+    "fig12a": {"bytes_on_host": "1000000", "repeats": "1"},
 }
 """Scenarios with rows that are settled by their settings, but for `TIMES`; and small settings."""
-NODES = {"fig8a": (2,), "fig8b": (1, 2), "fig9": (1,)}
+NODES = {"fig8a": (2,), "fig8b": (1, 2), "fig9": (1,), "fig12a": (2,)}
 LIMIT_S = 600
 """Of a test: nodes of Ray's start in a second, or in ten on a busy machine."""
 
