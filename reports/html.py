@@ -42,12 +42,13 @@ class Drawing:
         return self.figure.spec
 
     @property
-    def published(self) -> list[tuple[str, str, str]]:
-        """Each published number: where, what, and how the paper says it."""
+    def published(self) -> list[tuple[str, str, str, str]]:
+        """Each published number: where, of what, what, and how the paper says it."""
         spec = self.spec
         return [
             (
                 str(point.x) if self.figure.categories else short(float(point.x), spec.x_unit),
+                point.of,
                 plots.bound(point, spec.y_unit),
                 point.note,
             )

@@ -88,7 +88,7 @@ def describe(figure: Figure) -> str:
         for band in bands
     ]
     parts += [
-        f"published: {bound(point, spec.y_unit)} at {_x(figure, point.x)}"
+        f"{_published_label(point)}: {bound(point, spec.y_unit)} at {_x(figure, point.x)}"
         for point in spec.published
     ]
     return "; ".join(parts)
@@ -125,8 +125,11 @@ def _panel(axes: Axes, figure: Figure, sources: Sequence[str], first: bool) -> N
     for curve in figure.curves:
         if not sources or curve.source in sources:
             _curve(axes, figure, curve)
-    for index, point in enumerate(figure.spec.published):
-        _published(axes, figure, point, "published" if first and index == 0 else None)
+    named: set[str] = set()
+    for point in figure.spec.published:
+        label = _published_label(point)
+        _published(axes, figure, point, label if first and label not in named else None)
+        named.add(label)
     axes.margins(x=0.05, y=0.12)
 
 
@@ -218,6 +221,22 @@ def _curve(axes: Axes, figure: Figure, curve: Curve) -> None:
     )
 
 
+def _published_label(point: PublishedPoint) -> str:
+    return " ".join(filter(None, ("published", point.of)))
+
+
+def _published_marker(figure: Figure, point: PublishedPoint) -> str:
+    """Return the marker of the point's series, or, where there is only one, a diamond.
+
+    Series that nothing was run of have the markers after those of the others.
+    """
+    if not point.series:
+        return "D"
+    labels = dict.fromkeys(curve.label for curve in sorted(figure.curves, key=lambda c: c.series))
+    labels |= dict.fromkeys(each.series for each in figure.spec.published if each.series)
+    return MARKERS[list(labels).index(point.series) % len(MARKERS)]
+
+
 def _published(axes: Axes, figure: Figure, point: PublishedPoint, label: str | None) -> None:
     x = _at(figure, point.x)
     if point.kind != "value":
@@ -232,7 +251,7 @@ def _published(axes: Axes, figure: Figure, point: PublishedPoint, label: str | N
     axes.plot(
         [x],
         [point.y],
-        marker="D",
+        marker=_published_marker(figure, point),
         linestyle="none",
         markersize=7.5,
         markerfacecolor=PANEL,

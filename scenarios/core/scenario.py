@@ -220,6 +220,15 @@ class PublishedPoint:
     y: float
     kind: Literal["value", "at_least", "at_most"] = "value"
     note: str = ""
+    series: str = ""
+    """The label of the curves that it belongs to, whose marker it gets; "" where there is one."""
+    system: str = ""
+    """How the source calls what was measured there, if not as `series` does."""
+
+    @property
+    def of(self) -> str:
+        """What the number is of; "" where there is one series."""
+        return self.system or self.series
 
 
 @dataclass(frozen=True)

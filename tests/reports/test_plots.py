@@ -92,6 +92,29 @@ def test_bounds(kind: str, shown: str) -> None:
     assert plots.bound(PublishedPoint(1, 0.005, kind), "s") == shown  # type: ignore[arg-type]
 
 
+def test_published_points_of_two_systems_are_told_apart_by_the_markers_of_their_series() -> None:
+    points = tuple(
+        PublishedPoint(x, y, series=series, system=system)
+        for series, system, y in (("tasks", "Ray", 5.0), ("ranks", "MPI", 3.0))
+        for x in (1, 16)
+    )
+    spec = FigureSpec("Steps", "cpus", "rate", "CPUs", "steps/s", ("system",), published=points)
+    rows = [{"cpus": 1, "rate": 4.0, "system": system} for system in ("ranks", "tasks")]
+    figure = build(spec, [Result(Record("s", "sim", {}, 0, {}, {}, {}, []), rows)])
+    markers = {point.of: plots._published_marker(figure, point) for point in points}
+    series = {curve.label: plots.MARKERS[curve.series] for curve in figure.curves}
+    assert markers == {"Ray": series["tasks"], "MPI": series["ranks"]}
+    assert markers["Ray"] != markers["MPI"]
+    drawn = svg(figure)
+    for system in markers:
+        assert drawn.count(f"<!-- published {system} -->") == 1, "once in the legend"
+    told = plots.describe(figure)
+    assert "published Ray: 5 at 16" in told
+    assert "published MPI: 3 at 1" in told
+    unrun = build(spec, [])
+    assert len({plots._published_marker(unrun, point) for point in points}) == 2
+
+
 def test_every_colour_can_be_read_on_its_panel() -> None:
     for colour in (plots.INK, plots.MUTED):
         assert contrast(colour, plots.PANEL) >= 4.5, colour
