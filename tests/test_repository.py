@@ -367,6 +367,7 @@ BREAKS = [
     ("Layers of the faults", "chaos/faults/targets/node.py", "import raytwin.chaos.faults.plan"),
     ("Layers of scenarios", "scenarios/core/scenario.py", "import raytwin.scenarios.measure"),
     ("Layers of scenarios", "scenarios/figures/fig8b.py", "import raytwin.scenarios.measure"),
+    ("Layers of scenarios", "scenarios/workloads/programs.py", "import raytwin.scenarios.peers"),
     ("Reports read results", "reports/html.py", "import raytwin.scenarios.measure"),
     ("Reports read results", "scenarios/core/results.py", "import raytwin.reports"),
 ]  # fmt: skip
@@ -398,7 +399,7 @@ def test_every_arrow_can_be_broken(tmp_path: Path, contract: str, file: str, cod
             for name in ("cluster_operations", "proxied_links", "recovery_summary")
         ),
         *(f"scenarios/{name}" for name in ("applications", "bench", "cli", "core", "figures")),
-        *(f"scenarios/{name}" for name in ("measure", "workloads")),
+        *(f"scenarios/{name}" for name in ("measure", "peers", "workloads")),
     ]
     for package in ["", *PACKAGES, *(f"runtime/{name}" for name in inside), *rooms]:
         (root / package).mkdir()
