@@ -104,7 +104,7 @@ $(INSTALLED_DEV): $(INSTALLED)
 
 $(INSTALLED_RAY): $(INSTALLED_DEV)
 	@echo "installing Ray and Dask"
-	@$(PIP) install -e '.[dev,docs,ray,peers,joblib]'
+	@$(PIP) install -e '.[dev,docs,ray,peers,rl,joblib]'
 	@touch $@
 
 $(INSTALLED_DOCS): $(INSTALLED)

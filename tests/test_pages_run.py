@@ -69,6 +69,16 @@ SHORT = {
     "raytwin run availability --backend sim": "--set intervals_s=2,1",
     "raytwin run partition --backend sim,local": ONE_CUT,
     "raytwin run partition --backend docker --nodes 3": ONE_CUT,
+    "raytwin run fig14a --backend local": "--set iterations=6 --set pairs=4",
+    "raytwin run fig14a --backend sim --nodes 4,128 --set step_us=500 --set add_us=140": (
+        "--nodes 1,2 --set tasks=300"
+    ),
+    "raytwin run fig14b": (
+        "--set cpus=8 --set steps=4000 --set iterations=4 --set steps_on_host=500 --set repeats=1"
+    ),
+    "raytwin run fig14b --backend sim --set gpu_host_usd=24.48 --set spot_share=0.25": (
+        "--set cpus=8 --set steps=4000"
+    ),
     "raytwin run slow-network --backend sim,local": "--set delays_ms=0,20 --set tasks=20",
     "raytwin fuzz --seeds 200": "--seeds 3",
     "raytwin fuzz --seeds 2000": "--seeds 3",
@@ -101,13 +111,17 @@ SHORT = {
 """What is added to a long command. The last of two options of one name counts."""
 
 CHECKS_MAY_FAIL = {
+    "raytwin run fig14a --backend local",
+    "raytwin run fig14a --backend sim --nodes 4,128 --set step_us=500 --set add_us=140",
+    "raytwin run fig14b",
     "raytwin run recovery",
     "raytwin run partition --backend sim,local",
     "raytwin run partition --backend docker --nodes 3",
     "raytwin run fig11a --backend docker --nodes 3",
     "raytwin run fig11a --backend sim,local",
 }
-"""Commands that judge measured rates: the tests' clock is short, and the machine is busy."""
+"""Commands that judge measured rates, or what was learned: the tests' clock is short, and the
+machine is busy."""
 
 BEFORE = {
     "raytwin report results": "raytwin run fig8b --backend sim --nodes 1,2 --set tasks=1000",

@@ -51,7 +51,7 @@ CHOICES = ("cheap", *SCALES, "all")
 LONG = frozenset(
     {
         "fig8b.full", "fig10a.full", "fig10b.full", "fig11a.full", "fig11b.full",
-        "recovery.full", "availability.full",
+        "fig14a.full", "fig14b.full", "recovery.full", "availability.full",
     }
 )  # fmt: skip
 """Runs that take more than 20 s or so on one core."""
