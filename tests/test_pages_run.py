@@ -343,6 +343,8 @@ def test_a_command_runs(command: Command, folder: Path, request: pytest.FixtureR
             require(peer, find_spec(package) is not None, f"{package} is not installed")
     if request.node.get_closest_marker("docker"):
         require("docker", *engine())
+    if "ppo.py" in command.text:
+        require("rl", find_spec("gymnasium") is not None, "gymnasium is not installed")
     if command.text.startswith(ENDS_BY_CTRL_C):
         with kept_running(command.text, folder):
             pass

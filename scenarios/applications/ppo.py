@@ -148,7 +148,7 @@ class Learner:
 
         `average` makes of the gradient of `batch` steps that which is applied."""
         *columns, scores = zip(*self.rollouts, strict=True)
-        seen = [np.concatenate(column) for column in columns]
+        seen: list[Any] = [np.concatenate(column) for column in columns]
         self.scores = [score for some in scores for score in some]
         self.rollouts = []
         for _ in range(SGD_STEPS):
@@ -264,4 +264,5 @@ def main(ray: Any) -> list[float]:
 if __name__ == "__main__":
     import ray
 
+    ray.init()
     main(ray)

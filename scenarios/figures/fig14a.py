@@ -236,7 +236,7 @@ SCENARIO = Scenario(
             "cores",
             int,
             (2_048, 8_192),
-            (256, 512, 1_024, 2_048, 4_096, 8_192),
+            (256, 1_024, 2_048, 8_192),
             "on sim, in nodes of 64",
             minimum=64,
             many=True,

@@ -353,7 +353,7 @@ SCENARIO = Scenario(
     options=(
         Option("cpus", int, (8, 64, 512), (8, 64, 128, 256, 512), "on sim", minimum=2, many=True),
         Option("steps", int, STEPS, STEPS, "an iteration, on sim", minimum=1),
-        Option("iterations_simulated", int, 2, 10, "for each set-up", minimum=1),
+        Option("iterations_simulated", int, 2, 4, "for each set-up", minimum=1),
         Option("step_us", float, 500.0, 500.0, "of a step, assumed; on sim", minimum=0),
         Option("gpu_samples_per_s", float, 1e6, 1e6, "of training, assumed; on sim", minimum=1),
         Option("cpu_host_usd", float, 3.20, 3.20, "an hour of 64 CPUs", minimum=0),
