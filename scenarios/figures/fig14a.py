@@ -38,6 +38,8 @@ SOURCE = "OSDI 2018, section 5.3.1, figure 14a"
 NO_GYMNASIUM = "Pendulum is not played: no gymnasium (pip install 'raytwin[rl]')"
 ROUNDING = 1e-6
 """Relative, between scores whose noise was added up in another order."""
+COMPARED = 3
+"""Iterations whose scores have to agree so: a difference in rounding grows with each."""
 
 
 class Humanoid:
@@ -181,7 +183,8 @@ def _run_real(request: Request) -> Outcome:
             if number < settings["iterations_alone"]:  # in turn, so that both meet the same load
                 other = next(alone)
                 outcome.rows.append(_row(HOST, ALONE, nodes, number, other))
-                equal.append(math.isclose(other.score, found.score, rel_tol=ROUNDING))
+                if number < COMPARED:
+                    equal.append(math.isclose(other.score, found.score, rel_tol=ROUNDING))
             request.progress.advance()
             if statistics.mean(scores[-3:]) >= settings["score"]:
                 break
@@ -196,7 +199,7 @@ def _run_real(request: Request) -> Outcome:
         Check(
             "a tree and a driver alone learn the same",
             all(equal),
-            f"{sum(equal)} of {len(equal)} iterations",
+            f"{sum(equal)} of the first {len(equal)} iterations",
         ),
     ]
     verdict = "reached" if last >= settings["score"] else "not reached"
