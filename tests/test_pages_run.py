@@ -89,6 +89,16 @@ SHORT = {
     "raytwin run table3 --backend local --set peers=fastapi,ray": (
         "--set repeats=1 --set round_s=0.1 --set peers=fastapi"
     ),
+    "raytwin run fig14a --backend local": "--set iterations=6 --set pairs=4",
+    "raytwin run fig14a --backend sim --nodes 4,128 --set step_us=500 --set add_us=140": (
+        "--nodes 1,2 --set tasks=300"
+    ),
+    "raytwin run fig14b": (
+        "--set cpus=8 --set steps=4000 --set iterations=4 --set steps_on_host=500 --set repeats=1"
+    ),
+    "raytwin run fig14b --backend sim --set gpu_host_usd=24.48 --set spot_share=0.25": (
+        "--set cpus=8 --set steps=4000"
+    ),
     "raytwin run slow-network --backend sim,local": "--set delays_ms=0,20 --set tasks=20",
     "raytwin fuzz --seeds 200": "--seeds 3",
     "raytwin fuzz --seeds 2000": "--seeds 3",
@@ -135,6 +145,9 @@ SHORT = {
 """What is added to a long command. The last of two options of one name counts."""
 
 CHECKS_MAY_FAIL = {
+    "raytwin run fig14a --backend local",
+    "raytwin run fig14a --backend sim --nodes 4,128 --set step_us=500 --set add_us=140",
+    "raytwin run fig14b",
     "raytwin run recovery",
     "raytwin run partition --backend sim,local",
     "raytwin run partition --backend docker --nodes 3",
@@ -143,7 +156,8 @@ CHECKS_MAY_FAIL = {
     "raytwin run table4",
     "raytwin run table4 --backend local",
 }
-"""Commands that judge measured rates: the tests' clock is short, and the machine is busy."""
+"""Commands that judge measured rates, or what was learned: the tests' clock is short, and the
+machine is busy."""
 
 BEFORE = {
     "raytwin bench --against main": REPOSITORY,
@@ -377,6 +391,8 @@ def test_a_command_runs(command: Command, folder: Path, request: pytest.FixtureR
             require(peer, find_spec(package) is not None, f"{package} is not installed")
     if request.node.get_closest_marker("docker"):
         require("docker", *engine())
+    if "ppo.py" in command.text:
+        require("rl", find_spec("gymnasium") is not None, "gymnasium is not installed")
     if command.text.startswith(ENDS_BY_CTRL_C):
         with kept_running(command.text, folder):
             pass

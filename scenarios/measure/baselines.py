@@ -51,7 +51,8 @@ CHOICES = ("cheap", *SCALES, "all")
 LONG = frozenset(
     {
         "fig8b.full", "fig10a.full", "fig10b.full", "fig11a.full", "fig11b.full",
-        "recovery.full", "availability.full", "fig13.full", "table4.full",
+        "fig13.full", "fig14a.full", "fig14b.full", "table4.full",
+        "recovery.full", "availability.full",
     }
 )  # fmt: skip
 """Runs that take more than 20 s or so on one core."""

@@ -26,14 +26,18 @@ def check_maze(path: list[tuple[int, int]]) -> bool:
 EXAMPLES = {
     "arrays": lambda total: total == 250_000 * 28,
     "counter": lambda total: total == 10 * 45,
+    "es": lambda scores: sum(scores[-5:]) > sum(scores[:5]) + 5 * 150,
     "maze": check_maze,
     "pipeline": lambda total: total == 4 * 780,
     "parameter_server": lambda error: error < 1e-3,
     "sgd": lambda losses: len(losses) == 30 and losses[-1] < losses[0] / 3,
     "serving": lambda error: error == 0.0,
+    "ppo": lambda scores: min(scores[-2:]) > 2 * max(scores[:2]),
     "word_count": lambda top: top == [("a", 5), ("object", 4), ("task", 4), ("the", 4), ("and", 3)],
 }
 """By name: whether a result is right."""
+PLAY = ("es", "ppo")
+"""Those that need gymnasium."""
 
 
 @pytest.fixture(scope="module", params=["local", "sim", pytest.param("ray", marks=pytest.mark.ray)])
@@ -51,6 +55,8 @@ def ray(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example(ray: Any, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if name in PLAY:
+        require("rl", importlib.util.find_spec("gymnasium") is not None, "needs gymnasium")
     result = importlib.import_module(f"raytwin.scenarios.applications.{name}").main(ray)
     assert EXAMPLES[name](result), result
     assert capsys.readouterr().out.count("\n") == 1
