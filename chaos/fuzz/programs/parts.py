@@ -73,7 +73,7 @@ def _ends(body: Body, kept: Collection[int]) -> set[int]:
     open_ = {
         op.out
         for op in (body.ops[i] for i in kept)
-        if op.do == "group" or _needs_end(op) or op.out in over
+        if op.do == "group" or _needs_end(op) or (op.do != "actor" and op.out in over)
     }
     return {
         index
