@@ -42,7 +42,7 @@ class Given:
 
     def __init__(self, total: int, nodes: int = 0) -> None:
         self.total = total
-        self.nodes = {(1, incarnation): 0.0 for incarnation in range(nodes)}
+        self.nodes = {(1, incarnation): 0.0 for incarnation in range(1, nodes + 1)}
 
     def hits(self, name: str, before_s: float = inf) -> int:
         return self.total

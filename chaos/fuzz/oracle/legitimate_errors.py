@@ -269,8 +269,8 @@ class Oracle:
         """Whether a worker or driver has died, alone or with its node."""
         if owner in self.dead_workers:
             return True
-        of_node = (node_of(owner), incarnation_of(owner))
-        return self.deaths.nodes.get(of_node, inf) <= seen_s
+        died_s = self.deaths.nodes.get((node_of(owner), incarnation_of(owner)))
+        return died_s is not None and died_s <= seen_s
 
     def _may_go_on(self, spec: ActorSpec | None) -> bool:
         """Whether an actor may not reconstruct the lost values of its calls.
