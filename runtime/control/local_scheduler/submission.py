@@ -54,9 +54,9 @@ from raytwin.runtime.control.messages import (
     PlaceTasks,
     RangeResult,
     SubmitTasks,
+    TaskExtra,
     TaskResults,
     TasksClaimed,
-    TaskExtra,
     TaskSpec,
 )
 from raytwin.runtime.control.messages.errors import unpack
