@@ -224,7 +224,12 @@ class SimChannels:
         for link in list(self.links):
             link.open = False
             # An end whose process has ended does not hear of it, and its node may be gone.
-            if link.other.open and not network.is_blocked(node, link.other.node):
+            if not link.other.open:
+                continue
+            if network.is_blocked(node, link.other.node):
+                # A host that lives repeats the end of the connection until it arrives.
+                network.send(node, link.other.node, 0, link.other.lose)
+            else:
                 self.process.cluster.env.after(
                     network.transit_s(node, link.other.node, 0), link.other.lose
                 )

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.chaos.fuzz.generate.cases import draw_case
+from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, draw_case
 from raytwin.chaos.fuzz.oracle.deaths import Deaths
 from raytwin.chaos.fuzz.oracle.legitimate_errors import Verdict
+from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, Body, Call, Op
 from raytwin.chaos.fuzz.run.campaign import OUTCOMES_MIN, Summary
 from raytwin.chaos.fuzz.run.case_run import Report
 from raytwin.chaos.fuzz.run.liveness import bound_s
@@ -117,3 +118,13 @@ def test_the_bound_follows_from_the_settings() -> None:
     assert bound_s(case, slow) - bound_s(case, config) == pytest.approx(5.0)
     twice = replace(case, drivers=(*case.drivers, case.program))
     assert bound_s(twice, config) > bound_s(case, config)
+
+
+def test_each_large_value_may_wait_for_room_in_a_small_store() -> None:
+    """A task may map all of the store; then values are written in the file, one after another."""
+    call = Call(1, nbytes=LARGE_BYTES)
+    program = Body((Op("map", (), 1, call, 20), Op("put", (), 2, nbytes=LARGE_BYTES)))
+    small = replace(draw_case(1), program=program, drivers=(), store_bytes=1_000_000)
+    config = Config(allocate_wait_s=1.0, store_wait_s=0.5)
+    more_s = bound_s(small, config) - bound_s(replace(small, store_bytes=STORE_BYTES), config)
+    assert more_s == pytest.approx(2 * 21 * 1.0 + 0.5)

@@ -42,7 +42,7 @@ class Given:
 
     def __init__(self, total: int, nodes: int = 0) -> None:
         self.total = total
-        self.nodes = {(1, incarnation): 0.0 for incarnation in range(nodes)}
+        self.nodes = {(1, incarnation): 0.0 for incarnation in range(1, nodes + 1)}
 
     def hits(self, name: str, before_s: float = inf) -> int:
         return self.total
@@ -120,6 +120,18 @@ def test_only_objects_of_a_dead_owner_may_be_lost_with_it(
         needs = Loss(LossCause.NODE_DIED, 1, "", Refusal.INPUT_LOST, "k3r-1", root=lost)
         for failure in (lost, needs):
             assert (objection(failure, 9, 0, owners={array: {"w"}}, dead_workers={"w"}) == "") == ok
+
+
+@pytest.mark.parametrize(
+    ("owner", "ok"),
+    [("worker:1.2", True), ("worker:1.1000002", False), ("worker:2.2", False)],
+)
+def test_objects_are_lost_with_the_node_of_their_owner(owner: str, ok: bool) -> None:
+    """Node 1 has died once: its workers of that time with it."""
+    owned = {"12" * 12: {owner}}
+    lost = Loss(LossCause.OWNER_DIED, object=PUT)
+    assert (objection(lost, 9, 1, owners=owned) == "") == ok
+    assert objection(lost, 9, 0, owners=owned)
 
 
 def test_contained_objects_are_not_lost_while_their_value_is_needed() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 import raytwin as ray
 from raytwin.chaos.faults.proxied_links import proxied
+from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 NODES = 3
 LIMIT_S = 60.0
@@ -270,5 +271,25 @@ def test_nodes_that_were_cut_off_from_each_other_die_one_after_another(backend: 
         for number in (1, 2):
             session.cluster.kill_node(number)
         assert ray.get(ray.remote(max_retries=-1)(_square).remote(3)) == 9
+    finally:
+        ray.shutdown()
+
+
+def test_an_idle_node_that_a_dying_head_could_not_reach_hears_the_next_one() -> None:
+    """The end of their connection arrives after the cut, and the node attaches to the new GCS."""
+    session = ray.init(backend="sim", nodes=2, cpus_per_node=1, gcs_storage="any")
+    try:
+        on_node_1 = NodeAffinitySchedulingStrategy("1", soft=False)
+        made = ray.remote(num_cpus=0, scheduling_strategy=on_node_1)(np.zeros).remote(30_000)
+        ray.wait([made], fetch_local=False)
+        ray.sleep(1.0)  # Then the node has nothing to send.
+        session.cluster.cut("head", NAMES[1])
+        session.cluster.kill_head()
+        session.cluster.heal("head", NAMES[1])
+        ray.sleep(1.0)
+        assert session.cluster.stores[1].used > 0
+        del made
+        ray.sleep(1.0)
+        assert session.cluster.stores[1].used == 0
     finally:
         ray.shutdown()

@@ -25,10 +25,13 @@ from raytwin.runtime.control.messages import (
     SubmitTasks,
     TaskExtra,
     TaskResults,
+    TasksClaimed,
+    WorkerDied,
+    WorkerReady,
 )
 from raytwin.runtime.control.messages.errors import Loss, LossCause, pack
 from tests.control.alone import array, result, spec
-from tests.control.test_local_scheduler import DRIVER, W1, Node
+from tests.control.test_local_scheduler import DRIVER, W1, W2, Node
 
 CHILD = object_id(array(1), 0, 0)
 LOST = pack(Loss(LossCause.OWNER_DIED))
@@ -57,6 +60,10 @@ def claim(node: Node) -> None:
     assert len(node.ctx.take(ClaimTasks)) == 1
 
 
+def claimed(node: Node) -> list[bytes]:
+    return [child.array for message in node.ctx.take(ClaimTasks) for child in message.tasks]
+
+
 def told(node: Node) -> list[RangeResult]:
     return [each for message in node.ctx.take(TaskResults, W1) for each in message.results]
 
@@ -80,6 +87,25 @@ def test_a_task_that_runs_on_another_node_claims_its_children(
     node.turn("gcs", AssignTasks([replace(spec(9), extra=extra)]))
     node.turn(W1, SubmitTasks([spec(1, owner=W1)]))
     assert bool(node.ctx.take(ClaimTasks)) == claims
+
+
+def test_a_claimed_child_that_runs_claims_its_children() -> None:
+    """It may have run on a node that died, and its children may exist elsewhere; also once its
+    worker here has died."""
+    node = Node(2)
+    node.turn("gcs", AssignTasks([replace(spec(9), extra=TaskExtra(attempt=1))]))
+    assert [row[0] for row in node.given(W2)] == [array(9)]
+    node.turn(W2, SubmitTasks([spec(1, owner=W2)]))
+    assert claimed(node) == [array(1)]
+    node.turn("gcs", TasksClaimed([spec(1, owner=W2)]))
+    assert [row[0] for row in node.given(W1)] == [array(1)]
+    node.turn(W1, SubmitTasks([spec(5, owner=W1)]))
+    assert claimed(node) == [array(5)]
+    node.turn("pool:0", WorkerDied(W1, "killed"))
+    node.turn("worker:0.3", WorkerReady(3))
+    assert [row[0] for row in node.given("worker:0.3")] == [array(1)]
+    node.turn("worker:0.3", SubmitTasks([spec(6, owner="worker:0.3")]))
+    assert claimed(node) == [array(6)]
 
 
 @pytest.mark.parametrize("claimed_first", [False, True])

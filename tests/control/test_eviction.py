@@ -412,6 +412,21 @@ def test_a_spilled_object_is_restored_on_demand() -> None:
     assert objects.is_empty()
 
 
+def test_the_gcs_frees_an_object_that_was_released_while_it_was_restored() -> None:
+    """A client or task may still wait for it, so it is kept and delivered."""
+    objects = Objects()
+    objects.owners.own(array(1), "driver:0.0")
+    objects.add(result(1, size=500, offset=7))
+    objects.make_room()
+    objects.memory.on_spilled(Spilled(OID, 7, 500, 3))
+    objects.pulls.want(OID, objects.told.append)
+    objects.release([array(1)])
+    assert objects.alone.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
+    objects.pulls.on_fetched(Fetched(OID, 9, 500, 0.1, "", 0))
+    assert [(v.offset, v.size) for v in objects.told] == [(9, 500)]
+    assert objects.copies == [(OID, 500)], "no owner here will release it"
+
+
 def test_an_object_that_cannot_be_restored_from_disk_is_reconstructed() -> None:
     objects = Objects()
     ctx = objects.alone

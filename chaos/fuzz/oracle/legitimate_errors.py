@@ -14,10 +14,11 @@ Loss                 a node has died, and one of these holds: the object was put
                      checkpoints or has died (``ACTOR_WENT_ON``); its owner has released it,
                      and its task has no retries (what descends from it is lost); or the
                      failure names a task of r retries, as above; or the GCS has no
-                     record of the task (``NO_RECORD``), and the case limits its lineage.
-                     Without the death of a node: the owner was a worker that has died
-                     (`LossCause.OWNER_DIED`), or an earlier run of an actor's call made
-                     the object (``EARLIER_RUN``)
+                     record of the task (``NO_RECORD``), and the case limits its lineage;
+                     or the owner was a client of that node (`LossCause.OWNER_DIED`).
+                     Without the death of a node: the owner was a worker that has died,
+                     or an earlier run of an actor's call made the object
+                     (``EARLIER_RUN``)
 ActorDeath           `DeathCause.WORKER_DIED`, ``NODE_DIED``: the actor has r restarts,
                      and at least r + 1 deaths hit it, the program's kills included; with
                      ``NODE_DIED`` it is excused if r did, as for a task.
@@ -55,6 +56,7 @@ from typing import Protocol
 from raytwin.chaos.fuzz.oracle.history import ARRAY_DIGITS, End, History
 from raytwin.chaos.fuzz.programs.program import ActorSpec, actor_name
 from raytwin.runtime.api.exceptions import RayError, RayTaskError
+from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.messages.errors import (
     ActorDeath,
     ActorUnavailable,
@@ -238,7 +240,7 @@ class Oracle:
             return self._judge(loss.root, ends, seen_s)
         lost = loss.object.hex()
         owners = self.history.owners.get(lost[:ARRAY_DIGITS], ())
-        if loss.cause is LossCause.OWNER_DIED and any(o in self.dead_workers for o in owners):
+        if loss.cause is LossCause.OWNER_DIED and any(self._died(o, seen_s) for o in owners):
             return Verdict.CHARGED
         spec = self.history.actor_of.get(lost)
         if loss.cause is LossCause.EARLIER_RUN:
@@ -262,6 +264,13 @@ class Oracle:
             # A node took a descendant with it, and a task without retries runs once.
             return Verdict.CHARGED
         return self._judge_task(loss.task, seen_s)
+
+    def _died(self, owner: str, seen_s: float) -> bool:
+        """Whether a worker or driver has died, alone or with its node."""
+        if owner in self.dead_workers:
+            return True
+        died_s = self.deaths.nodes.get((node_of(owner), incarnation_of(owner)))
+        return died_s is not None and died_s <= seen_s
 
     def _may_go_on(self, spec: ActorSpec | None) -> bool:
         """Whether an actor may not reconstruct the lost values of its calls.

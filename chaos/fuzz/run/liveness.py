@@ -8,8 +8,8 @@ Once the plan is over, some nodes are whole and the others stay broken. Then the
 - waits `LOST_S` for what may still arrive, and `ON_ITS_WAY_S` for references that do not;
 - runs all tasks and calls at most once more for what was interrupted or lost, in the worst case
   one after another;
-- lets each of them linger at its client, node and worker, both ways; with small stores it may wait
-  for room once.
+- lets each of them linger at its client, node and worker, both ways; with small stores an input may
+  wait for room once, and so may each large value, if a task has mapped all of the store.
 
 Whoever waits longer waits for something that does not come.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 from raytwin.chaos.faults.plan import Plan
 from raytwin.chaos.faults.targets import Link
 from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, Case
-from raytwin.chaos.fuzz.programs.program import Body
+from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, Body
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.array_store import LOST_S
 from raytwin.runtime.control.ownership.reference_counter import ON_ITS_WAY_S
@@ -38,7 +38,10 @@ def bound_s(case: Case, config: Config) -> float:
         detection_s += config.fence_s
     running_s = RUNS * sum(map(work_s, bodies))
     lingering_s = RUNS * LINGERS * config.linger_s * sum(body.tasks for body in bodies)
-    room_s = config.store_wait_s if case.store_bytes != STORE_BYTES else 0.0
+    room_s = 0.0
+    if case.store_bytes != STORE_BYTES:
+        values = RUNS * sum(map(large_values, bodies))
+        room_s = config.store_wait_s + config.allocate_wait_s * values
     return detection_s + LOST_S + ON_ITS_WAY_S + running_s + lingering_s + room_s
 
 
@@ -62,3 +65,15 @@ def work_s(body: Body) -> float:
             total_s += op.times * op.call.seconds * (1 + items)
             total_s += work_s(op.call.body) if op.call.body is not None else 0.0
     return total_s
+
+
+def large_values(body: Body) -> int:
+    """Return how many values a body makes that are too large for a message."""
+    total = 0
+    for op in body.ops:
+        total += op.nbytes >= LARGE_BYTES
+        if op.call is not None:
+            if op.call.nbytes >= LARGE_BYTES:
+                total += op.times * max(1, op.call.parts)
+            total += large_values(op.call.body) if op.call.body is not None else 0
+    return total

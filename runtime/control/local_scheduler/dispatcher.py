@@ -340,4 +340,4 @@ class Dispatcher:
 def _begun(spec: TaskSpec, worker: Worker) -> TaskExtra:
     """Return the extra of a range that has begun on a worker and is to run again."""
     extra = spec.extra or TaskExtra()
-    return replace(extra, begun=node_of(worker.address)) if extra.begun < 0 else extra
+    return replace(extra, begun=node_of(worker.address)) if extra.begun == -1 else extra

@@ -27,6 +27,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from msgspec.structs import replace
+
 from raytwin.runtime.control.actors.node_actors import NodeActors
 from raytwin.runtime.control.actors.pending_calls import PendingCalls
 from raytwin.runtime.control.core.access import JobAccess
@@ -43,6 +45,7 @@ from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.spillback import Spillback
 from raytwin.runtime.control.messages import (
     OK,
+    SOMEWHERE,
     AssignTasks,
     ClaimTasks,
     CreateActors,
@@ -51,6 +54,7 @@ from raytwin.runtime.control.messages import (
     PlaceTasks,
     RangeResult,
     SubmitTasks,
+    TaskExtra,
     TaskResults,
     TasksClaimed,
     TaskSpec,
@@ -171,6 +175,8 @@ class Submission:
         """The GCS has found children of a repeated task that no node has: submit them."""
         for spec in message.tasks:
             if spec.array in self._objects.owners:
+                # A node that died may have begun it, and its children may exist elsewhere.
+                spec.extra = replace(spec.extra or TaskExtra(), begun=SOMEWHERE)
                 self._submit(spec)
         self._spillback.end_message()
 

@@ -24,6 +24,8 @@ STREAM = 1
 DYNAMIC = 2
 
 NOWHERE = -1
+SOMEWHERE = -2
+"""In place of `TaskExtra.begun`: maybe a node, which is not known."""
 """In place of `RangeResult.node`: the large values were lost with their node."""
 
 DROPPED = -1
@@ -98,7 +100,8 @@ class TaskExtra(Struct, array_like=True, gc=False):
     crashes: int = 0
     """How often its worker died while it ran."""
     begun: int = -1
-    """The node on which an earlier run began and may have left children; -1: none."""
+    """The node on which an earlier run began and may have left children; -1: none,
+    `SOMEWHERE`: it is a child of an earlier run of its parent, and may have begun on any node."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):

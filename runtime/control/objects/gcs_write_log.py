@@ -147,7 +147,7 @@ class GcsWriteLog:
         self._known.add(array)
 
     def copied(self, array: bytes, oid: bytes, size: int) -> None:
-        """A copy of another node's object is here now."""
+        """A copy of another node's object, or of one that was released here, is here now."""
         self._row(array).copies.append((oid, size))
 
     def spilled(self, spec: TaskSpec, own: Container[bytes]) -> None:

@@ -326,7 +326,8 @@ class PullManager:
                 self._ctx.send(self._store, Free(oid, message.offset))
                 return
             self._memory.keep(oid, message.offset, message.size)
-            if far:
+            if far or oid not in self._memory.on_disk:
+                # Its array may have been released while the disk was read: the GCS frees it.
                 self._copied(oid[:ARRAY_BYTES], oid, message.size)
             self.resolve(oid[:ARRAY_BYTES])
         elif oid in self._wanted:
