@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ from raytwin.scenarios.peers import PeerError
 
 MARK = "RAYTWIN_PEER"
 ANSWER_TIMEOUT_S = 120.0
+PIECE_BYTES = 1 << 16
 LEAVE_TIMEOUT_S = 20.0
 """How long a companion may take to leave when its input ends."""
 
@@ -54,6 +56,7 @@ class Companion:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._requests, self._answers = self.process.stdin, self.process.stdout
+        self._received = b""
 
     def ask(self, **request: Any) -> Any:
         """Return the answer to one request. Raises PeerError."""
@@ -69,9 +72,7 @@ class Companion:
 
     def receive(self) -> Any:
         """Return the next answer. Raises PeerError for an error, at the end and after the limit."""
-        if not select.select([self._answers], [], [], self._timeout_s)[0]:
-            raise PeerError(f"{self._name} gave no answer in {self._timeout_s:g} s")
-        line = self._answers.readline()
+        line = self._next_line()
         if not line:
             said = self._stderr.read_text(errors="replace").strip().splitlines()
             raise PeerError(f"{self._name} ended: {said[-1] if said else 'it said nothing'}")
@@ -79,6 +80,23 @@ class Companion:
         if "error" in found:
             raise PeerError(f"{self._name}: {found['error']}")
         return found["answer"]
+
+    def _next_line(self) -> bytes:
+        """Return the next line; an empty one at the end. Raises PeerError after the limit.
+
+        What has arrived with an earlier line is in `_received`: `select` does not know of it.
+        """
+        until_s = time.monotonic() + self._timeout_s
+        while b"\n" not in self._received:
+            left_s = max(0.0, until_s - time.monotonic())
+            if not select.select([self._answers], [], [], left_s)[0]:
+                raise PeerError(f"{self._name} gave no answer in {self._timeout_s:g} s")
+            part = os.read(self._answers.fileno(), PIECE_BYTES)
+            if not part:
+                break
+            self._received += part
+        line, _, self._received = self._received.partition(b"\n")
+        return line
 
     def __enter__(self) -> Self:
         return self

@@ -36,6 +36,7 @@ def test_answers_come_in_the_order_of_requests() -> None:
     with Companion(PROGRAM) as companion:
         for what in ("first", {"second": [1, 2.5]}):
             companion.send(do="echo", what=what)
+        time.sleep(1.0)  # Both answers are there by now, most likely.
         assert companion.receive() == "first"
         assert companion.receive() == {"second": [1, 2.5]}
 
