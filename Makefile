@@ -78,14 +78,7 @@ bench: $(INSTALLED_RAY) ## measure raytwin, Ray and Dask side by side, into resu
 	@$(BIN)/raytwin bench --peers ray,dask --json $(OUT)/bench.json $(ARGS)
 
 coverage: $(INSTALLED_DEV) ## which branches of the control plane 1,500 seeds of the fuzz reach
-	@mkdir -p $(OUT) && rm -f $(OUT)/.coverage*
-	@for start in 500000 600000; do \
-	  $(BIN)/coverage run -m raytwin fuzz --seeds 750 --start $$start --out $(OUT) $(ARGS) & done; wait
-	@$(BIN)/coverage combine --quiet
-	@$(BIN)/coverage json --quiet -o $(OUT)/coverage.json
-	@$(BIN)/coverage report --skip-covered --show-missing
-	@$(BIN)/python -c "import json; of = json.load(open('$(OUT)/coverage.json'))['totals']; \
-	  print(of['covered_branches'], 'of', of['num_branches'], 'branches')"
+	@$(BIN)/python -m tests.fuzz_coverage --seeds 1500 --out $(OUT) $(ARGS)
 
 history: $(INSTALLED) ## measure raytwin alone, into a file that github-action-benchmark reads
 	@mkdir -p $(OUT)

@@ -102,9 +102,10 @@ SHORT = {
     "raytwin run slow-network --backend sim,local": "--set delays_ms=0,20 --set tasks=20",
     "raytwin fuzz --seeds 200": "--seeds 3",
     "raytwin fuzz --seeds 2000": "--seeds 3",
-    "raytwin bench --peers ray,dask --json bench.json": CASES,
-    "raytwin bench --peers ray --json bench.json": CASES,
-    "raytwin bench --peers ray,dask --json results/bench.json": CASES,
+    "raytwin bench --peers ray,dask --json bench.json": f"{CASES} --rounds 2",
+    "raytwin bench --peers ray --json bench.json": f"{CASES} --rounds 2",
+    "raytwin bench --peers ray,dask --json results/bench.json": f"{CASES} --rounds 2",
+    "python -m tests.fuzz_coverage --seeds 1500 --out results": "--seeds 4",
     "raytwin bench --cases create_2000_actors,start_100_nodes,memory_100_nodes": (
         "--cases start_100_nodes"
     ),
