@@ -51,7 +51,7 @@ class Curve:
     facet: Any = None
     """The value of the column `FigureSpec.facet`."""
     column: str = ""
-    """What of it is drawn: `FigureSpec.y`, one of its `stack`, or its `second`."""
+    """The column that the curve draws: `FigureSpec.y`, one of its `stack`, or its `second`."""
 
 
 @dataclass(frozen=True)

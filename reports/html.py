@@ -77,7 +77,7 @@ class Chapter:
     results: list[Result]
     drawings: list[Drawing] = field(default_factory=list)
     recovery: list[View] = field(default_factory=list)
-    """What the nodes did around its faults."""
+    """Pictures of its nodes around the faults, a picture a run."""
 
     @property
     def fidelity(self) -> list[Fidelity]:

@@ -17,7 +17,7 @@ from raytwin.runtime.on_ray.ray_session import RaySession
 from raytwin.runtime.serialization.real_blob import Blob as Blob
 
 ObjectRefArray = list
-"""What ``f.map`` returns: on Ray each call has a reference of its own."""
+"""``f.map`` returns a list here: on Ray each call has a reference of its own."""
 
 _ELSEWHERE = {
     "ActorClass": "ray.actor",

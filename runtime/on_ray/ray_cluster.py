@@ -115,7 +115,7 @@ class RayCluster:
     def shutdown(self) -> None:
         """End all nodes, and remove their files."""
         left = [child for raylet in self._processes.values() for child in _children(raylet)]
-        # Those of the head, too: what still runs would write to the folder.
+        # The head's processes end, too: one that still ran would write to the folder.
         for child in psutil.Process().children():
             with suppress(psutil.NoSuchProcess):
                 if any(self._folder in argument for argument in child.cmdline()):

@@ -28,7 +28,7 @@ BATCH = 100
 
 
 class Pair(NamedTuple):
-    """What a task has found: the scores with noise added and taken away, and the steps it took."""
+    """A task's result: the scores with noise added and subtracted, and the steps it simulated."""
 
     seed: int
     plus: float
@@ -37,19 +37,19 @@ class Pair(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """What part of the population has found, added up."""
+    """An aggregator's sum of the results of a part of the population."""
 
     direction: Any
     """The noise of all pairs, each weighted by how much better it scored added than taken away."""
     squares: float
-    """Of those differences, by whose size the direction is scaled."""
+    """The sum of the squared differences; the driver scales its step by its root."""
     score: float
     pairs: int
     steps: int
 
 
 class Problem(Protocol):
-    """What is to be learned, and what it costs to add up what was found about it."""
+    """The environment that a policy learns, and how aggregators add up the results of tasks."""
 
     def evaluate(self, weights: Any, seed: int) -> Pair:
         """Try the weights with noise, and with as much taken away; runs as a task."""

@@ -20,7 +20,7 @@ CLIENTS, BATCHES = 2, 20
 
 
 class Workload(NamedTuple):
-    """What is served: the size of a state, and the time of the model for a batch of them."""
+    """A served policy: the size of a state, and the time that the model takes for a batch."""
 
     state_bytes: int
     model_s: float
@@ -56,7 +56,7 @@ class Policy:
 
 
 class Asked(NamedTuple):
-    """What a client saw, in seconds of a clock that all clients have."""
+    """A client's times of its first request and last answer, in seconds of a clock all share."""
 
     began_s: float
     ended_s: float

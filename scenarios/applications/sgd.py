@@ -84,7 +84,7 @@ class Network:
         self._slopes: list[Any] = []
         self._weights: list[Any] = []
         self._flow: Any = None
-        """What goes into the next layer, forwards; the gradient by it, backwards."""
+        """Activations, which a layer hands on forwards; their gradients, which it hands back."""
         self.loss = 0.0
         """The mean over the last batch, which has gone forwards."""
 

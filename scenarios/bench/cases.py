@@ -67,7 +67,7 @@ class Case:
     rounds_max: int | None
     """Fewer rounds than asked for: an operation takes long."""
     ray_name: str = ""
-    """What ``ray microbenchmark`` calls the same, if it has it."""
+    """The name that ``ray microbenchmark`` has for this case; empty: it lacks the case."""
     higher_is_better: bool = True
 
 

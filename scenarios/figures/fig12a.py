@@ -292,7 +292,7 @@ SCENARIO = Scenario(
     headline=Headline(
         "ms of a ring allreduce of 1 GB on 16 nodes",
         lambda metrics: 1e3 * metrics["elapsed_s_1000_mb_whole_chunks"],
-        PublishedPoint(1e9, 1_200.0, note="about 1,200 ms, section 5.2"),
+        PublishedPoint(1e9, 1_200.0, note=f"{SOURCE}: about"),
         measured=lambda metrics: 1e3 * metrics["elapsed_s_100_mb_on_4_nodes"],
         measured_what="100 MB on 4 nodes of one host",
         peer=lambda metrics: (
