@@ -116,7 +116,8 @@ def test_while_it_starts(drive: Callable[[str], subprocess.Popen[str]], docker_e
         from raytwin.runtime.containers import container_cluster
         real = container_cluster.NodeContainer.__init__
         def announce(self, recipe, *args):
-            print("ready", recipe.cluster, flush=True)
+            # In one write: the containers start on threads of their own, which print at once.
+            os.write(1, f"ready {recipe.cluster}\n".encode())
             real(self, recipe, *args)
         container_cluster.NodeContainer.__init__ = announce
         ray.init(backend="docker", nodes=3, cpus_per_node=1)
