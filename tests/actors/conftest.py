@@ -41,3 +41,14 @@ def local() -> Iterator[Start]:
 
     yield begin
     ray.shutdown()
+
+
+@pytest.fixture
+def simulated() -> Iterator[Start]:
+    """`init` in virtual time, for what is decided in the control plane alone."""
+
+    def begin(**options: Any) -> Any:
+        return ray.init(backend="sim", **{**NODES, **options})
+
+    yield begin
+    ray.shutdown()

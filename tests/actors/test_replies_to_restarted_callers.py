@@ -144,18 +144,41 @@ KINDS = pytest.mark.parametrize("use", [small, large, two, items, put])
 OPTIONS = pytest.mark.parametrize("options", [{}, FOREVER], ids=["once", "forever"])
 
 
+STRIKES = pytest.mark.parametrize("strike", [kill_caller, restart_callers])
+# Real processes get each value of each of the three once; all that they make together is simulated.
+MIXED = pytest.mark.parametrize(
+    ("use", "options", "strike"),
+    [
+        (small, {}, restart_callers),
+        (large, FOREVER, kill_caller),
+        (two, {}, kill_caller),
+        (items, FOREVER, restart_callers),
+        (put, {}, kill_caller),
+    ],
+)
+
+
 @OPTIONS
 @KINDS
-@pytest.mark.parametrize("strike", [kill_caller, restart_callers])
+@STRIKES
 def test_only_results_that_the_first_run_released_are_lost(
-    start: Any, tmp_path: Path, use: Any, options: dict[str, int], strike: Any
+    simulated: Any, tmp_path: Path, use: Any, options: dict[str, int], strike: Any
 ) -> None:
-    session = start(nodes=NODES, heartbeat_timeout_s=2.0)
+    session = simulated(nodes=NODES, heartbeat_timeout_s=2.0)
     check(session, use, tmp_path / "mark", strike, False, **options)
 
 
-@OPTIONS
-@KINDS
+@MIXED
+def test_only_results_that_the_first_run_released_are_lost_on_real_processes(
+    local: Any, tmp_path: Path, use: Any, options: dict[str, int], strike: Any
+) -> None:
+    session = local(nodes=NODES, heartbeat_timeout_s=2.0)
+    check(session, use, tmp_path / "mark", strike, False, **options)
+
+
+@pytest.mark.parametrize(
+    ("use", "options"), [(small, FOREVER), (large, {}), (two, FOREVER), (items, {}), (put, FOREVER)]
+)
 def test_only_released_results_are_lost_on_the_actors_node(
     local: Any, tmp_path: Path, use: Any, options: dict[str, int]
 ) -> None:
