@@ -23,7 +23,14 @@ import time
 from pathlib import Path
 from typing import IO
 
-SIMULATED = ("tests/chaos", "tests/control", "tests/simulator")
+SIMULATED = (
+    "tests/chaos",
+    "tests/control",
+    "tests/reports",
+    "tests/simulator",
+    "tests/store",
+)
+"""Folders whose tests simulate, or compute: hardly any of them wait for anything."""
 NOT_SIMULATED = (
     "tests/chaos/test_command_line.py",
     "tests/chaos/test_minimal_programs.py",
