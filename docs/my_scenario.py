@@ -1,5 +1,7 @@
 """A scenario in a file of its own: π by throwing darts, by number of tasks.
 
+Commands that take it:
+
     raytwin list docs/my_scenario.py
     raytwin run docs/my_scenario.py --backend sim
     raytwin report results --scenario docs/my_scenario.py

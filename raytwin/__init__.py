@@ -27,7 +27,6 @@ if not modules.on_ray():
 from raytwin.runtime.api import __all__ as __all__  # noqa: E402
 from raytwin.runtime.api.backend import register_backend  # noqa: E402
 
-
 SCENARIOS = {
     "run": "raytwin.scenarios.interactive.runs",
     "load": "raytwin.scenarios.interactive.runs",

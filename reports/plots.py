@@ -55,7 +55,7 @@ TICKS_MAX = 12
 """A logarithmic axis with more values of x than this has ticks at powers of ten."""
 
 
-STYLE = {"svg.hashsalt": "raytwin", "text.parse_math": False}
+STYLE: Any = {"svg.hashsalt": "raytwin", "text.parse_math": False}
 """Of matplotlib, while it draws."""
 
 

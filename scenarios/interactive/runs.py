@@ -75,9 +75,9 @@ def load(directory: Path | str, *, scenario: Path | str | None = None) -> Run:
     """Return a run that ``raytwin run`` or `Run.save` has written.
 
     ``directory`` is ``DIR/<scenario>/<backend>``, or one above it that has no other run in it.
-    ``scenario``: the file of a scenario that is in none of the installed packages, which says how to
-    draw the run. Raises ResultError, a line, for what is no run, and UsageError for a file without
-    a scenario.
+    ``scenario``: the file of its scenario, which says how to draw the run, where that is in no
+    package. Raises ResultError, a line, for what is no run, and UsageError for a file without a
+    scenario.
     """
     folders = run_trace.find(Path(directory))
     if len(folders) > 1:

@@ -1,7 +1,8 @@
 """The registry of scenarios: raytwin's own, those of installed packages, those in files.
 
 raytwin's own are the modules of `figures` that have a ``SCENARIO``; the registry imports every
-module there, so that a broken one raises when scenarios are listed instead of missing from the list.
+module there, so that a broken one raises when scenarios are listed instead of missing from the
+list.
 
 Another package names its scenarios as entry points of the group `GROUP`, each under the scenario's
 own name::
@@ -77,7 +78,8 @@ def check(module: str, scenario: object) -> Scenario:
 def _checked(where: str, scenario: object) -> Scenario:
     """Return what is somewhere if it is a scenario that keeps the rules. Raises UsageError."""
     if not isinstance(scenario, Scenario):
-        raise UsageError(f"SCENARIO of {where} is no Scenario: it is of type {type(scenario).__name__}")
+        kind = type(scenario).__name__
+        raise UsageError(f"SCENARIO of {where} is no Scenario: it is of type {kind}")
     if not _NAME.fullmatch(scenario.name) or scenario.name == ALL:
         raise UsageError(
             f"{where} calls its scenario {scenario.name!r}: a name is letters, digits, - and _,"
@@ -105,8 +107,10 @@ def find(name: str) -> Scenario:
     own = scenarios()
     points = installed()
     if name in own and name in points:
-        raise UsageError(f"two scenarios are named {name!r}: raytwin's, and that of"
-                         f" {_package(points[name])}: uninstall it, or let it have another")  # fmt: skip
+        raise UsageError(
+            f"two scenarios are named {name!r}: raytwin's, and that of {_package(points[name])}:"
+            " uninstall the package, or let its scenario have another name"
+        )
     if name in own:
         return own[name]
     if name in points:
@@ -177,7 +181,7 @@ def _in_file(path: Path) -> Scenario:
     module.__file__ = str(path.resolve())
     sys.modules[module.__name__] = module
     try:
-        # Not by an import: its bytecode would be kept, and stale if the file changes within a second.
+        # Not by an import, which keeps bytecode: stale if the file changes within a second.
         exec(compile(path.read_bytes(), module.__file__, "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]

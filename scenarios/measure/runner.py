@@ -104,9 +104,7 @@ def plan(
         for name in dict.fromkeys(registry.names() if everything else names)
     }
     if everything and backends is not None:
-        found = {
-            name: each for name, each in found.items() if set(backends) & set(each.backends)
-        }
+        found = {name: each for name, each in found.items() if set(backends) & set(each.backends)}
     for backend in backends or ():
         if backend not in BACKENDS:
             raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")

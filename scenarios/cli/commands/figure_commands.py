@@ -73,8 +73,8 @@ def list_scenarios(
         console = open_console()
         console.print(table)
         _print_settings(console, found.values())
-    for error in broken[:-1]:
-        say(str(error))
+    for each in broken[:-1]:
+        say(str(each))
     if broken:
         raise broken[-1]
 
