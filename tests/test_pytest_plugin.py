@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -344,11 +343,3 @@ def marked(mark: str) -> set[int]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue  # Gone meanwhile, or another user's.
     return found
-
-
-def test_the_plugin_is_registered_by_an_entry_point() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert project["project"]["entry-points"]["pytest11"] == {"raytwin": "raytwin_pytest"}
-    assert "raytwin_pytest.py" in (
-        project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
-    )
