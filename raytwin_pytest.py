@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from raytwin.chaos.clusters_in_tests import Clusters
 
 MARKER = (
-    "faults(plan): apply a fault plan to every raytwin cluster that the test starts. The plan is the"
-    " name of a ready one ('raytwin plan' lists them), a path relative to the test's file, or data:"
-    " {'steps': [...], 'expect': [...]}, or the list of steps alone. The test fails if a step was"
-    " impossible or an expectation does not hold; a failing test says what the plan did."
+    "faults(plan): apply a fault plan to every raytwin cluster that the test starts. The plan is"
+    " the name of a ready one ('raytwin plan' lists them), a path relative to the test's file, or"
+    " data: {'steps': [...], 'expect': [...]}, or the list of steps alone. The test fails if a step"
+    " was impossible or an expectation does not hold; a failing test says what the plan did."
 )
 STATE = "_raytwin_clusters"
 """The fixture that both the marker and `raytwin_cluster` use, and the item's attribute."""
@@ -52,7 +52,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     from raytwin.runtime.api import modules
 
     if "ray" in sys.modules and sys.modules["ray"] is not sys.modules["raytwin"]:
-        raise pytest.UsageError("--raytwin-as-ray comes too late: a plugin has imported Ray already")
+        raise pytest.UsageError("--raytwin-as-ray comes too late: a plugin has imported Ray")
     modules.install("ray")
     os.environ[modules.AS_RAY] = "1"
 

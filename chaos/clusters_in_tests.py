@@ -92,8 +92,9 @@ class Clusters:
         """Return a plan. Raises PlanError."""
         if modules.on_ray():
             raise PlanError("tests under fault plans run on raytwin, and this process is on Ray")
-        is_path = isinstance(faults, Path) or (isinstance(faults, str) and re.search(r"[./]", faults))
-        return read(self._folder / faults if is_path else faults)
+        if isinstance(faults, Path) or (isinstance(faults, str) and re.search(r"[./]", faults)):
+            return read(self._folder / faults)
+        return read(faults)
 
     # -- what became of them -------------------------------------------------------
 

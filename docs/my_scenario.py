@@ -24,7 +24,7 @@ from raytwin.scenarios.core.scenario import (
 )
 
 
-@ray.remote
+@ray.remote(scheduling_strategy="SPREAD")
 def throw(darts: int, seed: int) -> int:
     """Return how many of so many darts hit the quarter of a circle; it takes 1 µs for each."""
     ray.compute(darts * 1e-6)

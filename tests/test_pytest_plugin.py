@@ -88,7 +88,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, s
     (folder / "plan.yaml").write_text('steps:\n  - {at_s: 0.1, action: kill, target: "node:1"}\n')
     (folder / "test_it.py").write_text(
         PROGRAM
-        + '''
+        + """
 SMALL = {"backend": "sim", "cpus_per_node": 1}
 
 @pytest.mark.faults("spot")
@@ -160,7 +160,7 @@ def test_two_plans(raytwin_cluster):
 def test_without_a_plan(raytwin_cluster):
     raytwin_cluster(**SMALL)
     assert program() == 3
-'''
+"""
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *PLUGIN],

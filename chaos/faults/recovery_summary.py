@@ -1,7 +1,8 @@
 """The recovery summary: the faults of a plan, their detection, and the cluster's recovery.
 
 `observed` applies a plan to every cluster that starts, and asks each cluster for the GCS's event
-log and the timeline, before its end or whenever somebody calls `Recovery.look`. The numbers have these names, for `expect` too:
+log and the timeline, before its end or whenever somebody calls `Recovery.look`. The numbers have
+these names, for `expect` too:
 
 ======================== ========================================================================
 faults, faults_failed,   steps that were carried out, were impossible, or were not due before the
