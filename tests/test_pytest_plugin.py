@@ -76,9 +76,12 @@ def test_the_cluster_has_ended_with_its_test():
     assert not ray.is_initialized()
 """
     )
+    page = (ROOT / "docs" / "howto.md").read_text()
+    (of_the_page,) = re.findall(r"(?ms)^```py\n(import pytest\n.*?)^```", page)
+    pytester.makepyfile(test_of_the_page=of_the_page)
     # Workers cannot import the module of a test that pytest has imported in this way.
     result = run(pytester, "--import-mode=importlib")
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=5)
 
 
 @pytest.fixture(scope="module")
