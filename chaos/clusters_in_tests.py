@@ -29,7 +29,10 @@ class Clusters:
         """Paths of plans are relative to `folder`.
 
         The functions of `module` travel by value: a test's, where workers cannot import it.
+        Raises ValueError in a process that is on Ray.
         """
+        if modules.on_ray():
+            raise ValueError(f"raytwin starts no cluster in a process on Ray ({modules.ON_RAY})")
         self.recoveries: list[Recovery] = []
         self.test_failed = False
         self._folder = folder
@@ -90,8 +93,6 @@ class Clusters:
 
     def _read(self, faults: Any) -> Plan:
         """Return a plan. Raises PlanError."""
-        if modules.on_ray():
-            raise PlanError("tests under fault plans run on raytwin, and this process is on Ray")
         if isinstance(faults, Path) or (isinstance(faults, str) and re.search(r"[./]", faults)):
             return read(self._folder / faults)
         return read(faults)

@@ -41,7 +41,7 @@ class Run:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Settings and whatever else is needed to run it again, by name; with its `seed`."""
+        """Settings, and what else is needed besides the `seed` to run it again, by name."""
         return self.result.record.parameters
 
     @property
