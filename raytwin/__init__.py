@@ -27,12 +27,24 @@ if not modules.on_ray():
 from raytwin.runtime.api import __all__ as __all__  # noqa: E402
 from raytwin.runtime.api.backend import register_backend  # noqa: E402
 
+SCENARIOS = {
+    "run": "raytwin.scenarios.interactive.runs",
+    "load": "raytwin.scenarios.interactive.runs",
+}
+"""What is no name of Ray's: a scenario from Python, and its results. By name, the module."""
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *SCENARIOS})
+
 
 def __getattr__(name: str) -> Any:
-    """Return a submodule, or ``__version__``: the installed package's, "source" if there is none.
+    """Return a submodule, `run`, `load`, or ``__version__``: the installed package's, or "source".
 
     Only for those who ask: looking it up loads more than the rest of this module.
     """
+    if name in SCENARIOS:
+        return getattr(importlib.import_module(SCENARIOS[name]), name)
     if name != "__version__" and modules.on_ray():
         # In programs that run on Ray itself; names that Python looks up by itself are not Ray's.
         if name.startswith("__"):

@@ -133,7 +133,10 @@ def render(results: Sequence[Result], scenarios: Mapping[str, Scenario]) -> str:
     """
     have = {result.record.scenario for result in results}
     for name in have - set(scenarios):
-        raise ResultError(f"{name}: this version of raytwin has no such scenario")
+        raise ResultError(
+            f"{name}: this version of raytwin has no such scenario; one in a file is given with"
+            " --scenario FILE"
+        )
     chapters = [
         _chapter(scenario, [r for r in results if r.record.scenario == name])
         for name, scenario in scenarios.items()

@@ -55,17 +55,38 @@ TICKS_MAX = 12
 """A logarithmic axis with more values of x than this has ticks at powers of ten."""
 
 
+STYLE: Any = {"svg.hashsalt": "raytwin", "text.parse_math": False}
+"""Of matplotlib, while it draws."""
+
+
+class Drawing(Canvas):
+    """A figure of matplotlib that a notebook shows by itself, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
 def image(figure: Figure) -> str:
     """Return `figure` with its legend as an SVG image, in a ``data:`` URL.
 
     The same figure gives the same text.
     """
-    with matplotlib.rc_context({"svg.hashsalt": "raytwin", "text.parse_math": False}):
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(STYLE):
+        draw(figure).savefig(buffer, format="svg", metadata={"Date": None})
+    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def draw(figure: Figure) -> Drawing:
+    """Return `figure` with its legend, drawn."""
+    with matplotlib.rc_context(STYLE):
         facets = figure.facets
         down = -(-len(facets) // FACETS_ACROSS) if facets else max(1, len(figure.panels))
         across = min(FACETS_ACROSS, len(facets)) if facets else 1
         height_in = SIZE_IN[1] + PANEL_IN * max(0, down - 1)
-        canvas = Canvas(figsize=(SIZE_IN[0], height_in), layout="constrained")
+        canvas = Drawing(figsize=(SIZE_IN[0], height_in), layout="constrained")
         rows = canvas.subplots(down, across, sharex=True, sharey=True, squeeze=False)
         # Above the axis, it can be read without turning the head.
         canvas.suptitle(figure.spec.y_label, x=0.008, ha="left", fontsize=9.5, color=MUTED)
@@ -86,9 +107,7 @@ def image(figure: Figure) -> str:
         if figure.spec.y_scale == "linear" and min(values) >= 0:
             rows[0, 0].set_ylim(bottom=0)
         canvas.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
-        buffer = io.BytesIO()
-        canvas.savefig(buffer, format="svg", metadata={"Date": None})
-    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return canvas
 
 
 def describe(figure: Figure) -> str:

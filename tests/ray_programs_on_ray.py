@@ -98,11 +98,9 @@ def values() -> dict[str, Any]:
 
 
 def main() -> None:
-    ray.init(backend=sys.argv[1], nodes=NODES, cpus_per_node=1)
-    try:
-        print(json.dumps(values()))
-    finally:
-        ray.shutdown()
+    with ray.init(backend=sys.argv[1], nodes=NODES, cpus_per_node=1):
+        found = values()
+    print(json.dumps({**found, "has ended": not ray.is_initialized()}))
 
 
 if __name__ == "__main__":

@@ -62,6 +62,18 @@ ray.sleep("long")
 ray.get(5)
 """
 
+TEST = """
+import pytest
+import raytwin as ray
+
+
+@pytest.mark.faults([{"at_s": 0.1, "action": "kill", "target": "node:1"}])
+def test_it(raytwin_cluster):
+    raytwin_cluster(backend="sim")
+    ray.sleep(1)
+    assert len([row for row in ray.nodes() if row["Alive"]]) == 1
+"""
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -148,7 +160,8 @@ def test_the_wheel_has_every_module_and_no_other_package(wheel: Path) -> None:
     folders = [(ROOT / folder).rglob("*.py") for folder in FOLDERS]
     modules = [*(ROOT / "raytwin").glob("*.py"), *(path for each in folders for path in each)]
     names = [path.relative_to(ROOT).as_posix().removeprefix("raytwin/") for path in modules]
-    assert within == {f"raytwin/{name}" for name in names}
+    # Beside the package: pytest imports the plugin at every start, which must not import all of it.
+    assert within == {*(f"raytwin/{name}" for name in names), "raytwin_pytest.py"}
 
 
 def test_a_program_runs_on_processes_and_in_the_simulator(installed: Installed) -> None:
@@ -168,6 +181,26 @@ def test_the_commands_run_a_scenario_and_report_it(installed: Installed) -> None
     installed.output(raytwin, "run", "fig11b", "--backend", "sim", "--scale", "quick")
     installed.output(raytwin, "report", "results", "-o", "report.html")
     assert "fig11b" in (installed.work / "report.html").read_text()
+
+
+def test_pytest_has_the_plugin_and_tests_use_it(installed: Installed) -> None:
+    (installed.work / "test_it.py").write_text(TEST)
+    out = installed.output(installed.path("python"), "-m", "pytest", "test_it.py")
+    assert "1 passed" in out
+    assert "raytwin-" in out.split("plugins: ")[1].splitlines()[0]
+
+
+def test_the_commands_find_scenarios_of_other_packages(installed: Installed) -> None:
+    (packages,) = installed.environment.glob("lib/python*/site-packages")
+    folder = packages / "others-1.2.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.2\n")
+    (folder / "entry_points.txt").write_text("[raytwin.scenarios]\ndarts = others:SCENARIO\n")
+    (packages / "others.py").write_text((ROOT / "docs" / "my_scenario.py").read_text())
+    raytwin = installed.path("raytwin")
+    assert "(from others 1.2)" in installed.output(raytwin, "list", "darts")
+    installed.output(raytwin, "run", "darts", "--backend", "sim", "--out", "others")
+    installed.output(raytwin, "report", "others")
 
 
 def test_a_type_checker_reads_the_installed_types(installed: Installed) -> None:

@@ -39,6 +39,13 @@ def test_parameters_are_rays() -> None:
                 assert parameter.default == theirs[parameter.name].default, (name, parameter.name)
 
 
+def test_names_of_its_own_are_none_of_rays() -> None:
+    require("ray", importlib.util.find_spec("ray") is not None, "Ray is not installed")
+    import ray
+
+    assert not [name for name in raytwin.SCENARIOS if hasattr(ray, name)]
+
+
 def test_exceptions_are_rays() -> None:
     require("ray", importlib.util.find_spec("ray") is not None, "Ray is not installed")
     import ray.exceptions

@@ -173,6 +173,9 @@ BEFORE = {
         "raytwin bench --cases tasks_sync --rounds 2 --json before.json && "
         "cp before.json after.json"
     ),
+    "raytwin report results --scenario docs/my_scenario.py": (
+        "raytwin run docs/my_scenario.py --backend sim"
+    ),
     "raytwin report results": "raytwin run fig8b --backend sim --nodes 1,2 --set tasks=1000",
     "raytwin timeline results/fig11a/local": (
         "raytwin run fig11a --backend local --set time_factor=0.03 --set task_ms=10"

@@ -72,14 +72,14 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
     """Yield (dotted name, syntax tree) of every module that is shipped."""
     for path in shipped():
         parts = path.relative_to(ROOT).with_suffix("").parts
-        name = ".".join(parts if parts[0] == "raytwin" else ("raytwin", *parts))
+        name = ".".join(("raytwin", *parts) if parts[0] in PACKAGES else parts)
         yield name, ast.parse(path.read_text(), filename=str(path))
 
 
 def shipped() -> list[Path]:
     """Return every module of the distribution, each once: the folders are links in `raytwin/`."""
     folders = (path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py"))
-    return [*(ROOT / "raytwin").glob("*.py"), *folders]
+    return [ROOT / "raytwin_pytest.py", *(ROOT / "raytwin").glob("*.py"), *folders]
 
 
 def within(name: str, *packages: str) -> bool:
@@ -360,12 +360,14 @@ BREAKS = [
      "import raytwin.runtime.containers"),
     ("Layers of chaos", "chaos/faults/plan/plan.py", "import raytwin.chaos.fuzz"),
     ("Layers of chaos", "chaos/toxiproxy/proxy.py", "import raytwin.chaos.faults"),
+    ("Layers of chaos", "chaos/faults/injector.py", "import raytwin.chaos.clusters_in_tests"),
     ("Layers of the fuzz", "chaos/fuzz/generate/cases.py", "import raytwin.chaos.fuzz.run"),
     ("Layers of the fuzz", "chaos/fuzz/generate/cases.py", "import raytwin.chaos.fuzz.oracle"),
     ("Layers of the fuzz", "chaos/fuzz/programs/program.py",
      "import raytwin.chaos.fuzz.generate"),
     ("Layers of the faults", "chaos/faults/targets/node.py", "import raytwin.chaos.faults.plan"),
     ("Layers of scenarios", "scenarios/core/scenario.py", "import raytwin.scenarios.measure"),
+    ("Layers of scenarios", "scenarios/cli/execute.py", "import raytwin.scenarios.interactive"),
     ("Layers of scenarios", "scenarios/figures/fig8b.py", "import raytwin.scenarios.measure"),
     ("Layers of scenarios", "scenarios/workloads/programs.py", "import raytwin.scenarios.peers"),
     ("Reports read results", "reports/html.py", "import raytwin.scenarios.measure"),
@@ -390,7 +392,8 @@ def test_every_arrow_can_be_broken(tmp_path: Path, contract: str, file: str, cod
         *(f"runtime/control/{name}" for name in parts),
         *(f"runtime/processes/{name}" for name in ("net", "node", "head", "client", "spawn")),
         *(f"simulator/{name}" for name in ("machine", "programs", "cluster")),
-        *("chaos/chaostoolkit", "chaos/faults", "chaos/fuzz", "chaos/toxiproxy"),
+        *(f"chaos/{name}" for name in ("chaostoolkit", "clusters_in_tests", "faults", "fuzz")),
+        "chaos/toxiproxy",
         *(f"chaos/fuzz/{name}" for name in ("programs", "generate", "oracle", "run")),
         *(f"chaos/faults/{name}" for name in ("injector", "plan_files", "plan_schema", "plan")),
         *(f"chaos/faults/{name}" for name in ("expectations", "targets", "actions", "parameters")),
@@ -399,7 +402,7 @@ def test_every_arrow_can_be_broken(tmp_path: Path, contract: str, file: str, cod
             for name in ("cluster_operations", "proxied_links", "recovery_summary")
         ),
         *(f"scenarios/{name}" for name in ("applications", "bench", "cli", "core", "figures")),
-        *(f"scenarios/{name}" for name in ("measure", "peers", "workloads")),
+        *(f"scenarios/{name}" for name in ("interactive", "measure", "peers", "workloads")),
     ]
     for package in ["", *PACKAGES, *(f"runtime/{name}" for name in inside), *rooms]:
         (root / package).mkdir()
@@ -487,6 +490,12 @@ def test_the_version_is_written_once() -> None:
 def test_the_console_script_exists() -> None:
     module, _, name = PROJECT["project"]["scripts"]["raytwin"].partition(":")
     assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_pytest_finds_the_plugin() -> None:
+    assert PROJECT["project"]["entry-points"]["pytest11"] == {"raytwin": "raytwin_pytest"}
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["only-include"] == ["raytwin", "raytwin_pytest.py"]
 
 
 def test_every_library_that_is_imported_is_declared() -> None:

@@ -1,6 +1,6 @@
 """Plans in files: YAML, of which JSON is a part, with the line of each mistake.
 
-`load` takes a path, or the name of one of the plans in `plans/`.
+`load` takes a path, or the name of one of the plans in `plans/`; `read` takes data, too.
 
 Scalars are those of YAML 1.2's core schema, as in JSON: ``on`` and ``no`` are texts, ``1e-3`` is a
 number. There are no tags, anchors and aliases, and no key may occur twice.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,18 @@ def description(name: str) -> str:
     """Return the first line of a plan that has a name, a comment which says what it does."""
     with (READY / f"{name}.yaml").open(encoding="utf-8") as file:
         return file.readline().lstrip("# ").rstrip()
+
+
+def read(given: Plan | Mapping[str, Any] | Sequence[Any] | Path | str) -> Plan:
+    """Return the plan that a program gives: a path, a name, its data, or its steps' data.
+
+    Raises PlanError for what is none.
+    """
+    if isinstance(given, Plan):
+        return given
+    if isinstance(given, str | Path):
+        return load(given)
+    return from_data(given if isinstance(given, Mapping) else {"steps": given})
 
 
 def load(path: Path | str) -> Plan:

@@ -1,7 +1,8 @@
 """The recovery summary: the faults of a plan, their detection, and the cluster's recovery.
 
-`observed` applies a plan to every cluster that starts, and asks each cluster before its end for
-the GCS's event log and the timeline. The numbers have these names, for `expect` too:
+`observed` applies a plan to every cluster that starts, and asks each cluster for the GCS's event
+log and the timeline, before its end or whenever somebody calls `Recovery.look`. The numbers have
+these names, for `expect` too:
 
 ======================== ========================================================================
 faults, faults_failed,   steps that were carried out, were impossible, or were not due before the
@@ -79,7 +80,21 @@ class Recovery:
     errors: Counter[str] = field(default_factory=Counter)
     """Errors that reached the driver, by class."""
     silent: str = ""
-    """Why the cluster did not answer at its end; empty if it did."""
+    """Why the cluster did not answer when it was asked last; empty if it did."""
+    cluster: tuple[Any, Any] | None = field(default=None, repr=False)
+    """The cluster's session and injector; None once the plan is over there."""
+
+    def look(self) -> None:
+        """Ask the cluster what has happened so far, unless the plan is over there."""
+        if self.cluster is not None:
+            self.silent = _answer(self.cluster[0], self)
+
+    def end(self) -> None:
+        """End the plan, and ask the cluster for the last time."""
+        if self.cluster is not None:
+            self.cluster[1].stop()
+            self.look()
+            self.cluster = None
 
     def detections(self) -> list[tuple[Injection, Event | None]]:
         """Return the faults by which something dies, and the event that reports each death.
@@ -214,23 +229,23 @@ def observed(plan: Plan) -> Iterator[list[Recovery]]:
     """Apply a plan to each cluster that starts within this context, and observe its recovery.
 
     Yields a list that grows by one for each cluster; what it says is complete once the cluster
-    has ended.
+    has ended. On clusters that outlive the context, the plan ends with it.
     """
     found: list[Recovery] = []
 
     def begin(session: Any, injector: Any) -> None:
         recovery = Recovery(plan, injector.injections, injector.started_s)
+        recovery.cluster = session, injector
         found.append(recovery)
         _count_errors(session, recovery.errors)
+        session.before_shutdown.append(recovery.end)
 
-        def end() -> None:
-            injector.stop()
-            recovery.silent = _answer(session, recovery)
-
-        session.before_shutdown.append(end)
-
-    with attached(plan, begin):
-        yield found
+    try:
+        with attached(plan, begin):
+            yield found
+    finally:
+        for recovery in found:
+            recovery.end()
 
 
 def _count_errors(session: Any, errors: Counter[str]) -> None:

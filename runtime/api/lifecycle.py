@@ -162,8 +162,13 @@ def init(
             started_by = os.getpid()
         made.describe_job(namespace, env)
         atexit.register(_at_exit, made, os.getpid())
-        for called in on_connect:
-            called(made)
+        try:
+            for called in on_connect:
+                called(made)
+        except BaseException:
+            # Such as a fault plan that is not for this backend: nobody has the session to end it.
+            shutdown()
+            raise
         return made
 
 

@@ -46,6 +46,12 @@ class RaySession:
         """None if the driver has joined a cluster that is not its own."""
         self.before_shutdown: list[Callable[[], None]] = []
 
+    def __enter__(self) -> RaySession:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        disconnect()
+
     def query(self, kind: str) -> Any:
         """Return the ``nodes`` of a cluster that was started here. Raises NotOnRay for the rest."""
         if kind != "nodes" or self.cluster is None:

@@ -55,6 +55,7 @@ def run(
 ) -> Outcome:
     """Run a scenario on a Ray cluster of its own, or on the one at an address.
 
+    `scenario` is its name, or the path of its file.
     Raises UsageError for what cannot be on Ray, ScenarioFailed for what the scenario raised.
     """
     here, there = Pipe()
@@ -145,7 +146,7 @@ def main() -> None:
     found: Outcome | tuple[Any, ...]
     try:
         request = replace(request, progress=_Remote(connection))
-        found = run_under(faults, registry.scenarios()[name], request)
+        found = run_under(faults, registry.find(name), request)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:

@@ -19,6 +19,7 @@ from typing import Any
 
 from raytwin.chaos.faults.plan import Plan, PlanError
 from raytwin.chaos.faults.plan_files import load
+from raytwin.runtime.api import lifecycle
 from raytwin.runtime.api.exceptions import RayError
 from raytwin.runtime.on_ray import NotOnRay, ray_session
 from raytwin.scenarios.core import measured_host, results
@@ -34,12 +35,11 @@ from raytwin.scenarios.core.scenario import (
     did_you_mean,
 )
 from raytwin.scenarios.measure import ray_process, registry
+from raytwin.scenarios.measure.registry import ALL
 from raytwin.scenarios.measure.under_faults import run_under
 from raytwin.scenarios.peers import PeerError
 
 PROFILE = "profile.json"
-ALL = "all"
-"""The name for every scenario, on those of the named backends that it has."""
 LOAD_MAX = 0.25
 """Share of the cores that others may use before a measurement is called disturbed."""
 
@@ -56,6 +56,8 @@ class Job:
     settings: Mapping[str, Any]
     address: str | None = None
     """Of the Ray cluster that it runs on; None: one of its own."""
+    found_as: str = ""
+    """Its name, or the path of its file: another process finds it by that."""
 
     @property
     def name(self) -> str:
@@ -91,27 +93,29 @@ def plan(
 ) -> list[Job]:
     """Return the jobs that this request means.
 
+    `names` are those of scenarios, or paths of files with one;
     `backends` None is all that a scenario supports, but for those of `ON_REQUEST`;
     `given` are settings as typed. Raises UsageError for the first thing that is wrong.
     """
-    known = registry.scenarios()
     given = given or {}
     everything = ALL in names
-    if everything:
-        names = [
-            name
-            for name, scenario in known.items()
-            if backends is None or set(backends) & set(scenario.backends)
-        ]
-    for name in names:
-        if name not in known:
-            raise UsageError(f"no scenario {name!r}: {did_you_mean(name, (*known, ALL))}")
+    found = {
+        name: registry.find(name)
+        for name in dict.fromkeys(registry.names() if everything else names)
+    }
+    if everything and backends is not None:
+        found = {name: each for name, each in found.items() if set(backends) & set(each.backends)}
     for backend in backends or ():
         if backend not in BACKENDS:
             raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")
     if scale not in SCALES:
         raise UsageError(f"no scale {scale!r}: {did_you_mean(scale, SCALES)}")
-    chosen = [known[name] for name in dict.fromkeys(names)]
+    chosen = list(found.values())
+    for name, scenario in found.items():
+        other = next(path for path, each in found.items() if each.name == scenario.name)
+        if other != name:
+            raise UsageError(f"{other} and {name} call their scenarios {scenario.name!r}: give one"
+                             " of them another name")  # fmt: skip
     options = {option.name for scenario in chosen for option in scenario.options}
     for key in given:
         if key not in options:
@@ -120,7 +124,7 @@ def plan(
                 f"{asked} has no setting {key!r}: {did_you_mean(key, sorted(options))}"
             )
     jobs = []
-    for scenario in chosen:
+    for name, scenario in found.items():
         for backend in backends or ():
             if backend not in scenario.backends and not everything:
                 why = scenario.not_on_ray if backend == "ray" else ""
@@ -139,7 +143,7 @@ def plan(
         if everything:
             wanted = [each for each in wanted if each in scenario.backends]
         jobs += [
-            Job(scenario, backend, scale, seed, nodes, settings, address)
+            Job(scenario, backend, scale, seed, nodes, settings, address, name)
             for backend in BACKENDS
             if backend in wanted
         ]
@@ -280,21 +284,9 @@ def run_one(
     was done is in the result's findings and in its timeline, and a check fails if it
     was not all.
     """
-    progress.begin(job.name)
-    request = Request(job.backend, job.scale, job.seed, job.nodes, job.settings, profile, progress)
     started_s = time.perf_counter()
-    others = foreign_load()
     try:
-        if job.backend == "ray":
-            outcome = ray_process.run(job.scenario.name, request, faults, job.address)
-        else:
-            outcome = run_under(faults, job.scenario, request)
-        if job.backend != "sim" and others > LOAD_MAX:
-            outcome.findings.append(
-                f"Before this run began, other programs kept {others:.0%} of the machine's cores"
-                " busy: what was measured is worth less for it."
-            )
-        result = assemble(job, profile, outcome)
+        result = carry_out(job, profile, progress, faults)
         results.write(out, result)
     except (UsageError, ResultError):
         raise
@@ -314,6 +306,35 @@ def run_one(
         elapsed_s = time.perf_counter() - started_s
         return Done(job, elapsed_s, error=f"{type(error).__name__}: {line}", trace=trace)
     return Done(job, time.perf_counter() - started_s, result)
+
+
+def carry_out(
+    job: Job, profile: Path | None, progress: Progress, faults: Plan | None = None
+) -> Result:
+    """Run one job and return its result; end what clusters it leaves.
+
+    Raises whatever its scenario raises, and UsageError where a cluster is connected already.
+    """
+    if lifecycle.is_initialized():
+        raise UsageError(
+            f"a cluster is connected, and {job.scenario.name} starts its own: call shutdown() first"
+        )
+    progress.begin(job.name)
+    request = Request(job.backend, job.scale, job.seed, job.nodes, job.settings, profile, progress)
+    others = foreign_load()
+    try:
+        if job.backend == "ray":
+            outcome = ray_process.run(job.found_as, request, faults, job.address)
+        else:
+            outcome = run_under(faults, job.scenario, request)
+    finally:
+        lifecycle.shutdown()
+    if job.backend != "sim" and others > LOAD_MAX:
+        outcome.findings.append(
+            f"Before this run began, other programs kept {others:.0%} of the machine's cores"
+            " busy: what was measured is worth less for it."
+        )
+    return assemble(job, profile, outcome)
 
 
 def foreign_load() -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.chaos.faults.injector import attach
+from raytwin.chaos.faults.injector import attach, every_cluster
 from raytwin.chaos.faults.plan import Plan, PlanError, Step
 from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
 from tests.processes.helpers import LIMIT_S, eventually
@@ -553,3 +553,10 @@ def test_a_node_that_comes_back_the_moment_it_was_declared_dead_stays(start: Any
     injector.stop()
     assert alive() == {"0": True, "1": True}
     assert session.query("event_counts")["node_died"] == 1
+
+
+def test_a_cluster_whose_plan_is_refused_has_ended() -> None:
+    plan = Plan([Step("memory_pressure", "node:0", 0.0, parameters={"nbytes": 1})])
+    with every_cluster(plan), pytest.raises(PlanError, match="memory_pressure"):
+        ray.init(backend="sim", nodes=1)
+    assert not ray.is_initialized()

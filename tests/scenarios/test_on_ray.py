@@ -85,6 +85,7 @@ def test_a_program_gives_the_same_values_on_local_and_on_ray() -> None:
     assert found["ray"] == found["local"]
     assert found["ray"]["nested"] == 14
     assert found["ray"]["time passes"] == [True, True]
+    assert found["ray"]["has ended"]
 
 
 @needs_ray

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +22,7 @@ from raytwin.scenarios.cli.commands.line import (
     parse_settings,
     plain,
     print_json,
+    say,
     typed,
     writable,
 )
@@ -35,32 +36,65 @@ if TYPE_CHECKING:
 
 
 @app.command("list")
-def list_scenarios(as_json: Json = False) -> None:
-    """List the scenarios, the backends that each supports, and their settings."""
+def list_scenarios(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Names, or files with a scenario; default: all."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the scenarios, the backends that each supports, and their settings.
+
+    Those of installed packages come last. Exits 2 if one of them cannot be loaded.
+
+    Example: `raytwin list fig8b docs/my_scenario.py`
+    """
     from rich.table import Table
 
     from raytwin.scenarios.measure import registry
 
-    found = registry.scenarios()
+    found: dict[str, Scenario] = {}
+    broken: list[UsageError] = []
+    for name in names or registry.names():
+        try:
+            found[name] = registry.find(name)
+        except UsageError as error:
+            broken.append(error)
     if as_json:
-        print_json([_described(scenario) for scenario in found.values()])
-        return
-    table = Table("scenario", "in the paper", "what", "backends", box=None, pad_edge=False)
-    for scenario in found.values():
-        table.add_row(scenario.name, scenario.figure, scenario.title, ", ".join(scenario.backends))
-    console = open_console()
-    console.print(table)
-    for scenario in found.values():
+        print_json([_described(name, scenario) for name, scenario in found.items()])
+    else:
+        table = Table("scenario", "in the paper", "what", "backends", box=None, pad_edge=False)
+        table.columns[0].overflow = "fold"
+        for name, scenario in found.items():
+            source = registry.source(name)
+            what = f"{scenario.title} (from {source})" if source else scenario.title
+            backends = ", ".join(scenario.backends)
+            table.add_row(scenario.name, scenario.figure, escaped(what), backends)
+        console = open_console()
+        console.print(table)
+        _print_settings(console, found.values())
+    for each in broken[:-1]:
+        say(str(each))
+    if broken:
+        raise broken[-1]
+
+
+def _print_settings(console: Console, found: Iterable[Scenario]) -> None:
+    """Print a line for each setting of each scenario."""
+    for scenario in found:
         for option in scenario.options:
             defaults = f"quick {typed(option.quick)}, full {typed(option.full)}"
             text = f"{scenario.name} --set {option.name}=...  {option.help} ({defaults})"
             console.print(escaped(text), soft_wrap=True)
 
 
-def _described(scenario: Scenario) -> dict[str, Any]:
-    """Return what `list` says of a scenario."""
+def _described(name: str, scenario: Scenario) -> dict[str, Any]:
+    """Return what `list` says of a scenario that was found by a name or a path."""
+    from raytwin.scenarios.measure import registry
+
     return {
         "name": scenario.name,
+        "from": registry.source(name) or "raytwin",
         "figure": scenario.figure,
         "title": scenario.title,
         "backends": scenario.backends,
@@ -73,7 +107,12 @@ def _described(scenario: Scenario) -> dict[str, Any]:
 
 @app.command()
 def run(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="See 'raytwin list'; or all.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME", help="See 'raytwin list'; or all; or a Python file with a SCENARIO."
+        ),
+    ],
     backend: Annotated[
         str | None,
         typer.Option(
@@ -123,9 +162,10 @@ def run(
 
     Examples: `raytwin run fig8b`;
     `raytwin run fig8b --backend sim --scale full`;
-    `raytwin run fig8b --backend local --nodes 1,2,4 --set tasks=20000 --out /tmp/r`
+    `raytwin run fig8b --backend local --nodes 1,2,4 --set tasks=20000 --out /tmp/r`;
+    `raytwin run docs/my_scenario.py --backend sim`
     """
-    from raytwin.scenarios.measure import runner
+    from raytwin.scenarios.measure import registry, runner
 
     jobs = runner.plan(
         names,
@@ -142,7 +182,8 @@ def run(
             " --address out"
         )
     done = _run(jobs, out, profile, runner.read_plan(faults, [job.backend for job in jobs]))
-    print(f"results are in {out}; 'raytwin report {out}' draws them")
+    files = "".join(f" --scenario {name}" for name in names if registry.is_file(name))
+    print(f"results are in {out}; 'raytwin report {out}{files}' draws them")
     raise typer.Exit(0 if all(each.ok for each in done) else 1)
 
 
@@ -154,6 +195,12 @@ def report(
         typer.Option("-o", "--output", metavar="FILE", help="Default: DIR/report.html"),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scenario", metavar="FILE", help="A file whose scenario was run; may be repeated."
+        ),
+    ] = None,
 ) -> None:
     """Draw one self-contained HTML file from results.
 
@@ -163,8 +210,9 @@ def report(
     from raytwin.scenarios.measure import registry
 
     found = results.read_all(directory, timelines=True)
+    known = registry.with_others({each.record.scenario for each in found}, files or ())
     path = writable(output or directory / "report.html")
-    _report(found, registry.scenarios(), path)
+    _report(found, known, path)
     if show:
         typer.launch(path.absolute().as_uri())
 
