@@ -12,14 +12,26 @@ from raytwin.runtime.control.local_scheduler.task_times import TaskTimes
 F, G = b"f", b"g"
 
 
-def test_all_tasks_weigh_the_same_until_the_mean_covers_more() -> None:
+def test_the_first_task_counts_as_many_and_fades() -> None:
     times = TaskTimes()
-    for count, each_s in ((1, 0.001), (1, 0.003), (2, 0.010)):
-        times.add(F, count, each_s, workers=64)
-    assert times.means[F] == pytest.approx(0.006), "a range of two counts as two"
-    times.add(G, 1, 0.5, workers=64)
-    assert times.means[G] == 0.5
+    for function, each_s in ((F, 0.001), (F, 0.011), (G, 0.5)):
+        times.add(function, 1, each_s, workers=1)
+    assert times.means == {F: pytest.approx(0.002), G: 0.5}
     assert times.means[F] < times.mean_s < times.means[G]
+    for _ in range(1_000):
+        times.add(F, 1, 0.011, workers=64)
+    assert times.means[F] == pytest.approx(0.011, rel=0.01)
+
+
+def test_tasks_that_end_together_count_as_so_many() -> None:
+    for workers in (1, 64):
+        together, in_turn = TaskTimes(), TaskTimes()
+        for times in (together, in_turn):
+            times.add(F, 200, 0.001, workers)
+        together.add(F, 3, 0.01, workers)
+        for _ in range(3):
+            in_turn.add(F, 1, 0.01, workers)
+        assert together.means[F] == pytest.approx(in_turn.means[F], rel=0.03)
 
 
 def test_of_tasks_that_begin_together_the_short_ones_do_not_set_the_mean() -> None:

@@ -220,7 +220,9 @@ class Dispatcher:
         for tail in reversed(tails):
             self.ready.push_front(tail)
         worker.assigned = staying
-        worker.ahead_s = sum(s.count * self.leases.times.means.get(s.function, 0.0) for s in staying)
+        worker.ahead_s = sum(
+            s.count * self.leases.times.means.get(s.function, 0.0) for s in staying
+        )
         self._canceller.on_back(worker)
         self.leases.drain(worker)
 

@@ -13,13 +13,11 @@ from collections.abc import Callable
 GENERATIONS = 2
 """How many tasks of each worker a mean covers."""
 SAMPLES_MIN = 10
-"""How many tasks a mean covers at least, where workers are few."""
-WEIGHT_MAX = 0.65
-"""What tasks that are reported together weigh at most, against all before them."""
+"""How many tasks a mean covers at least, where workers are few; the first one counts as so many."""
 
 
 class TaskTimes:
-    """Mean times of the tasks that have ended on one node."""
+    """Mean times of the tasks that have ended on one node: exponential averages."""
 
     def __init__(self) -> None:
         self.means: dict[bytes, float] = {}
@@ -32,15 +30,18 @@ class TaskTimes:
     def add(self, function: bytes, count: int, each_s: float, workers: int) -> None:
         """Add tasks of one function that took `each_s` seconds each, on a node of so many workers.
 
-        All weigh the same as long as the mean covers them all; then the past fades exponentially.
+        Tasks that end together count as so many, but never outweigh the past completely.
         """
         most = max(SAMPLES_MIN, GENERATIONS * workers)
-        samples = self._samples[function] = min(self._samples.get(function, 0) + count, most)
         past_s = self.means.get(function)
-        self.means[function] = (
-            each_s if past_s is None else past_s + _weight(count, samples) * (each_s - past_s)
-        )
-        samples = self._samples_of_all = min(self._samples_of_all + count, most)
+        if past_s is None:
+            self._samples[function] = SAMPLES_MIN
+            self.means[function] = each_s
+        else:
+            samples = self._samples.get(function, SAMPLES_MIN)
+            self._samples[function] = samples = min(samples + count, most)
+            self.means[function] = past_s + _weight(count, samples) * (each_s - past_s)
+        samples = self._samples_of_all = min(max(SAMPLES_MIN, self._samples_of_all + count), most)
         self.mean_s += _weight(count, samples) * (each_s - self.mean_s) if self.mean_s else each_s
 
     def forget(self, is_over: Callable[[bytes], bool]) -> None:
@@ -51,5 +52,5 @@ class TaskTimes:
 
 
 def _weight(count: int, samples: int) -> float:
-    """Return what `count` new samples weigh in a mean that covers `samples`."""
-    return min(count / samples, WEIGHT_MAX)
+    """Return what `count` tasks weigh in a mean that covers `samples`."""
+    return 1 / samples if count == 1 else 1 - (1 - 1 / samples) ** min(count, samples)
