@@ -325,7 +325,7 @@ class Ratio:
     """
 
     what: str
-    """What is better, at which set-up, than whose: "an allreduce of 1 MB on 4 nodes, MPI's"."""
+    """What is compared, where, and with whom: "allreduce of 1 MB on 4 nodes, against MPI"."""
     published: PublishedPoint
     """Above 1: Ray was better, below 1: its peer was, 1: they were level. A bound gives only the
     sign."""

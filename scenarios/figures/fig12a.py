@@ -349,14 +349,14 @@ SCENARIO = Scenario(
     ),
     ratios=(
         Ratio(
-            "an allreduce of 100 MB on 4 nodes of one host, than Open MPI over TCP",
+            "allreduce of 100 MB on 4 nodes of one host, against Open MPI over TCP",
             PublishedPoint(LARGE_BYTES, TIMES_FASTER[LARGE_BYTES], note=SOURCE),
             lambda metrics: _faster(metrics, LARGE_BYTES, 4),
             lambda metrics: _why_large(metrics, 4),
         ),
         *(
             Ratio(
-                f"an allreduce of 1 MB on {nodes} nodes of one host, than Open MPI over TCP",
+                f"allreduce of 1 MB on {nodes} nodes of one host, against Open MPI over TCP",
                 PublishedPoint(SMALL_BYTES, 1.0, "at_most", f"{SOURCE}: on small objects"),
                 partial(_faster, nbytes=SMALL_BYTES, nodes=nodes),
                 partial(_why_small, nodes=nodes),

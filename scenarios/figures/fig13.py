@@ -404,7 +404,7 @@ SCENARIO = Scenario(
     ),
     ratios=(
         Ratio(
-            "images/s of 2 replicas, than ranks of Open MPI with Horovod's algorithm",
+            "images/s of 2 replicas, against ranks of Open MPI with Horovod's algorithm",
             PublishedPoint(64, 1.0, note="figure 13: matches Horovod, 4 to 64 GPUs"),
             lambda metrics: metrics["times_faster_than_mpi_on_2"],
             _why,

@@ -440,7 +440,7 @@ SCENARIO = Scenario(
     ),
     ratios=(
         Ratio(
-            "time of an iteration on 512 CPUs, of MPI (modelled) by that of actors",
+            "time of an iteration on 512 CPUs, against MPI (modelled)",
             PublishedPoint(512, 1.0, "at_least", f"{SOURCE}: faster than MPI in all set-ups"),
             lambda metrics: (
                 metrics["mpi_modelled_iteration_at_512_cpus_s"]
@@ -454,7 +454,7 @@ SCENARIO = Scenario(
             backend="sim",
         ),
         Ratio(
-            "steps/s of actors that learn CartPole-v1 on one host, than of ranks of MPI",
+            "steps/s of actors that learn CartPole-v1 on one host, against ranks of MPI",
             PublishedPoint(512, 1.0, "at_least", f"{SOURCE}: faster than MPI in all set-ups"),
             lambda metrics: metrics["actors_against_mpi_ratio"],
             _why,

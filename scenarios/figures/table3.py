@@ -388,8 +388,8 @@ SCENARIO = Scenario(
     ),
     ratios=tuple(
         Ratio(
-            f"states/s of {workload.state_bytes // 1000} KB of an actor, than of a web service"
-            " with JSON (Clipper's)",
+            f"states/s of {workload.state_bytes // 1000} KB, against a web service with JSON, which"
+            " stands for Clipper",
             PublishedPoint(NAMES[workload], _published_ratio(workload), note="table 3"),
             partial(_better, workload=workload),
             partial(_why, workload=workload),

@@ -193,14 +193,14 @@ def _judge_prediction(outcome: Outcome) -> None:
 
 def _why(metrics: Metrics, cpus: int) -> str:
     """Return how much of their time the CPUs simulate, with tasks and in rounds."""
-    tasks, spread, rounds = (
-        metrics[f"timesteps_per_s_{_slug(system)}_{cpus}_cpus"] * STEP_S / cpus
-        for system in (TASKS, SPREAD, MODELLED)
-    )
+    busy = {
+        system: metrics[f"timesteps_per_s_{_slug(system)}_{cpus}_cpus"] * STEP_S / cpus
+        for system in (TASKS, MODELLED, *((SPREAD,) if cpus > CPUS_PER_NODE else ()))
+    }
+    shares = ", ".join(f"{system} {share:.0%}" for system, share in busy.items())
     return (
-        f"tasks keep the {cpus} CPUs busy for {tasks:.0%} of the time, and for {spread:.0%} if they"
-        f" are spread; rounds, {rounds:.0%}. A node that keeps more than its part of the tasks ends"
-        " after the others."
+        f"of their time the {cpus} CPUs are busy so much: {shares}. A node that keeps more than its"
+        " part of the tasks ends after the others."
     )
 
 
@@ -222,9 +222,9 @@ def _why_on_host(metrics: Metrics) -> str:
     cpus = _most_cpus(metrics)
     most, alone = metrics[f"most_gain_{cpus}_cpus_ratio"], _gain(metrics, 1)
     return (
-        f"on {cpus} CPUs not to wait for the longest run of a round gains {most:.2f} times at most,"
-        f" and on one CPU, where nobody waits, tasks do {alone:.2f} times the time steps of MPI: the"
-        " driver and the node take their part of the same CPUs."
+        f"on {cpus} CPUs not to wait for the longest run of a round gains {most:.2f} times at most;"
+        f" on one CPU, where nobody waits, tasks do {alone:.2f} times the time steps of MPI: driver"
+        " and node take their part of the same CPUs."
     )
 
 
@@ -418,7 +418,7 @@ SCENARIO = Scenario(
     ratios=(
         *(
             Ratio(
-                f"timesteps/s of tasks on {cpus} CPUs, than of rounds of MPI (modelled)",
+                f"timesteps/s of tasks on {cpus} CPUs, against rounds of MPI (modelled)",
                 _published_ratio(cpus),
                 partial(_gain, cpus=cpus),
                 partial(_why, cpus=cpus),
@@ -427,7 +427,7 @@ SCENARIO = Scenario(
             for cpus in PAPER_CPUS[1:]
         ),
         Ratio(
-            "timesteps/s of tasks on all CPUs of one host, than of MPI; published: on 16",
+            "timesteps/s of tasks on all CPUs of one host, against MPI; published: on 16",
             _published_ratio(16),
             lambda metrics: _gain(metrics, _most_cpus(metrics)),
             _why_on_host,
