@@ -11,6 +11,9 @@ fitted      the costs were fitted to this number, so that meeting it says nothin
 missed      the number is not met, or a check fails
 not run     there is no simulated result
 ==========  =======================================================================
+
+Where the paper has a ratio between two systems, a row has that of the run, too, and why its sign
+differs, if it does.
 """
 
 from __future__ import annotations
@@ -22,7 +25,17 @@ from statistics import median
 
 from raytwin.reports.fidelity import Fidelity
 from raytwin.scenarios.core.results import Result
-from raytwin.scenarios.core.scenario import Headline, PublishedPoint, Quantity, Scenario
+from raytwin.scenarios.core.scenario import (
+    Headline,
+    Metrics,
+    PublishedPoint,
+    Quantity,
+    Ratio,
+    Scenario,
+)
+
+LEVEL = 0.1
+"""How far a ratio between systems may be from 1 where the paper says that they were level."""
 
 
 class Standing(Enum):
@@ -33,6 +46,16 @@ class Standing(Enum):
     FITTED = "fitted"
     MISSED = "missed"
     NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class FoundRatio:
+    """A published ratio between systems, and that of a run."""
+
+    ratio: Ratio
+    found: float
+    why: str
+    """Why the sign differs from the published one; empty: it does not."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +73,7 @@ class Row:
     prediction_kept: bool | None
     """Whether each figure keeps its aim; None: none has one, or nothing was compared."""
     standing: Standing
+    ratios: tuple[FoundRatio, ...] = ()
 
     @property
     def error(self) -> float | None:
@@ -97,7 +121,38 @@ def row_of(scenario: Scenario, results: Sequence[Result], fidelity: Sequence[Fid
         typical_of(fidelity),
         None if None in kept or not kept else all(kept),
         _standing(headline, simulated, all(result.ok for result in results)),
+        _ratios(scenario, metrics),
     )
+
+
+def has_sign_of(found: float, published: PublishedPoint) -> bool:
+    """Whether of two systems the same one is better as in the paper, by their ratio."""
+    if published.kind == "at_least":
+        return found > published.y
+    if published.kind == "at_most":
+        return found < published.y
+    if published.y == 1.0:
+        return abs(found - 1.0) <= LEVEL
+    return (found > 1.0) == (published.y > 1.0)
+
+
+def _ratios(scenario: Scenario, metrics: Mapping[str, Metrics]) -> tuple[FoundRatio, ...]:
+    """Return those ratios of a scenario of which the runs have both systems."""
+    ratios = []
+    for ratio in scenario.ratios:
+        found = _value(ratio.found, metrics.get(ratio.backend))
+        if found is not None:
+            same = has_sign_of(found, ratio.published)
+            why = "" if same else _why(ratio, metrics[ratio.backend])
+            ratios.append(FoundRatio(ratio, found, why))
+    return tuple(ratios)
+
+
+def _why(ratio: Ratio, metrics: Metrics) -> str:
+    try:
+        return ratio.why(metrics)
+    except KeyError as missing:
+        return f"the run was too small to say why: it has no {missing.args[0]}"
 
 
 def typical_of(fidelity: Sequence[Fidelity]) -> float | None:

@@ -318,6 +318,26 @@ class Headline:
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """How many times better than a peer a run was, where the paper has such a ratio of Ray's.
+
+    Its *sign* says who was better: the paper's is that of `published`, and the run's may differ.
+    """
+
+    what: str
+    """What is compared, where, and with whom: "allreduce of 1 MB on 4 nodes, against MPI"."""
+    published: PublishedPoint
+    """Above 1: Ray was better, below 1: its peer was, 1: they were level. A bound gives only the
+    sign."""
+    found: Quantity
+    """Ours, from a result of `backend`."""
+    why: Callable[[Metrics], str]
+    """Returns a sentence on why the sign may differ, with what the run measured; it is said only
+    where the sign does differ."""
+    backend: Literal["sim", "local"] = "local"
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A figure or table of the paper, ready to run."""
 
@@ -338,6 +358,8 @@ class Scenario:
     """The most nodes that a backend can have in it."""
     headline: Headline | None = None
     """None: the paper does not have it."""
+    ratios: tuple[Ratio, ...] = ()
+    """Between systems, as far as the paper has them."""
     scaled: Callable[[Mapping[str, Any]], str] = lambda parameters: ""
     """Returns how a run with these parameters is smaller than the paper's: "50 of 2,000 actors,
     clock × 0.025"; empty: it is not."""

@@ -26,9 +26,11 @@ from raytwin.scenarios.core.scenario import (
     Compare,
     FigureSpec,
     Headline,
+    Metrics,
     Option,
     Outcome,
     PublishedPoint,
+    Ratio,
     Request,
     Scenario,
 )
@@ -289,6 +291,26 @@ def _published_ratio(workload: Workload) -> float:
     return PUBLISHED["Ray", workload][0] / PUBLISHED["Clipper", workload][0]
 
 
+def _better(metrics: Metrics, workload: Workload) -> float:
+    """Return how many times the web service's states a second the actor serves."""
+    kb = workload.state_bytes // 1000
+    return metrics[f"actor_to_{_slug(http_serving.JSON)}_{kb}_kb"]
+
+
+def _why(metrics: Metrics, workload: Workload) -> str:
+    """Return what a batch takes on either side, beside its model."""
+    kb = workload.state_bytes // 1000
+    actor_ms, service_ms = (
+        1e3 * STATES / metrics[f"states_per_s_{_slug(system)}_{kb}_kb"]
+        for system in (ACTOR, http_serving.JSON)
+    )
+    return (
+        f"a batch takes the actor {actor_ms:.1f} ms and the web service {service_ms:.1f} ms, of"
+        f" which the model takes {1e3 * workload.model_s:g} ms of both: what remains is the way of"
+        f" {STATES * workload.state_bytes / 1e3:,.0f} KB, on cores that the clients share."
+    )
+
+
 def _as_published(system: str) -> str:
     if system != http_serving.JSON:
         return ""
@@ -363,6 +385,16 @@ SCENARIO = Scenario(
         PublishedPoint("4 KB", 6_200.0, note="6,200 ± 21, table 3"),
         peer=lambda metrics: metrics[f"states_per_s_{_slug(http_serving.JSON)}_4_kb"],
         peer_name=http_serving.JSON,
+    ),
+    ratios=tuple(
+        Ratio(
+            f"states/s of {workload.state_bytes // 1000} KB, against a web service with JSON, which"
+            " stands for Clipper",
+            PublishedPoint(NAMES[workload], _published_ratio(workload), note="table 3"),
+            partial(_better, workload=workload),
+            partial(_why, workload=workload),
+        )
+        for workload in WORKLOADS
     ),
     options=(
         Option("repeats", int, 2, 5, "measurements of each system on local", 1),

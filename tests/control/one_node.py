@@ -30,7 +30,7 @@ class Node:
         self.turn(DRIVER, ExportFunction(b"f", b"blob"))
         for number in range(cpus):
             self.turn(f"worker:0.{number + 1}", WorkerReady(1))
-        self.scheduler.leases.means[b"f"] = 1e-4
+        self.scheduler.leases.times.means[b"f"] = 1e-4
         self.ctx.sent.clear()
 
     def turn(self, source: str, *messages: Any) -> None:

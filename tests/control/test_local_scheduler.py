@@ -58,7 +58,7 @@ from tests.control.world import World
 
 def test_an_untimed_function_gets_one_task_a_worker_a_timed_one_more() -> None:
     node = Node()
-    del node.scheduler.leases.means[b"f"]
+    del node.scheduler.leases.times.means[b"f"]
     node.turn(DRIVER, SubmitTasks([spec(1, 0, 1000)]))
     assert node.given(W1) == [(array(1), 0, 1, 3)]
     node.done(W1, (1, 0, 1))
@@ -269,7 +269,7 @@ def test_an_assignment_that_crosses_with_blocked_is_given_back() -> None:
     world = World(1, seed=1, delay_s=1e-3, jitter=0.0)
     driver = world.driver()
     world.run(for_s=0.1)
-    world.nodes[0].leases.means[FUNCTION] = 1e-5
+    world.nodes[0].leases.times.means[FUNCTION] = 1e-5
     inner = [
         {"do": "call", "body": {"salt": 1}},
         {"do": "sleep", "s": 1.5e-3},
@@ -285,7 +285,7 @@ def test_short_tasks_behind_a_long_one_are_taken_back() -> None:
     world = World([{"CPU": 2.0}], seed=1)
     driver = world.driver()
     world.run(for_s=0.1)
-    world.nodes[0].leases.means[FUNCTION] = 1e-5
+    world.nodes[0].leases.times.means[FUNCTION] = 1e-5
     steps = [{"do": "call", "body": {"s": 2.0}}] + [
         {"do": "call", "body": {"salt": n}} for n in range(20)
     ]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from raytwin.reports.html import render
-from raytwin.reports.standing import Standing, row_of
+from raytwin.reports.standing import LEVEL, Standing, has_sign_of, row_of
 from raytwin.scenarios.core.results import CheckRecord, Record, Result
-from raytwin.scenarios.core.scenario import Headline, PublishedPoint, Scenario
+from raytwin.scenarios.core.scenario import Headline, PublishedPoint, Ratio, Scenario
 from tests.scenarios import synthetic
 
 AT_100 = PublishedPoint(100, 200.0)
@@ -88,3 +88,55 @@ def test_nothing_is_green_while_an_aim_is_missed(found: list[Result]) -> None:
     front = render(found, {**synthetic.GOOD, some.name: some}).partition("</header>")[0]
     assert "predictions within their aim" in front
     assert 'class="good"' not in front
+
+
+@pytest.mark.parametrize(
+    ("published", "found", "same"),
+    [
+        (PublishedPoint(0, 1.5), 1.01, True),
+        (PublishedPoint(0, 1.5), 0.99, False),
+        (PublishedPoint(0, 0.5), 0.99, True),
+        (PublishedPoint(0, 0.5), 1.01, False),
+        (PublishedPoint(0, 1.0, "at_least"), 1.2, True),
+        (PublishedPoint(0, 1.0, "at_least"), 0.9, False),
+        (PublishedPoint(0, 1.0, "at_most"), 0.9, True),
+        (PublishedPoint(0, 1.0, "at_most"), 1.2, False),
+        (PublishedPoint(0, 1.0), 1 + 0.9 * LEVEL, True),
+        (PublishedPoint(0, 1.0), 1 + 1.1 * LEVEL, False),
+        (PublishedPoint(0, 1.0), 1 - 1.1 * LEVEL, False),
+    ],
+)
+def test_a_ratio_has_the_published_sign_or_not(
+    published: PublishedPoint, found: float, same: bool
+) -> None:
+    assert has_sign_of(found, published) is same
+
+
+def test_the_page_says_why_a_sign_differs_and_only_then() -> None:
+    ratio = Ratio(
+        "tasks/s, against MPI",
+        PublishedPoint("16", 1.5),
+        lambda metrics: metrics["rate"],
+        lambda metrics: f"MPI <polls> at {metrics['rate']:g}",
+    )
+    some = replace(scenario(), ratios=(ratio,), figures=())
+    for rate, why in ((1.2, ""), (0.8, "MPI &lt;polls&gt; at 0.8")):
+        page = render([result("local", rate)], {**synthetic.GOOD, "s": replace(some, name="s")})
+        between = page.partition("Between systems")[2].partition("</table>")[0]
+        assert "tasks/s, against MPI, measured" in between
+        assert ("the same" in between) is not bool(why)
+        assert why in between
+        assert ("polls" in between) is bool(why)
+    page = render([result("sim", 0.8)], {**synthetic.GOOD, "s": replace(some, name="s")})
+    assert "Between systems" not in page, "the peer ran on local alone"
+
+
+def test_a_run_too_small_to_say_why_says_that() -> None:
+    ratio = Ratio(
+        "tasks/s",
+        PublishedPoint("16", 1.5),
+        lambda metrics: metrics["rate"],
+        lambda metrics: f"{metrics['rate_of_mpi']}",
+    )
+    (found,) = row_of(replace(scenario(), ratios=(ratio,)), [result("local", 0.5)], []).ratios
+    assert found.why == "the run was too small to say why: it has no rate_of_mpi"

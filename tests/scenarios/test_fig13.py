@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from raytwin.scenarios.applications.sgd import (
 from raytwin.scenarios.core.scenario import Outcome, Request, UsageError
 from raytwin.scenarios.figures import fig13
 from raytwin.scenarios.peers import mpi
+from raytwin.scenarios.workloads import times_alone
 from tests.requirements import require
 
 SMALL = {
@@ -110,6 +112,30 @@ def test_the_paper_s_cluster_in_virtual_time() -> None:
         assert four < 4 * 64 / 0.4, "no GPU is faster than it is assumed to be"
     again = fig13.run(Request("sim", settings=small))
     assert again.rows == outcome.rows
+
+
+def test_a_step_of_this_machine_predicts_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def measured(*what: Any) -> list[float]:
+        asked.append(what)
+        return [0.050]
+
+    monkeypatch.setattr(times_alone, "measured", measured)
+    small = settings(gpus=(4,), layers=2, steps=2, layers_on_host=2, steps_on_host=3, batch=16)
+    outcome = fig13.run(Request("sim", settings=small, profile=Path("paper")))
+    assert asked == [("sgd_step_s", 2, 512, 16)]
+    found = {
+        (row["strategy"], row["replicas"]): row["images_per_s"]
+        for row in outcome.rows
+        if row["series"] == fig13.HOST
+    }
+    assert set(found) == {(strategy, each) for strategy in STRATEGIES for each in (1, 2)}
+    for (_, replicas), rate in found.items():
+        assert 0.5 * replicas * 16 / 0.050 < rate < replicas * 16 / 0.050
+    # What is said of the paper's cluster stays as it is.
+    alone = fig13.run(Request("sim", settings=small))
+    assert alone.metrics == outcome.metrics and alone.checks == outcome.checks
 
 
 def test_gradients_travel_while_a_replica_computes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from raytwin.scenarios.applications import es, ppo
 from raytwin.scenarios.core.scenario import Request, UsageError
 from raytwin.scenarios.figures import fig14a, fig14b
 from raytwin.scenarios.peers import mpi
+from raytwin.scenarios.workloads import times_alone
 from tests.requirements import require
 
 
@@ -35,7 +37,7 @@ def checks(outcome: Any) -> dict[str, bool]:
 
 def test_a_tree_of_aggregators_adds_up_every_pair_once() -> None:
     """Whatever the shares: fewer pairs than leaves, and a tree of three levels."""
-    problem = fig14a.Humanoid(1e-5, 1e-6)
+    problem = fig14a.Timed(1e-5, 1e-6, fig14a.STEPS_MIN, fig14a.STEPS_MAX, 1_000)
     ray.init(backend="sim", nodes=2, cpus_per_node=4, seed=1)
     try:
         children = es.plant(ray, problem, leaves=5, fan_out=2)
@@ -63,6 +65,29 @@ def test_a_driver_alone_gains_nothing_where_a_tree_does() -> None:
     assert seconds[fig14a.ALONE, 64] < 1.5 * seconds[fig14a.ALONE, 512]
     assert seconds[fig14a.TREE, 64] > 3 * seconds[fig14a.TREE, 512]
     assert seconds[fig14a.ALONE, 512] > 2 * seconds[fig14a.TREE, 512]
+
+
+def test_iterations_of_this_machine_are_predicted_from_what_their_parts_take(
+    gymnasium: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = {"pendulum_s": [0.010, 1e-5], "balance_s": [0.004, 0.050, 0.02, 12_000]}
+    monkeypatch.setattr(times_alone, "measured", lambda function, *arguments: taken[function])
+    profile = Path("paper")  # any other will do; this one has more cores than are used here
+    one = Request("sim", settings=settings_of(fig14a, cores=(64,), tasks=10), profile=profile)
+    rows = [row for row in fig14a.run(one).rows if row["series"] == fig14a.HOST]
+    for aggregation in (fig14a.TREE, fig14a.ALONE):
+        found = [row["iteration_s"] for row in rows if row["aggregation"] == aggregation]
+        assert len(found) == fig14a.PREDICTED
+        # 20 pairs on two nodes of one CPU.
+        assert 0.1 < np.median(found) < 0.15
+    other = settings_of(fig14b, cpus=(8,), steps=2_000)
+    outcome = fig14b.run(Request("sim", settings=other, profile=profile))
+    found = [row["iteration_s"] for row in outcome.rows if row["series"] == fig14b.HOST]
+    # 8 rollouts by two simulators, and then training; those that were begun before count, too.
+    assert 0.05 < np.median(found) < 4 * 0.004 + 0.050 + 0.02
+    assert {row["system"] for row in outcome.rows if row["series"] == fig14b.HOST} == {
+        fig14b.ACTORS
+    }
 
 
 @pytest.mark.real

@@ -25,7 +25,7 @@ class Config(Struct, frozen=True, array_like=True):
     inline_bytes_max: int = 100_000
     """The largest value in bytes that is sent inside messages; a larger one goes to the object
     store, which costs a round trip and saves copies."""
-    spill_wait_s: float = 0.1
+    spill_wait_s: float = 0.02
     """Bottom-up: a node keeps a task while its queue is less than so many seconds of work. Longer:
     fewer placements by the global scheduler, worse balance."""
     spill_tasks_per_slot: int = 1

@@ -220,7 +220,9 @@ class Dispatcher:
         for tail in reversed(tails):
             self.ready.push_front(tail)
         worker.assigned = staying
-        worker.ahead_s = sum(s.count * self.leases.means.get(s.function, 0.0) for s in staying)
+        worker.ahead_s = sum(
+            s.count * self.leases.times.means.get(s.function, 0.0) for s in staying
+        )
         self._canceller.on_back(worker)
         self.leases.drain(worker)
 
@@ -262,8 +264,7 @@ class Dispatcher:
         """Take a job's ranges out; return its workers, which are to be ended."""
         for spec in self.ready.take_out(lambda spec: spec if job_of(spec.array) == job else None):
             self._inputs.unclaim(spec)
-        for function in [function for function in self.leases.means if job_of(function) == job]:
-            del self.leases.means[function]
+        self.leases.times.forget(lambda function: job_of(function) == job)
         self._blocked.end_job(job)
         workers = [worker for worker in self.workers.values() if worker.job == job]
         for worker in workers:

@@ -72,7 +72,7 @@ class Spillback:
             feasible=feasible,
             queue=self._dispatcher.queue,
             slots=self._pool.slots(spec.demand),
-            mean_task_s=self._dispatcher.leases.means.get(spec.function, 0.0),
+            mean_task_s=self._dispatcher.leases.times.means.get(spec.function, 0.0),
             busy_s=0.0 if self._pool.fits(spec.demand) else self._dispatcher.leases.busy_s,
         )
         if spec.extra is None:

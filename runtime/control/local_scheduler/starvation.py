@@ -92,7 +92,7 @@ class Starvation:
         for actor in self._actors.first_queued(LOOK_MAX):
             waiting.append((actor.id, actor.spec.demand, False, [actor.spec]))
         self._since_s = {key: self._since_s.get(key, now) for key, *_ in waiting}
-        patience_s = max(STARVING_S, STARVING_TASKS * self._leases.mean_task_s)
+        patience_s = max(STARVING_S, STARVING_TASKS * self._leases.times.mean_s)
         if self._leases.busy_s >= self._spill_wait_s:
             patience_s = min(patience_s, self._spill_wait_s)
         found: dict[str, int] = {}

@@ -26,6 +26,7 @@ from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.local_scheduler.blocked_tasks import BlockedTasks
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.ready_queue import Lane, ReadyQueue
+from raytwin.runtime.control.local_scheduler.task_times import TaskTimes
 from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import (
     Assignment,
@@ -38,10 +39,6 @@ STUCK_AHEADS = 4
 """The interval between looks, in ``ahead_s``; a worker that is silent for longer is stuck."""
 LOOK_S_MIN = 0.004
 """The shortest interval, lest a node that gives no work ahead look all the time."""
-
-
-_WEIGHTS = tuple(1 - 0.9**count for count in range(11))
-"""The weight of a number of samples against the average before them."""
 
 
 class WorkerLeases:
@@ -69,9 +66,7 @@ class WorkerLeases:
         self._actors = actors
         self.assigned = 0
         """Elements that are on a worker."""
-        self.means: dict[bytes, float] = {}
-        """Mean seconds of a task, by its function."""
-        self.mean_task_s = 0.0
+        self.times = TaskTimes()
         self._watch: Timer | None = None
         self._looked_s = -inf
         """The time of the watch's last look."""
@@ -94,7 +89,7 @@ class WorkerLeases:
         for worker in self.workers.values():
             if worker.state is State.LEASED and worker.assigned:
                 ran_s = now - worker.last_report_s
-                mean_s = self.means.get(worker.assigned[0].function, 0.0)
+                mean_s = self.times.means.get(worker.assigned[0].function, 0.0)
                 overdue_s = ran_s if worker.last_report_s < self._listened_s else 0.0
                 lefts_s.append(mean_s - ran_s if ran_s < mean_s else overdue_s)
         return min(lefts_s, default=0.0)
@@ -197,10 +192,10 @@ class WorkerLeases:
         """Give a worker ranges worth ``ahead_s``, its fair share at most."""
         ready, config, demand = self._ready, self._config, worker.demand
         lane = (worker.job, demand)
-        workers = min(len(self.workers) - len(self._actors.actors), self._resources.slots(demand))
+        workers = min(self._workers_for_tasks(), self._resources.slots(demand))
         share = -(-ready.count(lane) // max(1, workers - served))
         head = ready.peek(lane)
-        each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
+        each_s = self.times.means.get(head.function, 0.0) if head is not None else 0.0
         # A fair share below `split_s` costs more than it gains. A worker that has work gains
         # nothing now: it gets the missing half in one piece.
         least_s = config.ahead_s / 2 if worker.assigned else config.split_s
@@ -211,7 +206,7 @@ class WorkerLeases:
             spec = ready.peek(lane)
             if spec is None:
                 break
-            mean = self.means.get(spec.function)
+            mean = self.times.means.get(spec.function)
             if mean is None:
                 if worker.assigned:
                     break
@@ -237,6 +232,9 @@ class WorkerLeases:
         if batch:
             self._ctx.send(worker.address, RunTasks(batch))
 
+    def _workers_for_tasks(self) -> int:
+        return len(self.workers) - len(self._actors.actors)
+
     def send_function(self, worker: Worker, function: bytes) -> None:
         """Send a worker a function that it was not sent yet."""
         if function not in worker.functions:
@@ -256,15 +254,9 @@ class WorkerLeases:
             done = start + count
             worker.assigned[0] = part_of(spec, done, end - done)
         self.assigned -= count
-        each_s = elapsed_s / count
-        mean = self.means.get(spec.function)
-        ahead_s = worker.ahead_s - count * (mean or 0.0)
+        ahead_s = worker.ahead_s - count * self.times.means.get(spec.function, 0.0)
         worker.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
-        # A range of n counts as n samples, but never outweighs the past completely.
-        weight = _WEIGHTS[min(count, 10)]
-        self.means[spec.function] = each_s if mean is None else mean + weight * (each_s - mean)
-        past = self.mean_task_s
-        self.mean_task_s = past + weight * (each_s - past) if past else each_s
+        self.times.add(spec.function, count, elapsed_s / count, self._workers_for_tasks())
         return spec.owner
 
     def _begin_actors(self) -> None:
@@ -312,7 +304,7 @@ class WorkerLeases:
         return self._ctx.now() - STUCK_AHEADS * self._config.ahead_s
 
     def _leased(self) -> int:
-        return len(self.workers) - len(self._pool.idle) - len(self._actors.actors)
+        return self._workers_for_tasks() - len(self._pool.idle)
 
     def _look_for_stuck(self) -> None:
         """Take ranges back from the workers that have been silent since the look before.

@@ -357,7 +357,7 @@ class NodeManager:
         self._last_heartbeat_s = now
         load = Load(
             queue=self.dispatcher.queue,
-            mean_task_s=self.dispatcher.leases.mean_task_s,
+            mean_task_s=self.dispatcher.leases.times.mean_s,
             bandwidth=self.objects.pulls.bandwidth,
             assigned=self.submission.assigned,
             available=self.pool.available(),

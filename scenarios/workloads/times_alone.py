@@ -1,0 +1,106 @@
+"""What parts of a learning program take on this machine, measured by one process alone.
+
+Predictions for this machine rest on these times, and so does what a report says of where time goes.
+`measured` runs a function of this module in a fresh interpreter that computes with one thread, as
+workers and ranks of MPI do there::
+
+    measured("sgd_step_s", layers, width, batch)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from raytwin.scenarios.applications import es, ppo, sgd
+
+TRIALS = 7
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+
+
+def measured(function: str, *arguments: float) -> list[float]:
+    """Return what a function of this module measures; all its arguments are numbers.
+
+    Raises CalledProcessError if it fails.
+    """
+    command = [sys.executable, "-m", __name__, function, *map(str, arguments)]
+    done = subprocess.run(
+        command, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE, check=True
+    )
+    found: list[float] = json.loads(done.stdout)
+    return found
+
+
+def sgd_step_s(layers: int, width: int, batch: int) -> list[float]:
+    """Return the seconds of a step of one replica, forwards and backwards through all layers."""
+    shape = sgd.Shape(layers, width, batch)
+    network = sgd.Network(shape, 0)
+    weights = [shape.weights(layer) for layer in range(layers)]
+
+    def step() -> None:
+        for layer in range(layers):
+            network.forward(layer, weights[layer])
+        for layer in reversed(range(layers)):
+            network.backward(layer)
+
+    return [_median_s(step)]
+
+
+def pendulum_s(pairs: int) -> list[float]:
+    """Return the seconds of evaluating one pair, and of adding one pair's noise to a sum."""
+    problem = es.Pendulum()
+    weights = 0.3 * problem.noise(0)
+    seeds = iter(range(TRIALS + 1))
+    evaluated_s = _median_s(lambda: problem.evaluate(weights, next(seeds)))
+    found = [es.Pair(seed, -1.0, -2.0, 0) for seed in range(pairs)]
+    return [evaluated_s, _median_s(lambda: problem.add_up(found)) / pairs]
+
+
+def balance_s(steps: int, share: int) -> list[float]:
+    """Return the seconds of a rollout, of training with `steps` steps, and of training with the
+    share of one of `share` ranks, in smaller batches; and the bytes of a rollout."""
+    game = ppo.CartPole(0)
+    weights = ppo.Network(0).weights
+    played_s = _median_s(lambda: game.play(weights))
+    _, rollout = game.play(weights)
+
+    def train(rollouts: int, batch: int) -> float:
+        learner = ppo.Learner(0)
+
+        def once() -> None:
+            for _ in range(rollouts):
+                learner.add(rollout)
+            learner.train(batch)
+
+        return _median_s(once)
+
+    count = -(-steps // ppo.FRAGMENT)
+    part = -(-steps // (share * ppo.FRAGMENT))
+    return [
+        played_s,
+        train(count, ppo.BATCH),
+        train(part, ppo.BATCH // share),
+        len(pickle.dumps(rollout)),
+    ]
+
+
+def _median_s(what: Callable[[], object]) -> float:
+    """Return the median of some timings, after one that touches everything for the first time."""
+    what()
+    found = []
+    for _ in range(TRIALS):
+        began_s = time.perf_counter()
+        what()
+        found.append(time.perf_counter() - began_s)
+    return statistics.median(found)
+
+
+if __name__ == "__main__":
+    functions = {each.__name__: each for each in (sgd_step_s, pendulum_s, balance_s)}
+    print(json.dumps(functions[sys.argv[1]](*map(int, sys.argv[2:]))))
