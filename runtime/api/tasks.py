@@ -26,6 +26,7 @@ from raytwin.runtime.api.options.actor_options import NAMES as ACTOR_NAMES
 from raytwin.runtime.api.options.actor_options import ActorOptions
 from raytwin.runtime.api.options.checks import name_of, short_name
 from raytwin.runtime.api.options.method_options import NO_GENERATOR
+from raytwin.runtime.api.options.task_options import NAMES as TASK_NAMES
 from raytwin.runtime.api.options.task_options import TaskOptions
 from raytwin.runtime.api.streams import ObjectRefGenerator
 from raytwin.runtime.control.messages import STREAM
@@ -47,7 +48,7 @@ class RemoteFunction:
         self._parameters = Parameters(function)
         self.stream = STREAM if inspect.isgeneratorfunction(function) else 0
         """Whether calls without ``num_returns`` return a stream: `STREAM`, or 0."""
-        self._streams_nothing = options.stream > 0 and not _generates(function)
+        self._streams_nothing = _streams_nothing(function, options)
         """Whether the options ask for a stream, but the function is no generator."""
         self.exported: tuple[bytes, object, bytes, bytes] | None = None
         """(job, scope of function IDs, ID, serialized form), set by the session that exports it."""
@@ -103,8 +104,11 @@ class RemoteFunction:
 
     def options(self, **given: Any) -> RemoteFunction:
         """Return the same function with other options; see `TaskOptions`."""
-        changed = RemoteFunction(self.function, self.task_options.changed(given))
-        changed.exported = self.exported
+        changed = RemoteFunction.__new__(RemoteFunction)
+        # Only the options differ; the function's parameters are the same.
+        vars(changed).update(vars(self))
+        changed.task_options = self.task_options.changed(given)
+        changed._streams_nothing = _streams_nothing(self.function, changed.task_options)
         return changed
 
     def __reduce__(self) -> Any:
@@ -114,10 +118,13 @@ class RemoteFunction:
         return f"RemoteFunction({self.function_name})"
 
 
-def _generates(function: Any) -> bool:
-    """Whether a function, or the ``__call__`` of an object, is a generator function."""
+def _streams_nothing(function: Any, options: TaskOptions) -> bool:
+    """Whether the options ask for a stream, but neither a function nor the ``__call__`` of an
+    object is a generator function."""
+    if options.stream <= 0:
+        return False
     called = vars(type(function)).get("__call__")
-    return inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called)
+    return not (inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called))
 
 
 @overload
@@ -143,10 +150,14 @@ def remote(*args: Any, **options: Any) -> Any:
 
 def _check_names(options: dict[str, Any]) -> None:
     """Raise early for options that neither a function nor a class can have."""
+    of_actors = all(name in ACTOR_NAMES for name in options)
+    if of_actors and not all(name in TASK_NAMES for name in options):
+        ActorOptions().changed(options)
+        return
     try:
         _DEFAULT.changed(options)
     except (TypeError, ValueError):
-        if not all(name in ACTOR_NAMES for name in options):
+        if not of_actors:
             raise
         ActorOptions().changed(options)
 

@@ -81,9 +81,10 @@ class EventLoop:
 
 def has_async_methods(cls: type) -> bool:
     """Whether a class is an async actor's: one of its methods is a coroutine or async generator."""
+    names = {name for base in cls.__mro__ if base is not object for name in vars(base)}
+    routines = filter(inspect.isroutine, (getattr(cls, name, None) for name in names))
     return any(
-        inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
-        for _, member in inspect.getmembers(cls, inspect.isroutine)
+        inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in routines
     )
 
 

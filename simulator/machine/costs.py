@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,8 @@ class CostModel:
         self.frame_s = role.frame_s
         self._received = _CostsByType(role.received, role.received_by_type)
         self._sent = _CostsByType(role.sent, role.sent_by_type)
+        # Every replica of a chain applies the same bodies, one after another.
+        self._applied = lru_cache(maxsize=64)(self._cost_of_body)
 
     def called(self, kind: str, count: int) -> float:
         """Return the cost of `count` API calls of a kind."""
@@ -327,7 +330,7 @@ class CostModel:
                 total_s += sum(self._applied(command.body) for command in message.commands)
         return total_s
 
-    def _applied(self, body: bytes) -> float:
+    def _cost_of_body(self, body: bytes) -> float:
         """Return the cost of handling the messages in a request to a chain of the GCS."""
         if not body:
             return 0.0

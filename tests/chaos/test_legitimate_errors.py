@@ -119,17 +119,21 @@ def test_only_objects_of_a_dead_owner_may_be_lost_with_it(
         lost = Loss(cause, refusal=refusal, object=PUT)
         needs = Loss(LossCause.NODE_DIED, 1, "", Refusal.INPUT_LOST, "k3r-1", root=lost)
         for failure in (lost, needs):
-            assert (objection(failure, 9, 0, owners={array: {"w"}}, dead_workers={"w"}) == "") == ok
+            owned, dead = {array: {"worker:1.2"}}, {"worker:1.2"}
+            assert (objection(failure, 9, 0, owners=owned, dead_workers=dead) == "") == ok
 
 
+@pytest.mark.parametrize("cause", [LossCause.OWNER_DIED, LossCause.RELEASED])
 @pytest.mark.parametrize(
     ("owner", "ok"),
     [("worker:1.2", True), ("worker:1.1000002", False), ("worker:2.2", False)],
 )
-def test_objects_are_lost_with_the_node_of_their_owner(owner: str, ok: bool) -> None:
-    """Node 1 has died once: its workers of that time with it."""
+def test_objects_are_lost_with_the_node_of_their_owner(
+    owner: str, ok: bool, cause: LossCause
+) -> None:
+    """Node 1 has died once: its workers of that time with it, and what only they knew."""
     owned = {"12" * 12: {owner}}
-    lost = Loss(LossCause.OWNER_DIED, object=PUT)
+    lost = Loss(cause, object=PUT)
     assert (objection(lost, 9, 1, owners=owned) == "") == ok
     assert objection(lost, 9, 0, owners=owned)
 

@@ -62,13 +62,23 @@ class Watch:
         cluster.after_node_turn.append(self._look)
 
     def _look(self, node: int) -> None:
-        here = {a: each for a, each in self._cluster.workers.items() if each.node == node}
-        if min(self._cluster.node_managers[node].pool.free.values()) >= 0:
-            self._resumes.update((a, each.executor.resumes) for a, each in here.items())
-        for each in oversubscription(self._cluster, node, here, self._resumes):
-            if len(self.found) < 10:
-                at = f"at {self._cluster.env.now:.6f} s {each.detail}"
-                self.found.append(Finding(each.kind, at))
+        # This is called more often than all else here: a worker that runs nothing costs little.
+        manager = self._cluster.node_managers[node]
+        fits = min(manager.pool.free.values()) >= 0
+        running: dict[str, Any] = {}
+        for address, worker in self._cluster.workers.items():
+            if worker.node != node:
+                continue
+            executor = worker.executor
+            if executor.running is not None:
+                running[address] = worker
+            if fits:
+                self._resumes[address] = executor.resumes
+        if running or list(manager.bundles.all()):
+            for each in oversubscription(self._cluster, node, running, self._resumes):
+                if len(self.found) < 10:
+                    at = f"at {self._cluster.env.now:.6f} s {each.detail}"
+                    self.found.append(Finding(each.kind, at))
         store = self._cluster.stores.get(node)
         if store is not None and store.used > store.capacity and len(self.found) < 10:
             text = f"the store of node {node} has {store.used:,} of {store.capacity:,} bytes"

@@ -15,7 +15,8 @@ Loss                 a node has died, and one of these holds: the object was put
                      and its task has no retries (what descends from it is lost); or the
                      failure names a task of r retries, as above; or the GCS has no
                      record of the task (``NO_RECORD``), and the case limits its lineage;
-                     or the owner was a client of that node (`LossCause.OWNER_DIED`).
+                     or the owner was a client of that node (`LossCause.OWNER_DIED`,
+                     or ``RELEASED`` if the GCS had not heard of the object before).
                      Without the death of a node: the owner was a worker that has died,
                      or an earlier run of an actor's call made the object
                      (``EARLIER_RUN``)
@@ -242,6 +243,9 @@ class Oracle:
         owners = self.history.owners.get(lost[:ARRAY_DIGITS], ())
         if loss.cause is LossCause.OWNER_DIED and any(self._died(o, seen_s) for o in owners):
             return Verdict.CHARGED
+        if loss.cause is LossCause.RELEASED and any(self._node_died(o, seen_s) for o in owners):
+            # Nothing but its owner's node knew of the object.
+            return Verdict.CHARGED
         spec = self.history.actor_of.get(lost)
         if loss.cause is LossCause.EARLIER_RUN:
             if spec is not None and self.deaths.total:
@@ -267,8 +271,10 @@ class Oracle:
 
     def _died(self, owner: str, seen_s: float) -> bool:
         """Whether a worker or driver has died, alone or with its node."""
-        if owner in self.dead_workers:
-            return True
+        return owner in self.dead_workers or self._node_died(owner, seen_s)
+
+    def _node_died(self, owner: str, seen_s: float) -> bool:
+        """Whether a worker or driver has died with its node."""
         died_s = self.deaths.nodes.get((node_of(owner), incarnation_of(owner)))
         return died_s is not None and died_s <= seen_s
 

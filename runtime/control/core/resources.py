@@ -84,7 +84,10 @@ class ResourcePool:
     def fits(self, demand: str) -> bool:
         """Whether the demand can be met now."""
         free = self.free
-        return all(free.get(name, 0) >= units for name, units in parse_demand(demand))
+        for name, units in parse_demand(demand):  # a generator would take twice as long
+            if free.get(name, 0) < units:
+                return False
+        return True
 
     def usable(self, demand: str) -> bool:
         """Whether the node could meet the demand once tasks end, not counting reserved

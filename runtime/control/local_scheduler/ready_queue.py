@@ -156,7 +156,10 @@ class ReadyQueue:
 
     def _oldest(self, lane: Lane) -> tuple[int, TaskSpec]:
         """Return the oldest range of a lane with its age."""
-        return min((queue[0] for queue in self._lanes[lane].values()), key=_age)
+        queues = self._lanes[lane].values()
+        if len(queues) == 1:
+            return next(iter(queues))[0]  # the common case
+        return min((queue[0] for queue in queues), key=_age)
 
 
 def _age(aged: tuple[int, TaskSpec]) -> int:

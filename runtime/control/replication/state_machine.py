@@ -245,6 +245,8 @@ class Machine:
                 if name in turns:
                     self.components[name].end_turn()
             for name, ctx in self._contexts.items():
+                if not ctx.outbox:
+                    continue
                 outbox, ctx.outbox = ctx.outbox, {}
                 for to, messages in outbox.items():
                     if to in self.components:
