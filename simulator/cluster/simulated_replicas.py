@@ -28,6 +28,7 @@ from raytwin.runtime.control.core.addresses import (
     chain_of,
     is_replica,
     master_of,
+    node_of,
 )
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.gcs.sharding.relay import Relay
@@ -37,6 +38,7 @@ from raytwin.runtime.control.messages import (
     LogCommands,
     Logged,
     LogSnapshot,
+    NodeUnreachable,
     ReplicaInfo,
     ReplicaLost,
     RowLoaded,
@@ -176,6 +178,9 @@ class SimReplicas:
             process.channels.peers.close(channel.peer, reason)
             if is_replica(channel.peer):
                 process.arrive(name, name, [ReplicaLost(channel.peer, reason)])
+            else:
+                lost = NodeUnreachable(node_of(channel.peer), reason, channel.incarnation)
+                process.arrive(name, name, [lost])
 
         SimChannels(
             process, cluster.network, cluster.frame_faults, cluster.config, Me(name, 1),

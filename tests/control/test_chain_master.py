@@ -5,6 +5,11 @@ from __future__ import annotations
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import (
     ChainConfigured,
+    ChainHello,
+    ClientGone,
+    ClientUnreachable,
+    NodeUnreachable,
+    ReplicaHeartbeat,
     ReplicaInfo,
     ReplicaJoined,
     ReplicaLost,
@@ -13,7 +18,7 @@ from raytwin.runtime.control.messages import (
     StartReplica,
     StopReplica,
 )
-from raytwin.runtime.control.replication.master import Master
+from raytwin.runtime.control.replication.master import PAIR_PERIODS, Master
 from tests.control.alone import Alone
 
 
@@ -33,6 +38,14 @@ class Chain:
 
     def kill(self, name: str) -> None:
         self.master.handle("launcher", ReplicaLost(name, "killed"))
+
+    def hear(self, name: str) -> None:
+        self.master.handle(name, ReplicaHeartbeat(name))
+
+    def cut(self, name: str) -> None:
+        """A replica cannot reach node 1, which is a client; time passes until that is judged."""
+        self.master.handle(name, ClientUnreachable("node:1", 7.0, "silent"))
+        self.ctx.pass_time(PAIR_PERIODS * self.master.config.heartbeat_s)
 
     def members(self) -> list[str]:
         return [info.name for info in self.master.members]
@@ -76,3 +89,48 @@ def test_the_last_replica_is_lost_when_its_process_has_ended_and_not_before() ->
     assert chain.members() == [name_of(2)] and not chain.master.lost
     chain.kill(name_of(2))
     assert "last replica" in chain.master.lost
+
+
+def test_of_a_client_and_a_replica_that_are_cut_off_the_replica_leaves() -> None:
+    chain = Chain()
+    chain.master.handle("node:1", ChainHello("node:1", 7.0))
+    chain.cut(name_of(2))
+    assert chain.stopped() == [name_of(2)] and chain.members() == [name_of(1)]
+    assert not chain.ctx.take(NodeUnreachable)
+
+
+def test_of_a_client_and_the_last_replica_that_are_cut_off_the_client_leaves() -> None:
+    chain = Chain()
+    chain.kill(name_of(1))
+    for way in ("the replica reports it", "the client reports it"):
+        chain.master.handle("node:1", ChainHello("node:1", 7.0))
+        if way == "the replica reports it":
+            chain.cut(name_of(2))
+        else:
+            chain.hear(name_of(2))
+            chain.master.handle("node:1", ReplicaSuspected(name_of(2), "silent"))
+            chain.ctx.pass_time(PAIR_PERIODS * chain.master.config.heartbeat_s)
+        [unreachable] = chain.ctx.take(NodeUnreachable, "master")
+        assert unreachable.node == 1, way
+        chain.master.handle("health", unreachable)
+        assert chain.ctx.take(ClientGone), way
+    assert chain.members() == [name_of(2)] and not chain.master.lost
+
+
+def test_a_client_that_is_dead_costs_no_replica() -> None:
+    chain = Chain()
+    chain.master.handle("node:1", ChainHello("node:1", 7.0))
+    chain.master.handle(name_of(2), ClientUnreachable("node:1", 7.0, "silent"))
+    chain.master.handle("health", NodeUnreachable(1, "no heartbeat"))
+    chain.ctx.pass_time(PAIR_PERIODS * chain.master.config.heartbeat_s)
+    assert chain.members() == [name_of(1), name_of(2)]
+
+
+def test_a_last_replica_that_hangs_costs_no_client() -> None:
+    chain = Chain()
+    chain.kill(name_of(1))
+    chain.master.handle("node:1", ChainHello("node:1", 7.0))
+    chain.ctx.pass_time(0.6 * chain.master.config.heartbeat_timeout_s)
+    chain.master.handle("node:1", ReplicaSuspected(name_of(2), "silent"))
+    chain.ctx.pass_time(PAIR_PERIODS * chain.master.config.heartbeat_s)
+    assert not chain.ctx.take(NodeUnreachable) and not chain.master.lost

@@ -123,15 +123,18 @@ Where the GCS is replicated, durable or sharded, a *chain* stands in for ``gcs``
 node    -> replica   ChainRequest, ChainAttach
 replica -> node      ChainOutput
 replica -> replica   ChainCommands, ChainAck, Snapshot
-replica -> master    ReplicaReady, ReplicaJoined, ReplicaHeartbeat, ReplicaSuspected
+replica -> master    ReplicaReady, ReplicaJoined, ReplicaHeartbeat, ReplicaSuspected,
+                     ClientUnreachable
 node    -> master    ChainHello, ReplicaSuspected
 master  -> node      ChainConfigured
 master  -> replica   ChainConfigured
 master  -> launcher  StartReplica, StopReplica
+master  -> master    NodeUnreachable (of chains whose last replica a node cannot reach)
 master  -> gcs       ClientGone, NodeUnreachable, Event (in a ChainRequest)
 replica -> storage   LogCommands, LogSnapshot, StoreRows, LoadRow
 storage -> replica   Logged, RowLoaded
 world   -> any       ReplicaLost
+world   -> replica   NodeUnreachable
 ==================== =======================================================
 """
 

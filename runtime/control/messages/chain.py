@@ -128,6 +128,15 @@ class ReplicaLost(Struct, array_like=True, tag=112):
     reason: str
 
 
+class ClientUnreachable(Struct, array_like=True, tag=200):
+    """The sender, a replica, cannot reach the client that started at ``born``, and believes it to
+    be alive."""
+
+    client: str
+    born: float
+    reason: str
+
+
 class ChainHello(Struct, array_like=True, tag=113):
     """A client asks the master for the configuration, now and at every change."""
 
@@ -205,6 +214,6 @@ class NodesSeen(Struct, array_like=True, tag=157):
 ChainMessage = Union[
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
     Snapshot, ReplicaReady, ReplicaJoined, ReplicaHeartbeat, ReplicaSuspected, ReplicaLost,
-    ChainHello, StartReplica, StopReplica, ClientGone, LogCommands, LogSnapshot, Logged,
-    LineageChanges, TasksPlaced, NodesSeen,
+    ClientUnreachable, ChainHello, StartReplica, StopReplica, ClientGone, LogCommands,
+    LogSnapshot, Logged, LineageChanges, TasksPlaced, NodesSeen,
 ]  # fmt: skip

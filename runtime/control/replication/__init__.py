@@ -33,6 +33,9 @@ Recovery
    command that is not in the log. When the head is killed, the next one restores the machine
    from the log; clients attach to it as after any new configuration.
 
+5. Of a client and a replica that cannot reach each other one leaves (`master`): a client that only
+   receives outputs would not miss them.
+
 The head's process, with the master, is not replicated: without storage the cluster ends with it.
 
 Promises: an acknowledged write survives the loss of any replica but the last, or with a log the

@@ -17,6 +17,11 @@ wrong: then the chain is one replica shorter for a while, and the master has the
 killed, if it lives. For the last replica the master believes only its own world, which saw the
 process end.
 
+A client and a replica may both reach the master and not one another. Either reports it, and one of
+the pair has to leave, because the client waits for outputs that the replica has sent: the replica,
+if the chain has another member, else the client's node. A client that is dead is reported, too,
+so the master waits for `PAIR_PERIODS` heartbeats, in which the failure detector reports the dead.
+
 The master is a client of the chain too: what the failure detector reports of nodes it passes on
 to ``gcs`` and ``global``, as commands. In a sharded GCS each chain has a master of its own, and the
 master of chain 0 reports nodes.
@@ -24,15 +29,23 @@ master of chain 0 reports nodes.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from raytwin.runtime.control.core.addresses import REPLICAS_PER_CHAIN, shard_address
+from raytwin.runtime.control.core.addresses import (
+    REPLICAS_PER_CHAIN,
+    is_node,
+    master_of,
+    node_of,
+    shard_address,
+)
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import (
     ChainConfigured,
     ChainHello,
     ClientGone,
+    ClientUnreachable,
     Event,
     LoadChanged,
     NodeChanged,
@@ -49,6 +62,9 @@ from raytwin.runtime.control.messages import (
 )
 
 LAUNCHER = "launcher"
+PAIR_PERIODS = 5
+"""Heartbeat periods between the report of a client and a replica that are cut off from one another
+and the master's decision."""
 
 
 class Master:
@@ -93,8 +109,12 @@ class Master:
                 self._heard[message.name] = self.ctx.now()
         elif isinstance(message, ReplicaJoined):
             self._on_joined(message)
-        elif isinstance(message, (ReplicaSuspected, ReplicaLost)):
-            self._drop(message.name, message.reason, sure=isinstance(message, ReplicaLost))
+        elif isinstance(message, ReplicaLost):
+            self._drop(message.name, message.reason, sure=True)
+        elif isinstance(message, ReplicaSuspected):
+            self._on_suspected(source, message)
+        elif isinstance(message, ClientUnreachable):
+            self._on_cut(message.client, message.born, source, message.reason)
         elif isinstance(message, ChainHello):
             self._clients[message.client] = message.born
             if self.members:
@@ -176,6 +196,33 @@ class Master:
         self._note("lost", name)
         self._start_one()
         self._join_next()
+
+    def _on_suspected(self, source: str, message: ReplicaSuspected) -> None:
+        """A client or a replica cannot reach a replica."""
+        is_last = [info.name for info in self.members] == [message.name]
+        if is_last and is_node(source) and source in self._clients:
+            self._on_cut(source, self._clients[source], message.name, message.reason)
+        else:
+            self._drop(message.name, message.reason, sure=False)
+
+    def _on_cut(self, client: str, born: float, replica: str, reason: str) -> None:
+        """Judge a pair a little later, unless the replica is silent for the master as well."""
+        silent_s = self.ctx.now() - self._heard.get(replica, self.ctx.now())
+        if silent_s <= self.config.heartbeat_timeout_s / 2:
+            judge = partial(self._judge, client, born, replica, reason)
+            self.ctx.after(PAIR_PERIODS * self.config.heartbeat_s, judge)
+
+    def _judge(self, client: str, born: float, replica: str, reason: str) -> None:
+        """End the replica, or if it is the last one, the client; do nothing if one has left."""
+        members = [info.name for info in self.members]
+        if self._clients.get(client) != born or replica not in members:
+            return
+        if len(members) > 1:
+            self._drop(replica, f"{client} and it are cut off: {reason}", sure=False)
+            return
+        dead = NodeUnreachable(node_of(client), f"{client} is cut off from {replica}: {reason}")
+        for chain in range(self.config.chains):
+            self.ctx.send(master_of(chain), dead)
 
     def _check(self) -> None:
         now = self.ctx.now()

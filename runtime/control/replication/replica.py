@@ -31,11 +31,13 @@ from raytwin.runtime.control.messages import (
     ChainConfigured,
     ChainOutput,
     ChainRequest,
+    ClientUnreachable,
     Command,
     Frame,
     LogCommands,
     Logged,
     LogSnapshot,
+    NodeUnreachable,
     ReplicaHeartbeat,
     ReplicaInfo,
     ReplicaJoined,
@@ -179,6 +181,7 @@ class Replica:
             ChainConfigured: self._on_configured,
             Snapshot: self._on_snapshot,
             ReplicaLost: self._on_lost,
+            NodeUnreachable: self._on_node_unreachable,
             Logged: self._on_logged,
             RowLoaded: self._on_row_loaded,
         }
@@ -420,6 +423,14 @@ class Replica:
 
     def _on_lost(self, source: str, message: ReplicaLost) -> None:
         self.ctx.send(self.master, ReplicaSuspected(message.name, message.reason))
+
+    def _on_node_unreachable(self, source: str, message: NodeUnreachable) -> None:
+        """A client lacks outputs, and does not know: the master decides who of the two leaves."""
+        client = f"node:{message.node}"
+        session = self.machine.sessions.get(client)
+        if session is not None:  # else it is dead
+            report = ClientUnreachable(client, session.born, message.reason)
+            self.ctx.send(self.master, report)
 
     def _send_heartbeat(self) -> None:
         if self.state is not State.FENCED:

@@ -11,8 +11,15 @@ import msgspec
 
 from raytwin.runtime.control.assembly import make_machine
 from raytwin.runtime.control.channels.channel import Channel, Me
-from raytwin.runtime.control.core.addresses import HEAD, chain_of, is_node, is_replica, process_of
-from raytwin.runtime.control.messages import ReplicaInfo, ReplicaLost
+from raytwin.runtime.control.core.addresses import (
+    HEAD,
+    chain_of,
+    is_node,
+    is_replica,
+    node_of,
+    process_of,
+)
+from raytwin.runtime.control.messages import NodeUnreachable, ReplicaInfo, ReplicaLost
 from raytwin.runtime.control.replication.replica import Replica, State
 from raytwin.runtime.processes.net.channels import Channels
 from raytwin.runtime.processes.net.component_process import ComponentProcess, Route
@@ -85,6 +92,9 @@ class ReplicaProcess:
         self._channels.peers.close(peer, reason)
         if is_replica(peer):
             self.process.deliver(self.name, self.name, ReplicaLost(peer, reason))
+        else:
+            lost = NodeUnreachable(node_of(peer), reason, channel.incarnation)
+            self.process.deliver(self.name, self.name, lost)
 
 
 def main(payload: bytes, fds: list[int]) -> None:
