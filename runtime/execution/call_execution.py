@@ -33,6 +33,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, Cancellation, DeathCause, pack
 from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.execution.bodies import watched
 from raytwin.runtime.execution.user_errors import (
     ConstructorFailed,
     is_cancellation,
@@ -76,6 +77,9 @@ class CallRunner:
                 job_setup.apply(setup)
                 self.session.tasks.setup = setup
             function = self.world.loads_function(blob)
+            watcher = self.world.watcher
+            if watcher is not None and not isinstance(function, type):
+                function = watched(function, watcher)
             self._functions[key] = function
         return function
 

@@ -58,6 +58,25 @@ class Serialized(Protocol):
         """Return the payload of a message."""
 
 
+class BodyWatcher(Protocol):
+    """Is told where a program's own code runs, and where the runtime's.
+
+    Own code are the bodies of tasks and calls, and a driver's program, without their API calls.
+    """
+
+    def begin(self) -> None:
+        """A body begins, or a driver's program."""
+
+    def end(self) -> None:
+        """It has ended."""
+
+    def leave(self, call: str) -> bool:
+        """Own code calls the API, or waits; return whether own code was running."""
+
+    def back(self) -> None:
+        """Own code goes on after a call for which `leave` has returned True."""
+
+
 class World(Protocol):
     """Time, memory and waiting, for one driver or worker.
 
@@ -73,6 +92,8 @@ class World(Protocol):
     """Collects the references inside of the value that is being serialized; else None."""
     environment: Environment
     """The environment variables of the running task."""
+    watcher: BodyWatcher | None
+    """Is told where the program's own code runs; None if nobody asks."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *exc: object) -> None: ...

@@ -17,6 +17,7 @@ from raytwin.runtime.session.node_resources import node_resources
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
 from raytwin.simulator.machine.costs import load_profile
+from raytwin.simulator.programs.body_costs import BodyCost
 from raytwin.simulator.programs.virtual_world import check_thread
 
 STORE_BYTES = 64 << 30
@@ -53,13 +54,17 @@ def start(
     journal: str | os.PathLike[str] | None = None,
     direct_after: int = Config().direct_after,
     timers: Mapping[str, float] | None = None,
+    cost: str = BodyCost.DECLARED.value,
     **settings: Any,
 ) -> Session:
     """Start a simulated cluster and become its driver.
 
     `settings` are those of `cluster_config`. Any `gcs_storage` makes the GCS durable; no
-    file is written. `timers`: fields of `Config` that have no option.
+    file is written. `timers`: fields of `Config` that have no option. `cost`: see `body_costs`.
     """
+    if cost not in [each.value for each in BodyCost]:
+        there = ", ".join(each.value for each in BodyCost)
+        raise ValueError(f"no cost {cost!r} of bodies; there are {there}")
     base = Config(direct_after=direct_after, **(timers or {}))  # type: ignore[arg-type]
     config = cluster_config(base, **settings)
     if nodes_per_host < 1:
@@ -77,11 +82,14 @@ def start(
         MEMORY_BYTES,
         object_store_memory,
         journal,
+        BodyCost(cost),
     )
     session = cluster.start_driver()
     set_current(session, _lookup, partial(check_thread, cluster.thread))
     count = len(resources)
     session.world.block(lambda: sum(i.alive for i in _known_nodes(cluster).values()) == count, None)
+    if session.world.watcher is not None:
+        session.world.watcher.begin()
     return session
 
 

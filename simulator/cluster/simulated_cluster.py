@@ -91,8 +91,9 @@ from raytwin.simulator.machine.network import Network
 from raytwin.simulator.machine.simulated_channels import SimChannels
 from raytwin.simulator.machine.simulated_process import Counts, SimProcess
 from raytwin.simulator.programs import process_ends
+from raytwin.simulator.programs.body_costs import BodyCost, DeclaredCosts, MeasuredCosts
 from raytwin.simulator.programs.virtual_values import Functions
-from raytwin.simulator.programs.virtual_world import STALL_S, SimWorld
+from raytwin.simulator.programs.virtual_world import STALL_S, BodyCosts, SimWorld
 
 _QUIET = frozenset(
     {Heartbeat, HeartbeatEcho, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaHeartbeat}
@@ -117,8 +118,13 @@ class SimCluster:
         memory_bytes: int,
         store_bytes: int,
         journal: str | os.PathLike[str] | None,
+        cost: BodyCost = BodyCost.DECLARED,
     ) -> None:
         self.profile = load_profile(profile)
+        measured = cost is BodyCost.MEASURED
+        self.costs_of_bodies: BodyCosts = (
+            MeasuredCosts(self.profile.body_scale) if measured else DeclaredCosts()
+        )
         self.config = config
         self.seed = config.seed
         self.env = Clock()
@@ -446,7 +452,9 @@ class SimCluster:
     def start_driver(self) -> Session:
         """Make the calling program the driver, on node 0."""
         self.admission.register(JobInfo(1, FIRST_DRIVER))
-        return SimSession(self.make_driver(FIRST_DRIVER, job_id(1)), self, self.close)
+        world = self.make_driver(FIRST_DRIVER, job_id(1))
+        world.session = session = SimSession(world, self, self.close)
+        return session
 
     def run_driver(self, program: Callable[[], object], namespace: str = "") -> SimDriver:
         """Start a program as a further driver, on node 0.

@@ -16,6 +16,7 @@ _ONLY = {
     "profile": "sim",
     "nodes_per_host": "sim",
     "cores_per_host": "sim",
+    "cost": "sim",
     "object_spilling_dir": "local",
     "image": "docker",
     "shared_directories": "docker",

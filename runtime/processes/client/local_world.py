@@ -40,7 +40,7 @@ from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.serialization import serialization
 from raytwin.runtime.serialization.real_blob import Blob
-from raytwin.runtime.session.world import Environment
+from raytwin.runtime.session.world import BodyWatcher, Environment
 from raytwin.runtime.store.arena import Arena
 from raytwin.runtime.store.arena_writer import ArenaWriter, Copier
 
@@ -112,6 +112,7 @@ class LocalWorld:
         self._closed = False
         self._released = False
         self.environment = Environment()
+        self.watcher: BodyWatcher | None = None
         self._lease_environment = LeaseEnvironment()
         self._task_thread = threading.get_ident()
         self._call_threads: ThreadPoolExecutor | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,12 +54,27 @@ def execute(
             " file, or a name; see 'raytwin plan'. How the cluster recovered goes to stderr.",
         ),
     ] = None,
+    cost: Annotated[
+        str | None,
+        typer.Option(
+            help="On sim, what the bodies of tasks cost: measured, the CPU time that they take here"
+            " (the default), or declared, their sleeps alone: the same in each run.",
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="On sim, what the runtime costs: paper (the default), or a file that"
+            " 'raytwin calibrate' has written."
+        ),
+    ] = None,
 ) -> None:
     """Run an existing Ray script unchanged: its `import ray` is raytwin.
 
-    The options go before what the script gives to `ray.init()`. With --faults the number of nodes
-    is by default what the plan needs, and the exit code is the script's, or 1 if that is 0 and
-    the plan expected something else.
+    The options go before what the script gives to `ray.init()`. On sim the script and its tasks
+    see virtual time; what they have used, and what saturates, goes to stderr. With --faults the
+    number of nodes is by default what the plan needs, and the exit code is the script's, or 1 if
+    that is 0 and the plan expected something else.
 
     Example: `raytwin exec --faults spot --backend sim script.py`
     """
@@ -80,17 +96,46 @@ def execute(
         check_backend(backend)
     given = {"backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed}
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
+    if backend == "sim":
+        options |= _sim_options(cost, profile)
+    elif cost is not None or profile is not None:
+        name = "--cost" if cost is not None else "--profile"
+        raise UsageError(f"{name} is for what is simulated: give --backend sim")
     if faults is not None:
         from raytwin.scenarios.cli.execute_under_faults import execute_under_faults
 
         plan = _read_plan(faults, backend or "local", nodes, address)
         options = {"nodes": plan.nodes(), **options, "address": "local"}
-        sys.exit(execute_under_faults(script, args or [], options, plan))
-    if address is not None:
-        if address != "local":
-            clusters.check_joinable(address, options)
-        options["address"] = address
-    sys.exit(run_script(script, args or [], options))
+        run = partial(execute_under_faults, script, args or [], options, plan)
+    else:
+        if address is not None:
+            if address != "local":
+                clusters.check_joinable(address, options)
+            options["address"] = address
+        run = partial(run_script, script, args or [], options)
+    if backend == "sim":
+        from raytwin.scenarios.cli.predict import predict
+
+        sys.exit(predict(run, seed or 0))
+    sys.exit(run())
+
+
+def _sim_options(cost: str | None, profile: str | None) -> dict[str, Any]:
+    """Return the options of ``init()`` for a prediction. Raises UsageError for bad ones."""
+    from raytwin.simulator.machine.costs import load_profile
+    from raytwin.simulator.programs.body_costs import BodyCost
+
+    costs = [each.value for each in BodyCost]
+    if cost is not None and cost not in costs:
+        raise UsageError(f"no cost {cost!r}: {did_you_mean(cost, costs)}")
+    options = {"cost": cost or BodyCost.MEASURED.value}
+    if profile is not None:
+        try:
+            load_profile(profile)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        options["profile"] = profile
+    return options
 
 
 def _read_plan(faults: str, backend: str, nodes: int | None, address: str | None) -> Plan:
