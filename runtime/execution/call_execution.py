@@ -152,6 +152,8 @@ class CallRunner:
                 break
             world.charge("run", 1)
             now_s = world.now()
+            if world.watcher is not None:
+                world.watcher.reported(spec, spec.start, 1, nbytes, started_s, now_s)
             with world:
                 references.collect()
                 executor.report_plain(spec, value, nbytes, started_s, now_s)
@@ -525,6 +527,10 @@ class Reporter:
         self.world.charge("run", result.count)
         now_s = self.world.now()
         timing = Timing(spec.name, started_s, now_s - started_s, result.count)
+        watcher = self.world.watcher
+        if watcher is not None:
+            nbytes = len(result.payload) + sum(result.sizes)
+            watcher.reported(spec, result.start, result.count, nbytes, started_s, now_s)
         with self.world:
             self.session.references.collect()
             borrowing = self.session.client.references.counter

@@ -20,9 +20,15 @@ CALLS = (
 )  # fmt: skip
 """The methods of a session that take time."""
 
+BLOCKING = frozenset(("get", "get_array", "wait", "wait_again", "next_item"))
+"""Those in which a program waits for others: what its own code does falls into parts between."""
+SUBMITTING = frozenset(("submit", "map", "create_actor", "call_actor"))
+"""Those by which a program gets children."""
+
 
 def watch_calls(session: Any, watcher: BodyWatcher) -> None:
     """Have the watcher told of each API call of a session's program."""
+    watcher.opened(session)
     for name in CALLS:
         setattr(session, name, _watched(name, getattr(session, name), watcher))
 

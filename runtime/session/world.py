@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.messages import TaskSpec
 from raytwin.runtime.control.worker.executor import Executor
 
 if TYPE_CHECKING:
@@ -64,8 +65,11 @@ class BodyWatcher(Protocol):
     Own code are the bodies of tasks and calls, and a driver's program, without their API calls.
     """
 
+    def opened(self, session: Any) -> None:
+        """The program has this session from now on."""
+
     def begin(self) -> None:
-        """A body begins, or a driver's program."""
+        """A body begins, or goes on for its next item; or a driver's program begins."""
 
     def end(self) -> None:
         """It has ended."""
@@ -75,6 +79,14 @@ class BodyWatcher(Protocol):
 
     def back(self) -> None:
         """Own code goes on after a call for which `leave` has returned True."""
+
+    def reported(
+        self, spec: TaskSpec, start: int, count: int, nbytes: int, began_s: float, ended_s: float
+    ) -> None:
+        """Bodies are over, of elements of `spec`; their values have so many bytes together."""
+
+    def stored(self, array: bytes, nbytes: int) -> None:
+        """The program has put an object."""
 
 
 class World(Protocol):

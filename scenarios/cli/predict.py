@@ -13,7 +13,7 @@ from raytwin.runtime.api import backend, lifecycle
 from raytwin.simulator.cluster.cluster_usage import Usage, UsageMeter
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
 from raytwin.simulator.programs import virtual_random, virtual_time
-from raytwin.simulator.programs.body_costs import MeasuredCosts
+from raytwin.simulator.programs.body_costs import MeasuredCosts, RecordedCosts
 
 BUSY = 0.8
 """The share of the time from which on a resource is said to saturate."""
@@ -65,6 +65,12 @@ def describe(usage: Usage, cluster: SimCluster) -> list[str]:
         lines.append(
             f"bodies cost the CPU time that they took here, {costs.measured_s:.3g} s{scaled}: runs"
             " differ a little; --cost declared is deterministic"
+        )
+    elif isinstance(costs, RecordedCosts):
+        lines.append(
+            f"bodies cost what was recorded: {costs.known:,} their own time,"
+            f" {costs.by_function:,} the mean of their function, {costs.unknown:,} nothing, since"
+            " their function is not in the recording"
         )
     else:
         lines.append("bodies cost what they declare: sleeps, and raytwin.compute")

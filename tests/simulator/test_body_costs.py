@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import raytwin as ray
+from raytwin.runtime.control.core.ids import array_id, root_task_id, task_id
+from raytwin.runtime.session.recording import Body, Driver, Recording
 
 BODY_S = 0.02
 
@@ -138,3 +141,76 @@ def test_the_traceback_of_a_measured_body_is_that_of_user_code(start: Any) -> No
         ray.get(ray.remote(fails).remote())
     assert "bodies.py" not in str(caught.value)
     assert "in fails" in str(caught.value)
+
+
+# -- recorded ----------------------------------------------------------------------
+
+ROOT = root_task_id("a recorded run")
+
+
+def recorded(
+    path: Path, bodies: dict[int, tuple[str, Any]], driver: list[tuple[float, float]]
+) -> Path:
+    """Write a recording in which the driver's n-th submission has such a name and own time."""
+    found = Recording(
+        "raytwin-recording", 1, "script.py", "local", [{"CPU": 1.0}], 1.0,
+        Driver(ROOT.hex(), driver),
+        [
+            Body(
+                task_id(array_id(ROOT, number), 0).hex(), name, "task", ROOT.hex(), {"CPU": 1.0},
+                [], 0, 0, 0.0, 1.0, 0, own,
+            )
+            for number, (name, own) in bodies.items()
+        ],
+    )  # fmt: skip
+    path.write_bytes(found.to_json())
+    return path
+
+
+def nap(seconds: float) -> None:
+    ray.sleep(seconds)
+
+
+def test_recorded_bodies_cost_what_they_took_by_id_then_by_function(
+    start: Any, tmp_path: Path
+) -> None:
+    bodies = {1: ("nap", [(1.0, 2.0)]), 2: ("nap", [(4.0, 0.0)])}
+    start(cost="recorded", recording=recorded(tmp_path / "r.json", bodies, []))
+    task = ray.remote(nap)
+    # Its own; its own, of which it sleeps a part itself; it sleeps longer than was recorded.
+    for sleeps_s, costs_s in ((0.0, 3.0), (1.0, 5.0)):
+        assert costs_s <= elapsed_s(lambda: ray.get(task.remote(sleeps_s))) < costs_s + 0.1  # noqa: B023
+    # The mean of its function: 2.5 s of CPU time, and 1 s of waiting; it sleeps for 3 s instead.
+    assert 3.5 <= elapsed_s(lambda: ray.get(task.remote(0.0))) < 3.6
+    assert 5.5 <= elapsed_s(lambda: ray.get(task.remote(3.0))) < 5.6
+    assert elapsed_s(lambda: ray.get(ray.remote(burn).remote())) < BODY_S
+    costs = ray.init(ignore_reinit_error=True).world.cluster.costs_of_bodies  # type: ignore[attr-defined]
+    assert (costs.known, costs.by_function, costs.unknown) == (2, 2, 1)
+
+
+def test_what_was_recorded_between_two_waits_passes_before_the_second(
+    start: Any, tmp_path: Path
+) -> None:
+    def outer() -> float:
+        ray.get(ray.remote(nap).remote(0.0))
+        return ray.now()
+
+    bodies = {1: ("outer", [(1.0, 0.0), (0.0, 4.0)])}
+    driver = [(2.0, 0.0), (3.0, 0.0)]
+    start(cost="recorded", recording=recorded(tmp_path / "r.json", bodies, driver))
+    began_s = ray.now()
+    between_s = ray.get(ray.remote(outer).remote())
+    # The driver's first part passes while its task runs, the task's second one after its own wait.
+    assert 1.0 <= between_s - began_s < 1.1
+    assert 5.0 <= ray.now() - began_s < 5.2
+    assert 3.0 <= elapsed_s(lambda: ray.get(ray.put(1))) < 3.1
+
+
+def test_recorded_costs_need_a_recording(start: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    for options in ({"cost": "recorded"}, {"recording": recorded(path, {}, [])}):
+        with pytest.raises(ValueError, match="go together: 'raytwin record' writes the file"):
+            start(**options)
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=r"r\.json is not a recording: Object missing"):
+        start(cost="recorded", recording=path)

@@ -53,7 +53,20 @@ DUE_S = 0.005
 CHECK_S = 0.02
 """The interval at which a worker's background thread checks the running range for a due report.
 A driver's background thread counts dropped references after so long without an API call."""
+RECORD = "RAYTWIN_RECORD"
+"""The environment variable with the directory in which processes record what they run."""
 _NEVER_S = float("inf")
+
+
+def recorder() -> BodyWatcher | None:
+    """Return the watcher of a driver or worker that is recorded; None if nobody records."""
+    directory = os.environ.get(RECORD)
+    if not directory:
+        return None
+    # Imported here: few processes record.
+    from raytwin.runtime.processes.client.recorder import Recorder
+
+    return Recorder(directory)
 
 
 class _Sleeper(NamedTuple):

@@ -58,8 +58,12 @@ def execute(
         str | None,
         typer.Option(
             help="On sim, what the bodies of tasks cost: measured, the CPU time that they take here"
-            " (the default), or declared, their sleeps alone: the same in each run.",
+            " (the default), declared, their sleeps alone: the same in each run, or recorded.",
         ),
+    ] = None,
+    recording: Annotated[
+        Path | None,
+        typer.Option(help="On sim, what 'raytwin record' has written: bodies cost what they did."),
     ] = None,
     profile: Annotated[
         str | None,
@@ -97,10 +101,12 @@ def execute(
     given = {"backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed}
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
     if backend == "sim":
-        options |= _sim_options(cost, profile)
-    elif cost is not None or profile is not None:
-        name = "--cost" if cost is not None else "--profile"
-        raise UsageError(f"{name} is for what is simulated: give --backend sim")
+        options |= _sim_options(cost, recording, profile)
+    else:
+        simulated = {"--cost": cost, "--recording": recording, "--profile": profile}
+        for name, value in simulated.items():
+            if value is not None:
+                raise UsageError(f"{name} is for what is simulated: give --backend sim")
     if faults is not None:
         from raytwin.scenarios.cli.execute_under_faults import execute_under_faults
 
@@ -120,21 +126,30 @@ def execute(
     sys.exit(run())
 
 
-def _sim_options(cost: str | None, profile: str | None) -> dict[str, Any]:
+def _sim_options(cost: str | None, recording: Path | None, profile: str | None) -> dict[str, Any]:
     """Return the options of ``init()`` for a prediction. Raises UsageError for bad ones."""
+    from raytwin.runtime.session.recording import load
     from raytwin.simulator.machine.costs import load_profile
     from raytwin.simulator.programs.body_costs import BodyCost
 
     costs = [each.value for each in BodyCost]
+    recorded = BodyCost.RECORDED.value
     if cost is not None and cost not in costs:
         raise UsageError(f"no cost {cost!r}: {did_you_mean(cost, costs)}")
-    options = {"cost": cost or BodyCost.MEASURED.value}
-    if profile is not None:
-        try:
+    if recording is None and cost == recorded:
+        raise UsageError("--cost recorded needs --recording FILE: 'raytwin record' writes one")
+    if recording is not None and cost not in (None, recorded):
+        raise UsageError(f"--recording is for --cost recorded, not for --cost {cost}")
+    options: dict[str, Any] = {"cost": cost or BodyCost.MEASURED.value}
+    try:
+        if recording is not None:
+            load(recording)
+            options |= {"cost": recorded, "recording": recording}
+        if profile is not None:
             load_profile(profile)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-        options["profile"] = profile
+            options["profile"] = profile
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     return options
 
 
@@ -153,6 +168,48 @@ def _read_plan(faults: str, backend: str, nodes: int | None, address: str | None
         raise UsageError(f"the plan {faults} names node {plan.nodes() - 1}: give --nodes"
                          f" {plan.nodes()} or more, or leave it out")  # fmt: skip
     return plan
+
+
+@app.command(
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+)
+def record(
+    script: Annotated[Path, typer.Argument(help="A Python program that uses Ray.")],
+    args: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+        "recording.json"
+    ),
+    nodes: Annotated[int | None, typer.Option(min=1, max=NODES_MAX)] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
+) -> None:
+    """Run a script on real processes, and write what it did as a graph.
+
+    The file has its tasks, actors, calls and puts: their parents, inputs, sizes, times, and what
+    each body did by itself. 'raytwin exec --backend sim --recording FILE' predicts with it.
+
+    Example: `raytwin record -o pipeline.json pipeline.py`
+    """
+    from raytwin.runtime.api.options.init_options import check_file
+    from raytwin.scenarios.cli.record import record as run_recorded
+
+    if callable(signal.getsignal(signal.SIGTERM)):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a script that runs by itself
+    try:
+        check_file("--output", output)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    given = {"backend": "local", "address": "local", "nodes": nodes, "cpus_per_node": cpus_per_node}
+    options = {name: value for name, value in given.items() if value is not None}
+    code, found = run_recorded(script, args or [], options)
+    if found is None:
+        raise UsageError(f"{script} has started no cluster: there is nothing to record")
+    output.write_bytes(found.to_json())
+    print(
+        f"raytwin: recorded {len(found.bodies):,} tasks and calls in {found.makespan_s:.4g} s:"
+        f" {output}",
+        file=sys.stderr,
+    )
+    sys.exit(code)
 
 
 @app.command()
