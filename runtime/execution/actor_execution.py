@@ -68,7 +68,7 @@ class ActorRunner:
             if has_async_methods(cls):
                 self._create_in_loop(creation, cls)
             else:
-                self._actor.instance = self._calls.prepare(creation, cls)()
+                self._actor.instance = self._calls.prepare(creation, self._actor.body(cls))()
         except BaseException as error:
             if not is_error(error, self._world):
                 raise
@@ -129,7 +129,7 @@ class ActorRunner:
         special = extra.stream or extra.retry_on or extra.method in BUILT_IN
         if assignment.values or special or spec.returns != 1:
             return None
-        method = method_of(self._actor.instance, extra.method)
+        method = self._actor.body(method_of(self._actor.instance, extra.method))
         return self._calls.prepare(assignment, method) if spec.args else method
 
     def _run(self, assignment: Assignment) -> None:

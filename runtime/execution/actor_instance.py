@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from raytwin.runtime.api.actors import CALL, READY, TERMINATE, ActorExit
 from raytwin.runtime.control.messages import ActorInfo, RestoreActor, TaskSpec
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
+from raytwin.runtime.execution.bodies import watched
 from raytwin.runtime.execution.call_execution import CallRunner
 from raytwin.runtime.execution.user_errors import crash_reason, is_error, traceback_text
 from raytwin.runtime.session.task_context import CallContext
@@ -171,6 +172,11 @@ class ActorInstance:
         if interval and self._effects % interval == 0:
             self._save()
 
+    def body(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the actor's own code, watched if the world watches; a loop is watched as such."""
+        watcher = self._world.watcher
+        return own if watcher is None or self.loop is not None else watched(own, watcher)
+
     def method(self, spec: TaskSpec) -> Callable[..., Any]:
         """Return the method that a call names. Raises AttributeError."""
         assert spec.extra is not None
@@ -180,8 +186,8 @@ class ActorInstance:
         if name == TERMINATE:
             return self._terminate
         if name == CALL:
-            return lambda function, *args, **kwargs: function(self.instance, *args, **kwargs)
-        method = method_of(self.instance, name)
+            return self.body(lambda function, *args, **kw: function(self.instance, *args, **kw))
+        method = self.body(method_of(self.instance, name))
         return self._with_retries(spec, method) if spec.extra.retry_on else method
 
     def _with_retries(self, spec: TaskSpec, method: Callable[..., Any]) -> Callable[..., Any]:

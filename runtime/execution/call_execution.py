@@ -33,6 +33,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, Cancellation, DeathCause, pack
 from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.execution.bodies import watched
 from raytwin.runtime.execution.user_errors import (
     ConstructorFailed,
     is_cancellation,
@@ -76,6 +77,9 @@ class CallRunner:
                 job_setup.apply(setup)
                 self.session.tasks.setup = setup
             function = self.world.loads_function(blob)
+            watcher = self.world.watcher
+            if watcher is not None and not isinstance(function, type):
+                function = watched(function, watcher)
             self._functions[key] = function
         return function
 
@@ -148,6 +152,8 @@ class CallRunner:
                 break
             world.charge("run", 1)
             now_s = world.now()
+            if world.watcher is not None:
+                world.watcher.reported(spec, spec.start, 1, nbytes, started_s, now_s)
             with world:
                 references.collect()
                 executor.report_plain(spec, value, nbytes, started_s, now_s)
@@ -521,6 +527,10 @@ class Reporter:
         self.world.charge("run", result.count)
         now_s = self.world.now()
         timing = Timing(spec.name, started_s, now_s - started_s, result.count)
+        watcher = self.world.watcher
+        if watcher is not None:
+            nbytes = len(result.payload) + sum(result.sizes)
+            watcher.reported(spec, result.start, result.count, nbytes, started_s, now_s)
         with self.world:
             self.session.references.collect()
             borrowing = self.session.client.references.counter

@@ -24,6 +24,7 @@ from raytwin.runtime.session.session_references import SessionReferences
 from raytwin.runtime.session.task_context import TaskContext
 from raytwin.runtime.session.task_submitter import TaskSubmitter
 from raytwin.runtime.session.values import StreamItems, Values, Waits
+from raytwin.runtime.session.watched_calls import watch_calls
 from raytwin.runtime.session.world import World
 
 log = logging.getLogger("raytwin")
@@ -93,6 +94,8 @@ class Session:
         self.now = world.now
         self.compute = world.compute
         self.blob = world.blob
+        if world.watcher is not None:
+            watch_calls(self, world.watcher)
 
     @property
     def closed(self) -> bool:

@@ -280,6 +280,8 @@ class Values:
             self._references.collect()
             self.world.charge("put", 1)
             array = self._context.next_put()
+            if self.world.watcher is not None:
+                self.world.watcher.stored(array, serialized.nbytes)
             if not large:
                 payload = serialized.to_bytes()
                 node = int(self.client.node.partition(":")[2])

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.messages import TaskSpec
 from raytwin.runtime.control.worker.executor import Executor
 
 if TYPE_CHECKING:
@@ -58,6 +59,36 @@ class Serialized(Protocol):
         """Return the payload of a message."""
 
 
+class BodyWatcher(Protocol):
+    """Is told where a program's own code runs, and where the runtime's.
+
+    Own code are the bodies of tasks and calls, and a driver's program, without their API calls.
+    """
+
+    def opened(self, session: Any) -> None:
+        """The program has this session from now on."""
+
+    def begin(self) -> None:
+        """A body begins, or goes on for its next item; or a driver's program begins."""
+
+    def end(self) -> None:
+        """It has ended."""
+
+    def leave(self, call: str) -> bool:
+        """Own code calls the API, or waits; return whether own code was running."""
+
+    def back(self) -> None:
+        """Own code goes on after a call for which `leave` has returned True."""
+
+    def reported(
+        self, spec: TaskSpec, start: int, count: int, nbytes: int, began_s: float, ended_s: float
+    ) -> None:
+        """Bodies are over, of elements of `spec`; their values have so many bytes together."""
+
+    def stored(self, array: bytes, nbytes: int) -> None:
+        """The program has put an object."""
+
+
 class World(Protocol):
     """Time, memory and waiting, for one driver or worker.
 
@@ -73,6 +104,8 @@ class World(Protocol):
     """Collects the references inside of the value that is being serialized; else None."""
     environment: Environment
     """The environment variables of the running task."""
+    watcher: BodyWatcher | None
+    """Is told where the program's own code runs; None if nobody asks."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *exc: object) -> None: ...

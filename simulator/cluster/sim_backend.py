@@ -14,9 +14,11 @@ from raytwin.runtime.api.options.init_options import check_file, check_names
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.session.cluster_config import cluster_config
 from raytwin.runtime.session.node_resources import node_resources
+from raytwin.runtime.session.recording import load
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
 from raytwin.simulator.machine.costs import load_profile
+from raytwin.simulator.programs.body_costs import BodyCost
 from raytwin.simulator.programs.virtual_world import check_thread
 
 STORE_BYTES = 64 << 30
@@ -53,13 +55,23 @@ def start(
     journal: str | os.PathLike[str] | None = None,
     direct_after: int = Config().direct_after,
     timers: Mapping[str, float] | None = None,
+    cost: str = BodyCost.DECLARED.value,
+    recording: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Session:
     """Start a simulated cluster and become its driver.
 
     `settings` are those of `cluster_config`. Any `gcs_storage` makes the GCS durable; no
-    file is written. `timers`: fields of `Config` that have no option.
+    file is written. `timers`: fields of `Config` that have no option. `cost`: see
+    `body_costs`; `recording`: the file that ``cost="recorded"`` reads.
     """
+    if cost not in [each.value for each in BodyCost]:
+        there = ", ".join(each.value for each in BodyCost)
+        raise ValueError(f"no cost {cost!r} of bodies; there are {there}")
+    if (recording is not None) != (cost == BodyCost.RECORDED.value):
+        raise ValueError(
+            "cost='recorded' and recording=FILE go together: 'raytwin record' writes the file"
+        )
     base = Config(direct_after=direct_after, **(timers or {}))  # type: ignore[arg-type]
     config = cluster_config(base, **settings)
     if nodes_per_host < 1:
@@ -77,11 +89,15 @@ def start(
         MEMORY_BYTES,
         object_store_memory,
         journal,
+        BodyCost(cost),
+        None if recording is None else load(recording),
     )
     session = cluster.start_driver()
     set_current(session, _lookup, partial(check_thread, cluster.thread))
     count = len(resources)
     session.world.block(lambda: sum(i.alive for i in _known_nodes(cluster).values()) == count, None)
+    if session.world.watcher is not None:
+        session.world.watcher.begin()
     return session
 
 

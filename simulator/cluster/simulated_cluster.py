@@ -77,6 +77,7 @@ from raytwin.runtime.session.node_resources import (
     node_resources,
     with_system_resources,
 )
+from raytwin.runtime.session.recording import Recording
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.simulated_drivers import SimAdmission, SimDriver, SimSession
 from raytwin.simulator.cluster.simulated_links import SimLinks
@@ -91,8 +92,14 @@ from raytwin.simulator.machine.network import Network
 from raytwin.simulator.machine.simulated_channels import SimChannels
 from raytwin.simulator.machine.simulated_process import Counts, SimProcess
 from raytwin.simulator.programs import process_ends
+from raytwin.simulator.programs.body_costs import (
+    BodyCost,
+    DeclaredCosts,
+    MeasuredCosts,
+    RecordedCosts,
+)
 from raytwin.simulator.programs.virtual_values import Functions
-from raytwin.simulator.programs.virtual_world import STALL_S, SimWorld
+from raytwin.simulator.programs.virtual_world import STALL_S, BodyCosts, SimWorld
 
 _QUIET = frozenset(
     {Heartbeat, HeartbeatEcho, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaHeartbeat}
@@ -117,8 +124,19 @@ class SimCluster:
         memory_bytes: int,
         store_bytes: int,
         journal: str | os.PathLike[str] | None,
+        cost: BodyCost = BodyCost.DECLARED,
+        recording: Recording | None = None,
     ) -> None:
+        """`recording`: of the program, if bodies cost what was recorded."""
         self.profile = load_profile(profile)
+        self.costs_of_bodies: BodyCosts = DeclaredCosts()
+        self._root = root_task_id(f"sim/{config.seed}", job_id(1))
+        if cost is BodyCost.MEASURED:
+            self.costs_of_bodies = MeasuredCosts(self.profile.body_scale)
+        elif recording is not None:
+            recorded = RecordedCosts(recording, self.profile.body_scale)
+            self.costs_of_bodies = recorded
+            self._root = recorded.root
         self.config = config
         self.seed = config.seed
         self.env = Clock()
@@ -446,7 +464,9 @@ class SimCluster:
     def start_driver(self) -> Session:
         """Make the calling program the driver, on node 0."""
         self.admission.register(JobInfo(1, FIRST_DRIVER))
-        return SimSession(self.make_driver(FIRST_DRIVER, job_id(1)), self, self.close)
+        world = self._make_driver(FIRST_DRIVER, self._root)
+        world.session = session = SimSession(world, self, self.close)
+        return session
 
     def run_driver(self, program: Callable[[], object], namespace: str = "") -> SimDriver:
         """Start a program as a further driver, on node 0.
@@ -459,9 +479,12 @@ class SimCluster:
         return driver
 
     def make_driver(self, address: str, job: bytes) -> SimWorld:
+        return self._make_driver(address, root_task_id(f"sim/{self.seed}", job))
+
+    def _make_driver(self, address: str, root: bytes) -> SimWorld:
         process = SimProcess(self, address, 0, self.hosts[0], self.costs["driver"])
         client = Client(process.context(address), address, 0, self.config)
-        client.submitter.begin_task(root_task_id(f"sim/{self.seed}", job))
+        client.submitter.begin_task(root)
         process.add(address, client)
         return SimWorld(self, process, client, None, self.stores[0].values)
 

@@ -7,6 +7,7 @@ makes progress while the first driver waits.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -20,7 +21,7 @@ from raytwin.runtime.control.messages import JobEnded, JobInfo, JobRegistered, R
 from raytwin.runtime.session.futures import LazyFuture, settled_item
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
-from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
+from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld, VirtualEventLoop
 
 
 class SimSession(Session):
@@ -41,9 +42,15 @@ class SimSession(Session):
             self.client.submitter.describe_job(namespace, "", 0)
 
     def future(self, ref: ObjectRef) -> Future[Any]:
+        loop = asyncio._get_running_loop()
+        if isinstance(loop, VirtualEventLoop):
+            return loop.future_of(ref)
         return LazyFuture(self, ref)
 
     def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        loop = asyncio._get_running_loop()
+        if isinstance(loop, VirtualEventLoop):
+            return loop.future_of_item(array, index)
         return settled_item(self, array, index)
 
 
@@ -99,9 +106,14 @@ class SimDriver:
 
     def _run(self) -> None:
         assert self._world is not None and self._world.session is not None
+        watcher = self._world.watcher
         try:
             self._world.session.describe_job(self._namespace)
+            if watcher is not None:
+                watcher.begin()
             self.value = self._program()
+            if watcher is not None:
+                watcher.end()
         except GreenletExit:
             pass  # `kill` has ended the driver already
         except BaseException as error:

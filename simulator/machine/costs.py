@@ -120,6 +120,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """CPU time of a worker per range: receive, decode, encode, report."""
     task_s: float = 0.0
     """CPU time of a worker per task, besides the user's code."""
+    body_scale: float = 1.0
+    """CPU time that the body of a task takes on the modelled machine, for each second that it takes
+    where the simulation runs. Used where bodies are measured."""
     memory_bandwidth_all: float = 0.0
     """Of a copy by the best number of threads; 0 if one thread is as fast."""
     copy_thread_s: float = 3e-5
@@ -137,7 +140,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         rates = ("bandwidth", "loopback_bandwidth", "memory_bandwidth", "disk_bandwidth")
-        for field in ("cores", *rates):
+        for field in ("cores", *rates, "body_scale"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
         for field in ("latency_s", "loopback_latency_s", "start_worker_s", "range_s", "task_s"):

@@ -75,6 +75,8 @@ class Host:
             raise ValueError(f"a host needs at least one core, not {cores}")
         self.cores = cores
         self.quantum_s = quantum_s
+        self.busy_s = 0.0
+        """CPU time of all jobs that were requested so far."""
         self.slowdown = 1.0
         """How many times as long jobs take that are requested from now on: a fault."""
         self._env = env
@@ -99,6 +101,7 @@ class Host:
         owner joins the queue.
         """
         job = _Job(cpu_s * self.slowdown, done, owner)
+        self.busy_s += job.remaining_s
         ended = self._ended
         if self._paused and owner in self._paused:
             self._paused[owner].append(job)

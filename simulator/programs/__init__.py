@@ -25,8 +25,11 @@ Promises:
 Modules, the lower first:
 
 - `process_ends`: `os._exit`, signals and `atexit` per simulated process.
+- `body_costs`: what bodies cost: what they declare, or the CPU time that they take here.
 - `virtual_values`: values whose blobs only claim their size; numbers for functions.
 - `virtual_world`: the backend's `World`: turns, debt, waiting, greenlets, asyncio.
+- `virtual_time`, `virtual_random`: Python's clocks, event loops and `random`, for scripts that do
+  not know that they are simulated.
 """
 
 from __future__ import annotations

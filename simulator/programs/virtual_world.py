@@ -32,7 +32,7 @@ from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.serialization import serialization
 from raytwin.runtime.session.futures import ItemWaiter, NotifyingWaiter, settle
 from raytwin.runtime.session.session import Session
-from raytwin.runtime.session.world import Environment
+from raytwin.runtime.session.world import BodyWatcher, Environment
 from raytwin.simulator.machine.costs import Profile
 from raytwin.simulator.machine.simulated_process import ProcessPort, SimProcess
 from raytwin.simulator.programs import virtual_values
@@ -47,15 +47,28 @@ All timers of the control plane are shorter, see `SimCluster.stall_s`.
 """
 
 
+WAIT = "wait"
+"""What a watcher is told where a program waits, in an API call or not."""
+
+DUE_S = 0.005
+"""How much CPU time the bodies of a range may use before the range reports, as on processes."""
+
 OTHER_THREAD = (
     "simulated programs have one thread, and this is another one: call raytwin in the thread that"
     " called init(), and use tasks, or actors with max_concurrency, for concurrency"
 )
 
 NO_REAL_IO = (
-    "a simulated actor's event loop is in virtual time, and cannot wait for real processes,"
+    "a simulated program's event loop is in virtual time, and cannot wait for real processes,"
     " sockets and pipes: use blocking calls (subprocess.run), or backend 'local'"
 )
+
+
+class BodyCosts(Protocol):
+    """What the bodies of a cluster's programs cost."""
+
+    def watcher(self, world: SimWorld) -> BodyWatcher | None:
+        """Return what charges one driver or worker; None: bodies cost what they declare."""
 
 
 class ProgramPort(ProcessPort, Protocol):
@@ -73,6 +86,8 @@ class ProgramPort(ProcessPort, Protocol):
     hooks_of_hub: Any
     """The hub's hooks for asynchronous generators: see `sys.set_asyncgen_hooks`."""
     functions: Functions
+    costs_of_bodies: BodyCosts
+    """What bodies cost, besides what they declare."""
     tasks: int
     """Tasks and calls that workers have run so far, repetitions included."""
     closed: bool
@@ -157,6 +172,7 @@ class SimWorld:
         self.exit_handlers: list[Handler] | None = None if executor is None else []
         """Functions that a worker's program has registered with `atexit`; None for a driver."""
         self._spawned: list[ProgramGreenlet] = []
+        self.watcher: BodyWatcher | None = cluster.costs_of_bodies.watcher(self)
         process.after_turn = self._after_turn
 
     # -- turns -----------------------------------------------------------------
@@ -189,15 +205,27 @@ class SimWorld:
     def settle(self) -> None:
         """Pay the debt: let the CPU time pass that the program has used."""
         process = self.process
+        own = self.watcher is not None and self.watcher.leave(WAIT)
         while process.debt_s > 0:
             # `now` adds the debt, which must not count twice while its time passes.
             debt_s, process.debt_s = process.debt_s, 0.0
             process.busy_s += debt_s
             self._pass_time(process.host.run, debt_s, process)
+        if own and self.watcher is not None:
+            self.watcher.back()
 
     # -- waiting ---------------------------------------------------------------
 
     def block(self, ready: Callable[[], object], timeout_s: float | None) -> bool:
+        watcher = self.watcher
+        if watcher is None or not watcher.leave(WAIT):
+            return self._block(ready, timeout_s)
+        try:
+            return self._block(ready, timeout_s)
+        finally:
+            watcher.back()
+
+    def _block(self, ready: Callable[[], object], timeout_s: float | None) -> bool:
         if self.process.debt_s > 0:
             self.settle()
         if ready():
@@ -318,6 +346,8 @@ class SimWorld:
         loop = VirtualEventLoop(self)
 
         def run() -> None:
+            if self.watcher is not None:
+                self.watcher.begin()
             try:
                 loop.run_forever()
             except GreenletExit:
@@ -327,6 +357,8 @@ class SimWorld:
             else:
                 failed(RuntimeError("its event loop was stopped"))
             finally:
+                if self.watcher is not None:
+                    self.watcher.end()
                 # The process has ended with its coroutines: asyncio must not report that
                 # they are unfinished.
                 loop.set_exception_handler(lambda loop, context: None)
@@ -376,6 +408,14 @@ class SimWorld:
             self._switch_out()
 
     # -- time ------------------------------------------------------------------
+
+    def pay(self) -> None:
+        """Let the CPU time that a body has used pass, and have its range report, once that is due.
+
+        On real processes a range that runs for longer than `DUE_S` reports in between.
+        """
+        if self.process.debt_s >= DUE_S:
+            self.compute(0.0)
 
     def now(self) -> float:
         return self._env.now + self.process.debt_s + self.process.skew_s

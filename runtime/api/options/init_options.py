@@ -11,11 +11,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_PATHS = frozenset({"gcs_storage", "journal", "object_spilling_dir", "profile"})
+_PATHS = frozenset({"gcs_storage", "journal", "object_spilling_dir", "profile", "recording"})
 _ONLY = {
     "profile": "sim",
     "nodes_per_host": "sim",
     "cores_per_host": "sim",
+    "cost": "sim",
+    "recording": "sim",
     "object_spilling_dir": "local",
     "image": "docker",
     "shared_directories": "docker",

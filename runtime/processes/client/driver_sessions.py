@@ -11,7 +11,7 @@ from raytwin.runtime.api.backend import connected, set_current
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.processes.client.direct_connections import DirectConnections
-from raytwin.runtime.processes.client.local_world import LocalWorld
+from raytwin.runtime.processes.client.local_world import LocalWorld, recorder
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.session.session import Session
@@ -69,6 +69,7 @@ def make_driver(
     client.submitter.begin_task(root)
     process.add(address, client)
     world = LocalWorld(process, client, None, arena, lambda reason: None)
+    world.watcher = recorder()
     connection = Connection(process.reactor, sock, world.on_frame, world.on_close, peer=client.node)
     process.routes[client.node] = connection
     if from_workers is not None:
@@ -79,4 +80,6 @@ def make_driver(
     world.has_drops, world.tidy = references.has_drops, references.tidy
     set_current(session)
     world.start()
+    if world.watcher is not None:
+        world.watcher.begin()
     return session

@@ -40,7 +40,7 @@ from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.serialization import serialization
 from raytwin.runtime.serialization.real_blob import Blob
-from raytwin.runtime.session.world import Environment
+from raytwin.runtime.session.world import BodyWatcher, Environment
 from raytwin.runtime.store.arena import Arena
 from raytwin.runtime.store.arena_writer import ArenaWriter, Copier
 
@@ -53,7 +53,20 @@ DUE_S = 0.005
 CHECK_S = 0.02
 """The interval at which a worker's background thread checks the running range for a due report.
 A driver's background thread counts dropped references after so long without an API call."""
+RECORD = "RAYTWIN_RECORD"
+"""The environment variable with the directory in which processes record what they run."""
 _NEVER_S = float("inf")
+
+
+def recorder() -> BodyWatcher | None:
+    """Return the watcher of a driver or worker that is recorded; None if nobody records."""
+    directory = os.environ.get(RECORD)
+    if not directory:
+        return None
+    # Imported here: few processes record.
+    from raytwin.runtime.processes.client.recorder import Recorder
+
+    return Recorder(directory)
 
 
 class _Sleeper(NamedTuple):
@@ -112,6 +125,7 @@ class LocalWorld:
         self._closed = False
         self._released = False
         self.environment = Environment()
+        self.watcher: BodyWatcher | None = None
         self._lease_environment = LeaseEnvironment()
         self._task_thread = threading.get_ident()
         self._call_threads: ThreadPoolExecutor | None = None

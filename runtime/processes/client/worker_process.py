@@ -28,11 +28,12 @@ from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.task_execution import TaskRunner
 from raytwin.runtime.processes.client import interrupts, preload
 from raytwin.runtime.processes.client.direct_connections import open_connection
-from raytwin.runtime.processes.client.local_world import LocalWorld
+from raytwin.runtime.processes.client.local_world import LocalWorld, recorder
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.processes.net.process_settings import WorkerSettings, set_up_logging
 from raytwin.runtime.session.session import Session
+from raytwin.runtime.session.world import BodyWatcher
 from raytwin.runtime.store.arena import Arena
 
 # Made before the fork: msgspec takes a millisecond to inspect a class.
@@ -79,8 +80,9 @@ class Worker:
         sock: socket.socket,
         arena_fds: Sequence[int],
         to_driver: socket.socket | None = None,
+        watcher: BodyWatcher | None = None,
     ) -> None:
-        """`to_driver`: see `direct_connections.rendezvous`."""
+        """`to_driver`: see `direct_connections.rendezvous`. `watcher`: see `World`."""
         process = ComponentProcess(settings.config.seed)
         ctx = process.context(settings.address)
         self.client = Client(ctx, settings.address, settings.node, settings.config)
@@ -88,6 +90,7 @@ class Worker:
         process.add(settings.address, _ClientAndExecutor(self.client, executor))
         arena = Arena.attach(*arena_fds)
         self.world = world = LocalWorld(process, self.client, executor, arena, _exit)
+        world.watcher = watcher
         self._to_node = process.routes[self.client.node] = Connection(
             process.reactor, sock, self._on_node_frame, world.on_close, peer=self.client.node
         )
@@ -171,7 +174,7 @@ def main(payload: bytes, fds: list[int]) -> None:
 
         np.random.seed(int.from_bytes(os.urandom(4)))
     to_driver = socket.socket(fileno=fds[3]) if settings.driver else None
-    worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1:3], to_driver)
+    worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1:3], to_driver, recorder())
     set_current(worker.session)
     interrupts.install(worker.client, worker.executor)
     worker.world.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,12 +54,31 @@ def execute(
             " file, or a name; see 'raytwin plan'. How the cluster recovered goes to stderr.",
         ),
     ] = None,
+    cost: Annotated[
+        str | None,
+        typer.Option(
+            help="On sim, what the bodies of tasks cost: measured, the CPU time that they take here"
+            " (the default), declared, their sleeps alone: the same in each run, or recorded.",
+        ),
+    ] = None,
+    recording: Annotated[
+        Path | None,
+        typer.Option(help="On sim, what 'raytwin record' has written: bodies cost what they did."),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="On sim, what the runtime costs: paper (the default), or a file that"
+            " 'raytwin calibrate' has written."
+        ),
+    ] = None,
 ) -> None:
     """Run an existing Ray script unchanged: its `import ray` is raytwin.
 
-    The options go before what the script gives to `ray.init()`. With --faults the number of nodes
-    is by default what the plan needs, and the exit code is the script's, or 1 if that is 0 and
-    the plan expected something else.
+    The options go before what the script gives to `ray.init()`. On sim the script and its tasks
+    see virtual time; what they have used, and what saturates, goes to stderr. With --faults the
+    number of nodes is by default what the plan needs, and the exit code is the script's, or 1 if
+    that is 0 and the plan expected something else.
 
     Example: `raytwin exec --faults spot --backend sim script.py`
     """
@@ -80,17 +100,57 @@ def execute(
         check_backend(backend)
     given = {"backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed}
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
+    if backend == "sim":
+        options |= _sim_options(cost, recording, profile)
+    else:
+        simulated = {"--cost": cost, "--recording": recording, "--profile": profile}
+        for name, value in simulated.items():
+            if value is not None:
+                raise UsageError(f"{name} is for what is simulated: give --backend sim")
     if faults is not None:
         from raytwin.scenarios.cli.execute_under_faults import execute_under_faults
 
         plan = _read_plan(faults, backend or "local", nodes, address)
         options = {"nodes": plan.nodes(), **options, "address": "local"}
-        sys.exit(execute_under_faults(script, args or [], options, plan))
-    if address is not None:
-        if address != "local":
-            clusters.check_joinable(address, options)
-        options["address"] = address
-    sys.exit(run_script(script, args or [], options))
+        run = partial(execute_under_faults, script, args or [], options, plan)
+    else:
+        if address is not None:
+            if address != "local":
+                clusters.check_joinable(address, options)
+            options["address"] = address
+        run = partial(run_script, script, args or [], options)
+    if backend == "sim":
+        from raytwin.scenarios.cli.predict import predict
+
+        sys.exit(predict(run, seed or 0))
+    sys.exit(run())
+
+
+def _sim_options(cost: str | None, recording: Path | None, profile: str | None) -> dict[str, Any]:
+    """Return the options of ``init()`` for a prediction. Raises UsageError for bad ones."""
+    from raytwin.runtime.session.recording import load
+    from raytwin.simulator.machine.costs import load_profile
+    from raytwin.simulator.programs.body_costs import BodyCost
+
+    costs = [each.value for each in BodyCost]
+    recorded = BodyCost.RECORDED.value
+    if cost is not None and cost not in costs:
+        raise UsageError(f"no cost {cost!r}: {did_you_mean(cost, costs)}")
+    if recording is None and cost == recorded:
+        raise UsageError("--cost recorded needs --recording FILE: 'raytwin record' writes one")
+    if recording is not None and cost not in (None, recorded):
+        raise UsageError(f"--recording is for --cost recorded, not for --cost {cost}")
+    options: dict[str, Any] = {"cost": cost or BodyCost.MEASURED.value}
+    try:
+        if recording is not None:
+            load(recording)
+            options |= {"cost": recorded, "recording": recording}
+        if profile is not None:
+            load_profile(profile)
+            options["profile"] = profile
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return options
 
 
 def _read_plan(faults: str, backend: str, nodes: int | None, address: str | None) -> Plan:
@@ -108,6 +168,48 @@ def _read_plan(faults: str, backend: str, nodes: int | None, address: str | None
         raise UsageError(f"the plan {faults} names node {plan.nodes() - 1}: give --nodes"
                          f" {plan.nodes()} or more, or leave it out")  # fmt: skip
     return plan
+
+
+@app.command(
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+)
+def record(
+    script: Annotated[Path, typer.Argument(help="A Python program that uses Ray.")],
+    args: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+        "recording.json"
+    ),
+    nodes: Annotated[int | None, typer.Option(min=1, max=NODES_MAX)] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
+) -> None:
+    """Run a script on real processes, and write what it did as a graph.
+
+    The file has its tasks, actors, calls and puts: their parents, inputs, sizes, times, and what
+    each body did by itself. 'raytwin exec --backend sim --recording FILE' predicts with it.
+
+    Example: `raytwin record -o pipeline.json pipeline.py`
+    """
+    from raytwin.runtime.api.options.init_options import check_file
+    from raytwin.scenarios.cli.record import record as run_recorded
+
+    if callable(signal.getsignal(signal.SIGTERM)):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a script that runs by itself
+    try:
+        check_file("--output", output)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    given = {"backend": "local", "address": "local", "nodes": nodes, "cpus_per_node": cpus_per_node}
+    options = {name: value for name, value in given.items() if value is not None}
+    code, found = run_recorded(script, args or [], options)
+    if found is None:
+        raise UsageError(f"{script} has started no cluster: there is nothing to record")
+    output.write_bytes(found.to_json())
+    print(
+        f"raytwin: recorded {len(found.bodies):,} tasks and calls in {found.makespan_s:.4g} s:"
+        f" {output}",
+        file=sys.stderr,
+    )
+    sys.exit(code)
 
 
 @app.command()

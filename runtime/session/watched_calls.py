@@ -1,0 +1,46 @@
+"""A session's API calls, for a world that watches where a program's own code runs.
+
+What the program spends in an API call is the runtime's time, not the program's own: the watcher is
+told when a call begins and when it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from raytwin.runtime.session.world import BodyWatcher
+
+CALLS = (
+    "submit", "map", "get", "get_array", "put", "wait", "wait_again", "next_item",
+    "create_actor", "call_actor", "find_actor", "kill_actor", "exit_actor", "this_actor",
+    "create_group", "remove_group", "query", "kv_put", "kv_get", "find_task",
+    "future", "item_future", "cancel", "job_namespace", "now", "sleep", "compute", "shutdown",
+)  # fmt: skip
+"""The methods of a session that take time."""
+
+BLOCKING = frozenset(("get", "get_array", "wait", "wait_again", "next_item"))
+"""Those in which a program waits for others: what its own code does falls into parts between."""
+SUBMITTING = frozenset(("submit", "map", "create_actor", "call_actor"))
+"""Those by which a program gets children."""
+
+
+def watch_calls(session: Any, watcher: BodyWatcher) -> None:
+    """Have the watcher told of each API call of a session's program."""
+    watcher.opened(session)
+    for name in CALLS:
+        setattr(session, name, _watched(name, getattr(session, name), watcher))
+
+
+def _watched(name: str, call: Callable[..., Any], watcher: BodyWatcher) -> Callable[..., Any]:
+    @wraps(call)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        own = watcher.leave(name)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            if own:
+                watcher.back()
+
+    return run

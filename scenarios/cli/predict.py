@@ -1,0 +1,98 @@
+"""``raytwin exec --backend sim``: an unchanged script in virtual time, with a summary at its end.
+
+The script, its tasks and its actors see virtual time: see `virtual_time` and `virtual_random`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from raytwin.runtime.api import backend, lifecycle
+from raytwin.simulator.cluster.cluster_usage import Usage, UsageMeter
+from raytwin.simulator.cluster.simulated_cluster import SimCluster
+from raytwin.simulator.programs import virtual_random, virtual_time
+from raytwin.simulator.programs.body_costs import MeasuredCosts, RecordedCosts
+
+BUSY = 0.8
+"""The share of the time from which on a resource is said to saturate."""
+RESOURCES = {
+    "cpus": "the nodes' CPUs, which tasks and actors reserve",
+    "cores": "the cores of a host",
+    "network": "a network card",
+    "driver": "the driver's process",
+    "head": "the head's process",
+    "node": "a node's process",
+}
+"""By resource of a `Usage`: what it is called."""
+
+
+def predict(run: Callable[[], int], seed: int) -> int:
+    """Run a script in virtual time; print what its clusters were used for; return its exit code.
+
+    `run` executes the script, with ``init()`` told to simulate. The clusters end where it does.
+    """
+    virtual_time.install()
+    virtual_random.install(seed)
+    lines: list[str] = []
+
+    def begin(session: Any) -> None:
+        cluster: SimCluster = session.cluster
+        meter = UsageMeter(cluster)
+        session.before_shutdown.append(lambda: lines.extend(describe(meter.usage(), cluster)))
+
+    backend.on_connect.append(begin)
+    try:
+        return run()
+    finally:
+        lifecycle.shutdown()
+        for line in lines:
+            print(f"raytwin: {line}", file=sys.stderr)
+
+
+def describe(usage: Usage, cluster: SimCluster) -> list[str]:
+    """Return what a cluster was used for, a line each."""
+    costs = cluster.costs_of_bodies
+    profile = cluster.profile
+    lines = [
+        f"predicted makespan {usage.makespan_s:.4g} s, from init() to the end: {usage.tasks:,}"
+        f" tasks and calls on {usage.nodes:,} nodes with {usage.cpus:,.5g} CPUs, profile"
+        f" {profile.name}"
+    ]
+    if isinstance(costs, MeasuredCosts):
+        scaled = f", times {costs.scale:g}" if costs.scale != 1 else ""
+        lines.append(
+            f"bodies cost the CPU time that they took here, {costs.measured_s:.3g} s{scaled}: runs"
+            " differ a little; --cost declared is deterministic"
+        )
+    elif isinstance(costs, RecordedCosts):
+        lines.append(
+            f"bodies cost what was recorded: {costs.known:,} their own time,"
+            f" {costs.by_function:,} the mean of their function, {costs.unknown:,} nothing, since"
+            " their function is not in the recording"
+        )
+    else:
+        lines.append("bodies cost what they declare: sleeps, and raytwin.compute")
+    lines.append(
+        f"moved {_bytes(usage.bytes_between_hosts)} between hosts,"
+        f" {_bytes(usage.bytes_within_hosts)} within them"
+    )
+    order = sorted(usage.shares, key=lambda name: -usage.shares[name])
+    if order:
+        shares = ", ".join(f"{RESOURCES[name]} {usage.shares[name]:.1%}" for name in order)
+        lines.append(f"busy: {shares}")
+        full = [RESOURCES[name] for name in order if usage.shares[name] >= BUSY]
+        if full:
+            lines.append(f"saturated: {'; '.join(full)}")
+        else:
+            lines.append("nothing is saturated: the program waits for sleeps, latencies and itself")
+    return lines
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} TB"

@@ -1,0 +1,104 @@
+"""``raytwin record``: run a script on `local`, and write what it did as a graph (`recording`)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from raytwin.runtime.api import backend, lifecycle
+from raytwin.runtime.control.core.ids import adopted, array_id, job_of, object_id, put_id
+from raytwin.runtime.processes.client.local_world import RECORD
+from raytwin.runtime.processes.client.recorder import Line
+from raytwin.runtime.session.recording import Driver, Put, Recording
+from raytwin.scenarios.cli.execute import execute
+from raytwin.scenarios.core.scenario import UsageError
+
+
+def record(
+    script: Path, args: Sequence[str], options: dict[str, Any]
+) -> tuple[int, Recording | None]:
+    """Run a script on a cluster of its own; return its exit code, and what was recorded.
+
+    None: the script has started no cluster. Raises UsageError if it has started several.
+    """
+    nodes: list[dict[str, float]] = []
+
+    def connected(session: Any) -> None:
+        def describe() -> None:
+            nodes.extend(row["resources"] for row in session.query("nodes"))
+
+        session.before_shutdown.append(describe)
+
+    with tempfile.TemporaryDirectory(prefix="raytwin-") as folder:
+        os.environ[RECORD] = folder
+        backend.on_connect.append(connected)
+        try:
+            code = execute(script, args, options)
+        except SystemExit as left:
+            code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        finally:
+            lifecycle.shutdown()
+            backend.on_connect.remove(connected)
+            del os.environ[RECORD]
+        lines = [
+            msgspec.json.decode(line, type=Line)
+            for file in sorted(Path(folder).iterdir())
+            # The last line of a worker that was killed may be half a line.
+            for line in file.read_bytes().split(b"\n")[:-1]
+        ]
+    drivers = [line for line in lines if line.driver is not None]
+    if not drivers:
+        return code, None
+    if len(drivers) > 1:
+        raise UsageError(
+            f"a recording is of one cluster, and {script} has started {len(drivers)}: record a"
+            " script that calls init() once"
+        )
+    return code, _graph(lines, drivers[0], str(script), nodes)
+
+
+def _graph(
+    lines: list[Line], driver: Line, script: str, nodes: list[dict[str, float]]
+) -> Recording:
+    """Return the graph that the lines of all processes are of."""
+    assert driver.driver is not None
+    root, own, began_s, ended_s = driver.driver
+    parents: dict[str, str] = {}
+    """By the array of a task, call, actor or put."""
+    job = job_of(bytes.fromhex(root))
+    for line in lines:
+        submitter = root if line.driver is not None else line.body.id if line.body else None
+        if submitter is not None:
+            # A task's children are numbered, from 1; see `ids`. Retries have other numbers.
+            numbered_by = adopted(bytes.fromhex(submitter), job)
+            for number in range(1, line.submissions + 1):
+                parents[array_id(numbered_by, number).hex()] = submitter
+            for number in range(1, line.puts + 1):
+                parents[put_id(numbered_by, number).hex()] = submitter
+    bodies = sorted(
+        (line.body for line in lines if line.body is not None), key=lambda body: body.start_s
+    )
+    for body in bodies:
+        body.parent = parents.get(body.id[:24])
+        body.start_s -= began_s
+        body.end_s -= began_s
+    puts = [
+        Put(object_id(bytes.fromhex(array), 0, 0).hex(), parents.get(array), nbytes)
+        for array, nbytes in (line.stored for line in lines if line.stored is not None)
+    ]
+    return Recording(
+        format="raytwin-recording",
+        version=1,
+        script=script,
+        backend="local",
+        nodes=nodes,
+        makespan_s=ended_s - began_s,
+        driver=Driver(root, own),
+        bodies=bodies,
+        puts=puts,
+    )
