@@ -71,3 +71,17 @@ def percent(value: float) -> str:
     rounded = round(value * 100, 1)
     sign = "+" if rounded > 0 else ""
     return f"{sign}{rounded or 0.0:.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def lasting(seconds: float) -> str:
+    """Return a duration as people say it.
+
+    >>> lasting(0.42), lasting(75), lasting(3 * 3600 + 120)
+    ('0.42 s', '1 min 15 s', '3 h 2 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
