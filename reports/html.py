@@ -202,7 +202,7 @@ def render(
         failed=sum(chapter.failed for chapter in chapters),
         missing=sum(len(chapter.missing) for chapter in chapters),
         fidelity=fidelity,
-        table_of_paper=table,
+        table=table,
         Standing=Standing,
         kind_classes=CLASSES,
         standings=Counter(row.standing for row in table),

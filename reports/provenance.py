@@ -60,7 +60,9 @@ def _commands(known: Sequence[tuple[Result, Made]]) -> tuple[str, ...]:
             names.setdefault((before, after), []).append(scenario)
         else:
             names.setdefault((made.command, ""), [])
-    return tuple(" ".join([before, *some]) + after for (before, after), some in names.items())
+    return tuple(
+        " ".join([before, *dict.fromkeys(some)]) + after for (before, after), some in names.items()
+    )
 
 
 def _host(result: Result) -> str:

@@ -87,6 +87,8 @@ class Sketch:
     def finished(self, name: str, words: str) -> Drawn:
         """Lay all out, and return the drawing."""
         self.canvas.draw_without_rendering()
+        # All has its place now: to lay it out again would take as long again.
+        self.canvas.set_layout_engine("none")
         height = self.canvas.get_figheight() * svg.DPI
         marks: dict[tuple[str, str], list[Any]] = {}
         for each in self.placed:

@@ -157,9 +157,9 @@ def report(
 ) -> None:
     """Draw one self-contained HTML file from results.
 
-    Beside them in DIR it takes bench.json (`raytwin bench --json`), benchmarks.json (the history that
-    github-action-benchmark keeps), fuzz.json (`raytwin fuzz`) and recovery*.json (`raytwin exec
-    --faults PLAN --json`), where they are.
+    Where they are in DIR, it also shows bench.json (`raytwin bench --json`), benchmarks.json (the
+    history that github-action-benchmark keeps), fuzz.json (`raytwin fuzz`) and recovery*.json
+    (`raytwin exec --faults PLAN --json`).
 
     Example: `raytwin report results -o report.html`
     """

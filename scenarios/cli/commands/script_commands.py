@@ -17,6 +17,7 @@ from raytwin.scenarios.cli.commands.line import (
     escaped,
     open_console,
     print_json,
+    writable,
 )
 from raytwin.scenarios.core.scenario import BACKENDS, UsageError, did_you_mean
 
@@ -53,6 +54,15 @@ def execute(
             " file, or a name; see 'raytwin plan'. How the cluster recovered goes to stderr.",
         ),
     ] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="With --faults: also write how it recovered here. The report shows what is called"
+            " recovery*.json beside results.",
+        ),
+    ] = None,
 ) -> None:
     """Run an existing Ray script unchanged: its `import ray` is raytwin.
 
@@ -80,12 +90,16 @@ def execute(
         check_backend(backend)
     given = {"backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed}
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
+    if json is not None:
+        if faults is None:
+            raise UsageError("--json is the recovery of --faults PLAN: give both")
+        writable(json)
     if faults is not None:
         from raytwin.scenarios.cli.execute_under_faults import execute_under_faults
 
         plan = _read_plan(faults, backend or "local", nodes, address)
         options = {"nodes": plan.nodes(), **options, "address": "local"}
-        sys.exit(execute_under_faults(script, args or [], options, plan))
+        sys.exit(execute_under_faults(script, args or [], options, plan, json))
     if address is not None:
         if address != "local":
             clusters.check_joinable(address, options)
