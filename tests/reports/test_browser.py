@@ -111,7 +111,7 @@ def test_can_be_read(page: Any, scheme: str) -> None:
 
 def test_a_value_is_shown_where_one_points(page: Any) -> None:
     figure, tip = page.locator("#scaling-1"), page.locator("#tip")
-    figure.scroll_into_view_if_needed()
+    figure.locator("svg").scroll_into_view_if_needed()
     assert tip.is_hidden()
     data = json.loads(figure.get_attribute("data-drawn"))
     points = {label: points for label, _, points in data["marks"]}["simulated bottom-up"]
