@@ -1,11 +1,14 @@
 """The report: one HTML file that needs nothing else.
 
-The page has no script, and its own content security policy forbids style, fonts and
-pictures from elsewhere. All text of result files is escaped.
+The page's own content security policy forbids style, fonts and pictures from elsewhere, and every
+script but its own (`templates/report.js`), without which it says the same. All text of result files
+is escaped.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,17 +17,21 @@ from statistics import median
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from raytwin.reports import plots
+from raytwin.reports import benchmarks, palette, plots, scatter
 from raytwin.reports.fidelity import Fidelity, judge
 from raytwin.reports.figures import STATISTICS, Figure, build, check_columns
 from raytwin.reports.lanes import View, views
-from raytwin.reports.numbers import percent, short, show, with_unit
+from raytwin.reports.measurements import NONE, Measurements
+from raytwin.reports.numbers import lasting, percent, short, show, with_unit
+from raytwin.reports.provenance import provenance
+from raytwin.reports.sketch import Drawn
 from raytwin.reports.standing import Row, Standing, row_of, typical_of
 from raytwin.scenarios.core.results import Result, ResultError
 from raytwin.scenarios.core.scenario import FigureSpec, PublishedPoint, Scenario
 
-ROWS_SHOWN_MAX = 400
+ROWS_SHOWN_MAX = 100
 """More rows than this are left to rows.csv, and the report says so."""
 
 
@@ -42,17 +49,22 @@ CLASSES = {
 class Drawing:
     """A figure as the template takes it."""
 
+    name: str
+    """In the page."""
     figure: Figure
-    image: str
-    """A ``data:`` URL."""
-    words: str
-    """The same in words."""
+    drawn: Drawn
     fidelity: Fidelity | None
 
     @property
     def spec(self) -> FigureSpec:
         """The declaration of the figure."""
         return self.figure.spec
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the page's script needs of it."""
+        spec = self.spec
+        return data_of(self.drawn, spec.x_label, spec.y_label, spec.x_unit, spec.y_unit)
 
     @property
     def published(self) -> list[tuple[str, str, str, str]]:
@@ -67,6 +79,12 @@ class Drawing:
             )
             for point in spec.published
         ]
+
+
+def data_of(drawn: Drawn, x: str, y: str, x_unit: str = "", y_unit: str = "") -> dict[str, Any]:
+    """Return the numbers of a drawing for the page's script, with what its axes say."""
+    marks = [(mark.label, mark.panel, mark.points) for mark in drawn.marks]
+    return {"x": x, "y": y, "xUnit": x_unit, "yUnit": y_unit, "marks": marks}
 
 
 @dataclass
@@ -125,8 +143,12 @@ class Origin:
     names: list[str]
 
 
-def render(results: Sequence[Result], scenarios: Mapping[str, Scenario]) -> str:
-    """Return the report on `results`, drawn as their `scenarios` declare.
+def render(
+    results: Sequence[Result],
+    scenarios: Mapping[str, Scenario],
+    measurements: Measurements = NONE,
+) -> str:
+    """Return the report on `results`, drawn as their `scenarios` declare, and on `measurements`.
 
     The same input gives the same text. Raises ResultError for a result of a scenario that is
     not known, and where rows do not fit the figure that is to be drawn from them.
@@ -152,9 +174,11 @@ def render(results: Sequence[Result], scenarios: Mapping[str, Scenario]) -> str:
     environment.filters |= {
         "show": _show,
         "percent": percent,
+        "lasting": lasting,
         "title": _title,
         "published": _published,
     }
+    script, *_ = PackageLoader("raytwin.reports").get_source(environment, "report.js")
     fidelity = [
         (chapter, drawing, drawing.fidelity)
         for chapter in chapters
@@ -165,6 +189,17 @@ def render(results: Sequence[Result], scenarios: Mapping[str, Scenario]) -> str:
     typical = [typical_of(chapter.fidelity) for chapter in chapters]
     errors = [error for error in typical if error is not None]
     return environment.get_template("report.html.j2").render(
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        palette=palette,
+        provenance=provenance(results),
+        measurements=measurements,
+        against_peers=benchmarks.against_peers(measurements.bench),
+        history=benchmarks.history(measurements.history),
+        predictions=scatter.predictions(
+            [(chapter.scenario.name, found) for chapter, _, found in fidelity]
+        ),
+        data_of=data_of,
         chapters=chapters,
         checks=sum(chapter.checks for chapter in chapters),
         failed=sum(chapter.failed for chapter in chapters),
@@ -200,15 +235,15 @@ def _chapter(scenario: Scenario, results: list[Result]) -> Chapter:
     try:
         for result in results:
             check_columns(scenario.figures, result)
-        for spec in scenario.figures:
+        for number, spec in enumerate(scenario.figures, start=1):
             figure = build(spec, results)
             fidelity: Fidelity | None = None
             if spec.compare is not None:
                 fidelity = judge(spec.compare, results, STATISTICS[spec.statistic])
             if figure.drawable:
-                words = plots.describe(figure)
-                chapter.drawings.append(Drawing(figure, plots.image(figure), words, fidelity))
-        chapter.recovery = views(results)
+                name = f"{scenario.name}-{number}"
+                chapter.drawings.append(Drawing(name, figure, plots.drawn(figure, name), fidelity))
+        chapter.recovery = views(results, f"{scenario.name}-recovery")
     except ResultError as error:
         raise ResultError(f"{scenario.name}/{error}") from error
     return chapter
@@ -235,6 +270,8 @@ def _published(point: PublishedPoint | None) -> str:
 
 
 def _show(value: Any, name: str = "") -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_show(each, str(key))}" for key, each in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(_show(each, name) for each in value)
     return with_unit(value, name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+_OF_NUMBER = re.compile(r"_\d+_[a-z]+\Z")
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1.0, "B"))
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "K"), (1.0, ""))
@@ -51,10 +53,15 @@ def short(value: float, unit: str = "") -> str:
 def with_unit(value: Any, name: str) -> str:
     """Return `value` in the unit that its name ends with, if that is bytes or s.
 
+    Behind a number the unit is that number's: the name says at what it was measured.
+
     >>> with_unit(0.0052, "latency_s"), with_unit(1e6, "input_bytes"), with_unit(5, "tasks_per_s")
     ('5.2 ms', '1 MB', '5')
+    >>> with_unit(0.5, "latency_ms_1000_bytes"), with_unit(0.99, "goodput_every_60_s")
+    ('0.5', '0.99')
     """
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    measured = isinstance(value, int | float) and not isinstance(value, bool)
+    if measured and not _OF_NUMBER.search(name):
         if name.endswith("_bytes"):
             return short(value, "bytes")
         if name.endswith("_s") and not name.endswith("_per_s"):
@@ -71,3 +78,17 @@ def percent(value: float) -> str:
     rounded = round(value * 100, 1)
     sign = "+" if rounded > 0 else ""
     return f"{sign}{rounded or 0.0:.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def lasting(seconds: float) -> str:
+    """Return a duration as people say it.
+
+    >>> lasting(0.42), lasting(75), lasting(3 * 3600 + 120)
+    ('0.42 s', '1 min 15 s', '3 h 2 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

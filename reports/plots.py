@@ -3,8 +3,7 @@
 Colour says where a number is from (published, simulated, measured, measured on
 Ray), marker and dash say which series it is, the same on every source but for
 Ray, whose markers are open and of other shapes; so a figure can be read
-without telling colours apart. The hues are blue, vermilion and green after Okabe and
-Ito, which differ for every kind of colour vision. Where faults are shaded, what
+without telling colours apart. Where faults are shaded, what
 was simulated is drawn above what was measured, and that above Ray, on one axis of time.
 """
 
@@ -14,12 +13,11 @@ import base64
 import io
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
-import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import (
     FixedLocator,
     FuncFormatter,
@@ -29,8 +27,10 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from raytwin.reports.figures import MEASURED, RAY, SIMULATED, Curve, Figure
+from raytwin.reports import palette, svg
+from raytwin.reports.figures import MEASURED, RAY, SIMULATED, Curve, Figure, Point
 from raytwin.reports.numbers import short
+from raytwin.reports.sketch import Drawn, Sketch
 from raytwin.scenarios.core.scenario import Band, PublishedPoint
 
 SIZE_IN = (9.4, 5.2)
@@ -42,54 +42,50 @@ ENVELOPE_MIN = 60
 """With more points than this, whiskers would hide the curve: an envelope is filled instead."""
 PANEL_IN = 2.6
 """How much higher a second panel makes a figure."""
-PANEL, INK, MUTED, GRID, BAND = "#ffffff", "#16191d", "#59616b", "#e3e7ec", "#f3d9b5"
+PANEL, INK, MUTED, GRID, BAND = (
+    palette.LIGHT[name] for name in ("panel", "ink", "muted", "line", "band")
+)
 LINE_POINTS = 10
 BAND_LINES_MAX = 6
 """Of the names of bands; with more they begin again at the top."""
 COLOURS = {
-    SIMULATED: ("#0062ad", "#2f93dd", "#5b46b8", "#00807a"),
-    MEASURED: ("#c8400a", "#a86a00", "#a92b6b", "#7c5a1c"),
-    RAY: ("#00694c", "#3f7d00", "#00705f", "#4b6b2d"),
+    source: palette.curves(name)
+    for source, name in ((SIMULATED, "sim"), (MEASURED, "mea"), (RAY, "ray"))
 }
 TICKS_MAX = 12
 """A logarithmic axis with more values of x than this has ticks at powers of ten."""
 
 
-STYLE: Any = {"svg.hashsalt": "raytwin", "text.parse_math": False}
-"""Of matplotlib, while it draws."""
+def drawn(figure: Figure, name: str = "figure") -> Drawn:
+    """Return the drawing of `figure` for a page, in which it has a name.
 
-
-class Drawing(Canvas):
-    """A figure of matplotlib that a notebook shows by itself, without pyplot."""
-
-    def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        self.savefig(buffer, format="png")
-        return buffer.getvalue()
+    The same figure gives the same text.
+    """
+    with svg.settings():
+        return sketched(figure).finished(name, describe(figure))
 
 
 def image(figure: Figure) -> str:
-    """Return `figure` with its legend as an SVG image, in a ``data:`` URL.
+    """Return `figure` as an SVG image of its own colours, in a ``data:`` URL.
 
     The same figure gives the same text.
     """
     buffer = io.BytesIO()
-    with matplotlib.rc_context(STYLE):
-        draw(figure).savefig(buffer, format="svg", metadata={"Date": None})
+    with svg.settings():
+        sketched(figure).canvas.savefig(buffer, format="svg", metadata={"Date": None})
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def draw(figure: Figure) -> Drawing:
-    """Return `figure` with its legend, drawn."""
-    with matplotlib.rc_context(STYLE):
+def sketched(figure: Figure) -> Sketch:
+    """Return `figure` with its legend on a canvas."""
+    with svg.settings():
         facets = figure.facets
         down = -(-len(facets) // FACETS_ACROSS) if facets else max(1, len(figure.panels))
         across = min(FACETS_ACROSS, len(facets)) if facets else 1
-        height_in = SIZE_IN[1] + PANEL_IN * max(0, down - 1)
-        canvas = Drawing(figsize=(SIZE_IN[0], height_in), layout="constrained")
-        rows = canvas.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+        sketch = Sketch(SIZE_IN[0], SIZE_IN[1] + PANEL_IN * max(0, down - 1))
+        rows = sketch.canvas.subplots(down, across, sharex=True, sharey=True, squeeze=False)
         # Above the axis, it can be read without turning the head.
-        canvas.suptitle(figure.spec.y_label, x=0.008, ha="left", fontsize=9.5, color=MUTED)
+        sketch.canvas.suptitle(figure.spec.y_label, x=0.008, ha="left", fontsize=9.5, color=MUTED)
         for number, axes in enumerate(rows.flat):
             if facets and number >= len(facets):
                 axes.remove()
@@ -97,17 +93,17 @@ def draw(figure: Figure) -> Drawing:
                 rows.flat[number - across].xaxis.set_tick_params(labelbottom=True)
                 continue
             if facets:
-                _facet(axes, figure, facets[number], number == 0)
+                _facet(sketch, axes, figure, facets[number], number == 0)
             else:
-                _panel(axes, figure, figure.panels[number : number + 1], number == 0)
+                _panel(sketch, axes, figure, figure.panels[number : number + 1], number == 0)
         below = rows[-1, (len(facets) - 1) % across // 2 if facets else 0]
         below.set_xlabel(figure.spec.x_label, fontsize=9.5, color=MUTED, labelpad=6)
         values = [point.low for curve in figure.curves for point in curve.points]
         values += [point.y for point in figure.spec.published]
         if figure.spec.y_scale == "linear" and min(values) >= 0:
             rows[0, 0].set_ylim(bottom=0)
-        canvas.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
-    return canvas
+        sketch.legend(3)
+    return sketch
 
 
 def describe(figure: Figure) -> str:
@@ -161,37 +157,44 @@ def _label(curve: Curve) -> str:
 # -- drawing -----------------------------------------------------------------------
 
 
-def _panel(axes: Axes, figure: Figure, sources: Sequence[str], first: bool) -> None:
+def _panel(sketch: Sketch, axes: Axes, figure: Figure, sources: Sequence[str], first: bool) -> None:
     """Draw what is of some sources, of all if none is given, and what the paper published."""
     _axes(axes, figure)
     for source, bands in figure.bands.items():
         # Without panels of their own two sources would shade one fault twice.
         if source in sources or (not sources and source == next(iter(figure.bands))):
             _bands(axes, bands, "fault" if first else None)
+    for source in sources:
+        colour = COLOURS[source][0]
+        axes.set_title(source, loc="right", fontsize=9.5, color=colour, fontweight="bold")
     curves = [curve for curve in figure.curves if not sources or curve.source in sources]
     if figure.spec.stack:
-        _stack(axes, figure, curves, first)
+        _stack(sketch, axes, figure, curves, first)
     for curve in () if figure.spec.stack else curves:
-        _curve(axes, figure, curve)
-    _all_published(axes, figure, first)
+        _curve(sketch, axes, figure, curve)
+    _all_published(sketch, axes, figure, first)
     axes.margins(x=0.05, y=0.12)
 
 
-def _facet(axes: Axes, figure: Figure, value: Any, first: bool) -> None:
+def _facet_name(figure: Figure, value: Any) -> str:
+    return f"{figure.spec.facet.replace('_', ' ')}: {value}" if figure.spec.facet else ""
+
+
+def _facet(sketch: Sketch, axes: Axes, figure: Figure, value: Any, first: bool) -> None:
     """Draw the curves of one value of the column that makes facets."""
     _axes(axes, figure)
-    axes.set_title(
-        f"{figure.spec.facet.replace('_', ' ')}: {value}", fontsize=9.5, color=MUTED, loc="left"
-    )
+    axes.set_title(_facet_name(figure, value), fontsize=9.5, color=MUTED, loc="left")
     labelled = {curve.series for curve in figure.curves if curve.facet == figure.facets[0]}
     for curve in figure.curves:
         if curve.facet == value:
-            _curve(axes, figure, curve, first or curve.series not in labelled)
-    _all_published(axes, figure, first)
+            _curve(sketch, axes, figure, curve, first or curve.series not in labelled)
+    _all_published(sketch, axes, figure, first)
     axes.margins(x=0.05, y=0.12)
 
 
-def _stack(axes: Axes, figure: Figure, curves: Sequence[Curve], first: bool) -> None:
+def _stack(
+    sketch: Sketch, axes: Axes, figure: Figure, curves: Sequence[Curve], first: bool
+) -> None:
     """Draw columns as bars on top of each other, and the second axis as steps."""
     spec = figure.spec
     bars = [curve for curve in curves if curve.column != spec.second]
@@ -200,7 +203,8 @@ def _stack(axes: Axes, figure: Figure, curves: Sequence[Curve], first: bool) -> 
         xs = [float(point.x) for point in curve.points]
         width = min((b - a for a, b in pairwise(xs)), default=1.0)
         colours = COLOURS[curve.source]
-        axes.bar(
+        label = f"{curve.source} {curve.column.replace('_', ' ')}"
+        columns = axes.bar(
             xs,
             [point.y for point in curve.points],
             width,
@@ -210,16 +214,18 @@ def _stack(axes: Axes, figure: Figure, curves: Sequence[Curve], first: bool) -> 
             hatch="////" if curve.column != spec.y else None,
             edgecolor=PANEL,
             linewidth=0.4,
-            label=f"{curve.source} {curve.column.replace('_', ' ')}",
+            label=label,
             zorder=3,
         )
         for point in curve.points:
             bottoms[float(point.x)] = bottoms.get(float(point.x), 0.0) + point.y
+        places = [(float(point.x), bottoms[float(point.x)], point) for point in curve.points]
+        sketch.place(axes, label, places, columns)
     seconds = [curve for curve in curves if curve.column == spec.second]
     if seconds:
         twin = axes.twinx()
         for curve in seconds:
-            twin.step(
+            steps = twin.step(
                 [float(point.x) for point in curve.points],
                 [point.y for point in curve.points],
                 where="mid",
@@ -227,6 +233,8 @@ def _stack(axes: Axes, figure: Figure, curves: Sequence[Curve], first: bool) -> 
                 linewidth=1.4,
                 label=spec.second_label if first else None,
             )
+            places = [(float(point.x), point.y, point) for point in curve.points]
+            sketch.place(twin, spec.second_label, places, steps)
         twin.set_ylim(bottom=0)
         twin.set_ylabel(spec.second_label, fontsize=9.5, color=MUTED)
         twin.tick_params(labelsize=9, colors=MUTED, length=0)
@@ -260,14 +268,19 @@ def _bands(axes: Axes, bands: Sequence[Band], label: str | None) -> None:
         )
 
 
-def _axes(axes: Axes, figure: Figure) -> None:
-    spec = figure.spec
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
+def plain_axes(axes: Axes, grid: Literal["x", "y", "both"]) -> None:
+    """Give axes a grid, and take what else would distract."""
+    axes.grid(axis=grid, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(MUTED)
     axes.tick_params(labelsize=9, colors=MUTED, length=0, pad=5)
+
+
+def _axes(axes: Axes, figure: Figure) -> None:
+    spec = figure.spec
+    plain_axes(axes, "y")
     axes.tick_params(axis="x", length=3)
     axes.set_yscale(spec.y_scale)
     log = spec.y_scale == "log"
@@ -301,7 +314,7 @@ def _at(figure: Figure, x: Any, source: str = "") -> float:
     return figure.categories.index(str(x)) + aside
 
 
-def _curve(axes: Axes, figure: Figure, curve: Curve, labelled: bool = True) -> None:
+def _curve(sketch: Sketch, axes: Axes, figure: Figure, curve: Curve, labelled: bool = True) -> None:
     ys = [point.y for point in curve.points]
     below = [max(point.y - point.low, 0.0) for point in curve.points]
     above = [max(point.high - point.y, 0.0) for point in curve.points]
@@ -314,9 +327,9 @@ def _curve(axes: Axes, figure: Figure, curve: Curve, labelled: bool = True) -> N
     xs = [_at(figure, point.x, curve.source) for point in curve.points]
     spread = any(below) or any(above)
     if spread and len(curve.points) > ENVELOPE_MIN:
-        _envelope(axes, curve, xs, labelled)
+        _envelope(sketch, axes, figure, curve, xs, labelled)
         return
-    axes.errorbar(
+    whiskers = axes.errorbar(
         xs,
         ys,
         yerr=[below, above] if spread else None,
@@ -334,13 +347,24 @@ def _curve(axes: Axes, figure: Figure, curve: Curve, labelled: bool = True) -> N
         label=_label(curve) if labelled else None,
         zorder=5 if measured else 4,
     )
+    places = list(zip(xs, ys, curve.points, strict=True))
+    sketch.place(
+        axes, _label(curve), places, whiskers.get_children(), _facet_name(figure, curve.facet)
+    )
 
 
-def _envelope(axes: Axes, curve: Curve, xs: Sequence[float], labelled: bool) -> None:
+def _envelope(
+    sketch: Sketch,
+    axes: Axes,
+    figure: Figure,
+    curve: Curve,
+    xs: Sequence[float],
+    labelled: bool,
+) -> None:
     """Draw a curve of many points as a line, in an area from its lowest to its highest."""
     colours = COLOURS[curve.source]
     colour = colours[curve.shade % len(colours)]
-    axes.plot(
+    lines = axes.plot(
         xs,
         [point.y for point in curve.points],
         linestyle=DASHES[curve.series % len(DASHES)],
@@ -349,7 +373,7 @@ def _envelope(axes: Axes, curve: Curve, xs: Sequence[float], labelled: bool) -> 
         label=_label(curve) if labelled else None,
         zorder=5,
     )
-    axes.fill_between(
+    area = axes.fill_between(
         xs,
         [point.low for point in curve.points],
         [point.high for point in curve.points],
@@ -358,14 +382,16 @@ def _envelope(axes: Axes, curve: Curve, xs: Sequence[float], labelled: bool) -> 
         linewidth=0,
         zorder=3,
     )
+    places = [(x, point.y, point) for x, point in zip(xs, curve.points, strict=True)]
+    sketch.place(axes, _label(curve), places, [*lines, area], _facet_name(figure, curve.facet))
 
 
-def _all_published(axes: Axes, figure: Figure, first: bool) -> None:
+def _all_published(sketch: Sketch, axes: Axes, figure: Figure, first: bool) -> None:
     """Draw what the paper published; in the first panel each series gets its name."""
     named: set[str] = set()
     for point in figure.spec.published:
         label = _published_label(point)
-        _published(axes, figure, point, label if first and label not in named else None)
+        _published(sketch, axes, figure, point, label if first and label not in named else None)
         named.add(label)
 
 
@@ -385,10 +411,13 @@ def _published_marker(figure: Figure, point: PublishedPoint) -> str:
     return MARKERS[list(labels).index(point.series) % len(MARKERS)]
 
 
-def _published(axes: Axes, figure: Figure, point: PublishedPoint, label: str | None) -> None:
+def _published(
+    sketch: Sketch, axes: Axes, figure: Figure, point: PublishedPoint, label: str | None
+) -> None:
     x = _at(figure, point.x)
+    artists: list[Artist] = []
     if point.kind != "value":
-        axes.annotate(
+        arrow = axes.annotate(
             "",
             xy=(x, point.y),
             xytext=(0, 30 if point.kind == "at_least" else -30),
@@ -396,7 +425,8 @@ def _published(axes: Axes, figure: Figure, point: PublishedPoint, label: str | N
             arrowprops={"arrowstyle": "<|-", "color": INK, "linewidth": 1.5},
             zorder=6,
         )
-    axes.plot(
+        artists.append(arrow)
+    artists += axes.plot(
         [x],
         [point.y],
         marker=_published_marker(figure, point),
@@ -410,7 +440,7 @@ def _published(axes: Axes, figure: Figure, point: PublishedPoint, label: str | N
     )
     # Of several at one place, the lower ones are written below.
     below = any(other.x == point.x and other.y > point.y for other in figure.spec.published)
-    axes.annotate(
+    written = axes.annotate(
         bound(point, figure.spec.y_unit),
         xy=(x, point.y),
         xytext=(-8, -15 if below else 7),
@@ -421,3 +451,5 @@ def _published(axes: Axes, figure: Figure, point: PublishedPoint, label: str | N
         color=INK,
         zorder=8,
     )
+    exact = Point(point.x, point.y, point.y, point.y, 1)
+    sketch.place(axes, _published_label(point), [(x, point.y, exact)], [*artists, written])

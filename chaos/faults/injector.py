@@ -292,3 +292,16 @@ def timeline(injections: list[Injection]) -> list[dict[str, Any]]:
         }
         for each in injections
     ]
+
+
+def recovery_span(fault_clock_s: float, full_s: float) -> dict[str, Any]:
+    """Return the time from a fault to full throughput as an event of Chrome's trace format."""
+    return {
+        "name": "to full throughput",
+        "cat": "recovery",
+        "ph": "X",
+        "ts": fault_clock_s * 1e6,
+        "dur": full_s * 1e6,
+        "pid": "faults",
+        "tid": "recovery",
+    }

@@ -125,8 +125,8 @@ def _run_cluster(
         finally:
             ray.shutdown()
         found = executions.read(record, ran)
+    events += timeline(injector.injections)
     outcome.timeline += run_trace.group(events, f"every {interval_s:g} s:")
-    outcome.timeline += timeline(injector.injections)
     answers = Counter(each.answer for each in load.operations)
     latencies_s = [
         each.ended_s - each.submitted_s

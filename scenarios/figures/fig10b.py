@@ -125,7 +125,7 @@ def _measure(request: Request, outcome: Outcome, session: Any, flushing: bool) -
         ray.sleep(1.0)
         found = session.find_task(oldest)
         outcome.checks.append(
-            Check("the oldest task is found on disk", found is not None, str(found))
+            Check("the oldest task is found on disk", found is not None, _told(found))
         )
     else:
         grown_from = int(GROWN_FROM * tasks)
@@ -137,6 +137,15 @@ def _measure(request: Request, outcome: Outcome, session: Any, flushing: bool) -
                 f"{ratio:.1f} times from {grown_from:,} tasks to {tasks:,}",
             )
         )
+
+
+def _told(row: dict[str, Any] | None) -> str:
+    """Return what the history says of a task, in words."""
+    if row is None:
+        return "there is no row"
+    (name, *_), *_ = row["tasks"]
+    nodes = ", ".join(str(node) for _, _, node in row["done"])
+    return f"{name.lstrip('_')}, submitted by {row['owner']}, ended on node {nodes}"
 
 
 def _flat(samples: list[tuple[int, float]], begin: int) -> Check:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import raytwin as ray
-from raytwin.chaos.faults.injector import Injection, attach, timeline
+from raytwin.chaos.faults.injector import Injection, attach, recovery_span, timeline
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets import Node
 from raytwin.scenarios.core import executions, run_trace
@@ -178,6 +178,7 @@ def run(request: Request) -> Outcome:
     outcome = Outcome(_rows(settings, nodes, result, found, injector.injections))
     outcome.parameters["time_factor_used"] = factor
     outcome.timeline = events + timeline(injector.injections)
+    outcome.timeline += _recovery(outcome.rows, settings, result.began_s, injector.injections)
     outcome.bands = _bands(injector.injections, factor)
     _judge(outcome, settings, result, counts, found, injector.injections)
     throughput = throughput_checks(outcome.rows)
@@ -228,6 +229,38 @@ def _rows(
     return rows
 
 
+def _recovery(
+    rows: list[dict[str, Any]], settings: Any, began_s: float, injections: list[Injection]
+) -> list[dict[str, Any]]:
+    """Return for each node that was killed the time until the original throughput was back.
+
+    That is the end of the first bucket after the nodes' return with as much as `_returned` asks.
+    """
+    done = [each for each in injections if not each.error]
+    back_s = max((each.at_s for each in done if each.step.action == "restart"), default=None)
+    if back_s is None:
+        return []
+    before = _between(rows, *BEFORE_S, "tasks_per_s")
+    half_s = settings["bucket_s"] / 2
+    full_s = [
+        began_s + row["time_s"] + half_s
+        for row in rows
+        if row["time_s"] - half_s >= back_s and _returned(before, row["tasks_per_s"])
+    ]
+    if not full_s:
+        return []
+    return [
+        recovery_span(each.clock_s, full_s[0] - each.clock_s)
+        for each in done
+        if each.step.action == "kill"
+    ]
+
+
+def _returned(before: float, after: float) -> bool:
+    """Whether throughput is what it was, at most 15 % lower."""
+    return after >= 0.85 * before
+
+
 def _bands(injections: list[Injection], factor: float) -> list[Band]:
     """Return for how long each node was away, on the paper's clock."""
     back_s = {each.step.target: each.at_s for each in injections if each.step.action == "restart"}
@@ -266,7 +299,7 @@ def throughput_checks(rows: list[dict[str, Any]]) -> list[Check]:
         ),
         Check(
             "the original throughput returns with the nodes, at most 15 % lower",
-            after >= 0.85 * before,
+            _returned(before, after),
             f"{before:.1f} tasks/s before, {least:.1f} without the killed nodes, {after:.1f} after",
         ),
     ]

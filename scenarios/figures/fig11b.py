@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import raytwin as ray
-from raytwin.chaos.faults.injector import attach, timeline
+from raytwin.chaos.faults.injector import attach, recovery_span, timeline
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.runtime.api.backend import current
 from raytwin.scenarios.core import executions, run_trace
@@ -169,6 +169,7 @@ def _drive(
     # An actor has recovered when the first call made after the fault is answered.
     recovery_s = max(ended[settings["kill_step"]]) - killed_s
     events = run_trace.kept() + timeline(injector.injections)
+    events.append(recovery_span(began_s + killed_s, recovery_s))
     ran = current().query("timeline")
     return _Run(began_s, ended, wrong, Executions(), moved, there, recovery_s, events), ran
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import raytwin as ray
-from raytwin.chaos.faults.injector import timeline
+from raytwin.chaos.faults.injector import recovery_span, timeline
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.proxied_links import proxied
 from raytwin.runtime.control.core.addresses import node_of
@@ -152,7 +152,7 @@ def _report(
     operations: Sequence[Operation],
     found: Executions,
 ) -> None:
-    """Add the rows and bands of one partition."""
+    """Add the rows and bands of one partition, and its recovery to the timeline."""
     span, minority = each.span, outcome.parameters["minority"]
     mine = [one for one in operations if span.has(one.submitted_s)]
     again = each.after_fault(found.again)
@@ -201,6 +201,8 @@ def _report(
         ]
     where = {"cut": cut}
     outcome.bands.append(Band(AXIS, 0.0, healed_s, cut, where))
+    if felt.full_s is not None:
+        outcome.timeline.append(recovery_span(span.fault_s, felt.full_s))
     if fenced_s is not None:
         back_s = _when(each, "restart") if CUTS[cut].fences else healed_s
         outcome.bands.append(Band(AXIS, fenced_s, back_s, "minority given up", where))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import raytwin as ray
-from raytwin.chaos.faults.injector import timeline
+from raytwin.chaos.faults.injector import recovery_span, timeline
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.proxied_links import proxied
 from raytwin.chaos.faults.recovery_summary import Recovery
@@ -167,11 +167,13 @@ def _run_cluster(
             ray.shutdown()
         found = executions.read(record, [row for *_, each in episodes for row in each.ranges])
     named = " ".join([f"{rate_per_s}/s", *FAULTS[faults[0]].needs])
-    outcome.timeline += run_trace.group(events, f"{named}:")
     outcome.metrics["hung"] = outcome.metrics.get("hung", 0.0) + hung
     for fault, repeat, each in episodes:
         key = {"fault": fault, "offered_per_s": rate_per_s, "repeat": repeat}
-        _report(outcome, settings, key, each, load.operations, found)
+        full_s = _report(outcome, settings, key, each, load.operations, found)
+        if full_s is not None:
+            events.append(recovery_span(each.span.fault_s, full_s))
+    outcome.timeline += run_trace.group(events, f"{named}:")
 
 
 def pace(settings: Any, rng: random.Random) -> Pace:
@@ -187,8 +189,8 @@ def _report(
     each: FaultEpisode,
     operations: Sequence[Operation],
     found: Executions,
-) -> None:
-    """Add the rows of one episode."""
+) -> float | None:
+    """Add the rows of one episode; return the time to full throughput, None if it never went."""
     span = each.span
     mine = [one for one in operations if span.has(one.submitted_s)]
     first, again, replays = map(each.after_fault, (found.first, found.again, found.replays))
@@ -220,6 +222,7 @@ def _report(
         {**key, AXIS: at_s, "ended_per_s": ended_per_s}
         for at_s, ended_per_s in throughput(span, ended(operations), settings["bucket_s"])
     ]
+    return felt.full_s
 
 
 def _detected_s(recovery: Recovery) -> float | None:

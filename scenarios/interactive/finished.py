@@ -15,7 +15,7 @@ from raytwin.scenarios.core.scenario import Scenario, UsageError, did_you_mean
 if TYPE_CHECKING:
     import pandas
 
-    from raytwin.reports.plots import Drawing
+    from raytwin.reports.sketch import Drawing
 
 
 class Run:
@@ -116,7 +116,7 @@ class Run:
             raise UsageError(f"no figure {figure}: {self.scenario} has {len(found)}")
         from raytwin.reports import plots  # brings matplotlib
 
-        return plots.draw(found[figure])
+        return plots.sketched(found[figure]).canvas
 
     def _drawable(self, runs: Sequence[Result]) -> list[Figure]:
         """Return the figures that can be drawn from results. Raises UsageError without scenario."""

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shlex
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +25,16 @@ from raytwin.chaos.faults.plan_files import load
 from raytwin.runtime.api import lifecycle
 from raytwin.runtime.api.exceptions import RayError
 from raytwin.runtime.on_ray import NotOnRay, ray_session
+from raytwin.scenarios.bench.trees import ROOT, commit_of
 from raytwin.scenarios.core import measured_host, results
-from raytwin.scenarios.core.results import CheckRecord, Record, Result, ResultError
+from raytwin.scenarios.core.results import (
+    LOAD_MAX,
+    CheckRecord,
+    Made,
+    Record,
+    Result,
+    ResultError,
+)
 from raytwin.scenarios.core.scenario import (
     BACKENDS,
     SCALES,
@@ -40,8 +51,6 @@ from raytwin.scenarios.measure.under_faults import run_under
 from raytwin.scenarios.peers import PeerError
 
 PROFILE = "profile.json"
-LOAD_MAX = 0.25
-"""Share of the cores that others may use before a measurement is called disturbed."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,23 @@ class Job:
     def name(self) -> str:
         """How users read of it."""
         return f"{self.scenario.name} on {self.backend}"
+
+    @property
+    def command(self) -> str:
+        """What a shell runs this job with, but for files: a fault plan's, a profile's, results'."""
+        words = ["raytwin", "run", self.found_as or self.scenario.name, "--backend", self.backend]
+        if self.scale != SCALES[0]:
+            words += ["--scale", self.scale]
+        if self.seed:
+            words += ["--seed", str(self.seed)]
+        if self.nodes is not None:
+            words += ["--nodes", ",".join(map(str, self.nodes))]
+        for option in self.scenario.options:
+            value = self.settings.get(option.name, option.default(self.scale))
+            if value != option.default(self.scale):
+                told = ",".join(map(str, value)) if option.many else str(value)
+                words += ["--set", f"{option.name}={told.lower() if option.type is bool else told}"]
+        return shlex.join(words)
 
 
 @dataclass
@@ -322,6 +348,7 @@ def carry_out(
     progress.begin(job.name)
     request = Request(job.backend, job.scale, job.seed, job.nodes, job.settings, profile, progress)
     others = foreign_load()
+    began, started_s = datetime.now(UTC), time.perf_counter()
     try:
         if job.backend == "ray":
             outcome = ray_process.run(job.found_as, request, faults, job.address)
@@ -334,7 +361,21 @@ def carry_out(
             f"Before this run began, other programs kept {others:.0%} of the machine's cores"
             " busy: what was measured is worth less for it."
         )
-    return assemble(job, profile, outcome)
+    result = assemble(job, profile, outcome)
+    result.record.made = Made(
+        date=began.isoformat(timespec="seconds"),
+        commit=_commit(),
+        command=job.command + (" --faults PLAN" if faults is not None else ""),
+        duration_s=round(time.perf_counter() - started_s, 3),
+        load=others,
+    )
+    return result
+
+
+@cache
+def _commit() -> str:
+    """Return the commit of the raytwin that runs; files that change later run only later."""
+    return commit_of(ROOT)
 
 
 def foreign_load() -> float:
@@ -345,7 +386,7 @@ def foreign_load() -> float:
 
 
 def assemble(job: Job, profile: Path | None, outcome: Outcome) -> Result:
-    """Return `outcome` with all that is needed to read it, and to run it again."""
+    """Return `outcome` with all that is needed to read it; `run_one` adds when it was made."""
     parameters: dict[str, Any] = {"scale": job.scale}
     if job.nodes is not None:
         parameters["nodes"] = list(job.nodes)

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from raytwin.reports.measurements import read_measurements
 from raytwin.scenarios.core.scenario import Request
 from raytwin.scenarios.figures import fig11a
 from tests.processes.helpers import LIMIT_S, eventually
@@ -36,7 +37,11 @@ def test_fuzz_prints_a_summary(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "20 of 20 seeds hold" in done.stdout
     assert "seeds 5 to 24" in done.stderr
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["fuzz.json"]
+    campaign = read_measurements(tmp_path).campaign
+    assert campaign is not None
+    assert (campaign.first_seed, campaign.seeds, campaign.ran, campaign.failed) == (5, 20, 20, 0)
+    assert f"{campaign.tasks:,} tasks, {campaign.faults:,} faults" in done.stdout
 
 
 @pytest.fixture
@@ -112,6 +117,11 @@ def test_a_failing_seed_is_written_and_the_exit_code_is_one(tmp_path: Path) -> N
     assert f"seed {data['seed']} fails with 0 faults and" in done.stdout
     assert data["failures"]
     assert data["steps"] == []
+    campaign = read_measurements(tmp_path).campaign
+    assert campaign is not None
+    assert campaign.failed == len(campaign.failing) == len(files)
+    shrunk = {each.file: each.shrunk_to for each in campaign.failing}
+    assert shrunk[files[0].name].startswith("0 faults and")
     held = raytwin("replay", str(files[0]))
     assert (held.returncode, held.stdout) == (0, "all holds\n"), held.stderr
 

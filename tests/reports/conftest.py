@@ -31,9 +31,10 @@ def found(tmp_path: Path) -> list[results.Result]:
     return run_all(tmp_path / "results")
 
 
-@pytest.fixture
-def report(tmp_path: Path, found: list[results.Result]) -> Path:
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report on them."""
-    path = tmp_path / "report.html"
-    path.write_text(render(found, synthetic.GOOD), encoding="utf-8")
+    folder = tmp_path_factory.mktemp("report")
+    path = folder / "report.html"
+    path.write_text(render(run_all(folder / "results"), synthetic.GOOD), encoding="utf-8")
     return path

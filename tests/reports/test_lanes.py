@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 from raytwin.reports.lanes import views
@@ -33,24 +32,53 @@ FAULTY = [
 ]
 
 
-def test_detection_and_re_execution_count_from_the_first_fault() -> None:
-    (view,) = views([result("sim", FAULTY), result("local", FAULTY)])
-    said = (
-        "faults: 1, over 0 s, the first death was noticed after 0.5 s,"
-        " the first task that ran again ended after 2 s"
-    )
-    assert view.words == f"simulated: {said}; measured: {said}"
-    svg = base64.b64decode(view.image.partition(",")[2]).decode()
-    assert svg.count("kill node:1") >= 2, "a panel each"
+def test_a_fault_has_its_detection_its_first_result_and_its_return_to_full_throughput() -> None:
+    back = {"ph": "X", "cat": "recovery", "name": "to full throughput", "pid": "faults"}
+    whole = [*FAULTY, {**back, "tid": "recovery", "ts": 100.0e6, "dur": 7.0e6}]
+    (view,) = views([result("sim", FAULTY), result("local", whole)], "s-recovery")
+    ((name, (simulated, measured)),) = view.table
+    assert name == "kill node:1"
+    assert simulated is not None
+    assert measured is not None
+    assert (simulated.detected_s, simulated.result_s, simulated.full_s) == (0.5, 2.0, None)
+    assert (measured.detected_s, measured.result_s, measured.full_s) == (0.5, 2.0, 7.0)
+    assert view.svg.count(">kill node:1<") == 2, "a panel each"
+    assert view.data["table"][1:] == [
+        ["kill node:1", "simulated", 0.0, 0.5, 2.0, None],
+        ["kill node:1", "measured", 0.0, 0.5, 2.0, 7.0],
+    ]
+
+
+def test_what_came_before_the_next_fault_belongs_to_a_fault() -> None:
+    later = [
+        instant("faults", "fault", "restart node:1", 110.0),
+        instant("faults", "fault", "cut link:0>1", 120.0),
+        instant("faults", "fault", "cut link:1>0", 120.05),
+        instant("node 1", "event", "worker_died worker:1.0", 121.0),
+    ]
+    (view,) = views([result("sim", [*FAULTY, *later])], "s-recovery")
+    assert [
+        (name, each.at_s, each.detected_s, each.result_s)
+        for name, (each,) in view.table
+        if each is not None
+    ] == [("kill node:1", 0.0, 0.5, 2.0), ("cut link:0>1 and 1 more", 20.0, 1.0, None)]
+
+
+def test_bars_that_nobody_could_tell_apart_are_one() -> None:
+    many = [bar(0, 100.0 + number / 1000, 0.001) for number in range(3000)]
+    apart = [bar(0, 104.0, 1.0), bar(0, 106.0, 1.0)]
+    (few,) = views([result("sim", [*FAULTY, *apart])], "s-recovery")
+    (view,) = views([result("sim", [*FAULTY, *apart, *many])], "s-recovery")
+    assert len(view.svg) < len(few.svg) + 1000
 
 
 def test_a_run_without_faults_has_no_view() -> None:
-    assert views([result("sim", [bar(0, 1.0, 1.0)])]) == []
-    assert views([result("sim", [instant("faults", "fault", "kill node:1", 1.0)])]) == []
+    assert views([result("sim", [bar(0, 1.0, 1.0)])], "s") == []
+    assert views([result("sim", [instant("faults", "fault", "kill node:1", 1.0)])], "s") == []
 
 
 def test_runs_have_views_of_their_own() -> None:
     both = [
         {**event, "pid": f"{run}: {event['pid']}"} for run in ("slow", "fast") for event in FAULTY
     ]
-    assert [view.run for view in views([result("sim", both)])] == ["slow", "fast"]
+    assert [view.run for view in views([result("sim", both)], "s")] == ["slow", "fast"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import re
 import warnings
 
 import pytest
 
-from raytwin.reports import plots
+from raytwin.reports import palette, plots
 from raytwin.reports.figures import MEASURED, RAY, SIMULATED, Figure, build
 from raytwin.scenarios.core.results import Record, Result
 from raytwin.scenarios.core.scenario import Band, FigureSpec, PublishedPoint, Row
@@ -23,10 +22,8 @@ def figure(found: list[Result]) -> Figure:
 
 
 def svg(figure: Figure) -> str:
-    """Return the text of a figure's image."""
-    kind, _, data = plots.image(figure).partition(",")
-    assert kind == "data:image/svg+xml;base64"
-    return base64.b64decode(data).decode()
+    """Return the SVG of a figure."""
+    return plots.drawn(figure).svg
 
 
 def test_an_image_is_the_same_each_time(figure: Figure) -> None:
@@ -35,11 +32,42 @@ def test_an_image_is_the_same_each_time(figure: Figure) -> None:
 
 def test_an_image_has_every_curve_in_the_colour_of_its_source(figure: Figure) -> None:
     drawn = svg(figure)
-    simulated, measured = plots.COLOURS[SIMULATED], plots.COLOURS[MEASURED]
-    assert [colour in drawn for colour in simulated] == [True, True, True, False]
-    assert [colour in drawn for colour in measured] == [True, False, False, False]
-    for label in ("published", "simulated bottom-up", "measured", "≥ 1.8M"):
-        assert f"<!-- {label}" in drawn, label
+    assert [f"var(--sim{n})" in drawn for n in range(4)] == [True, True, True, False]
+    assert [f"var(--mea{n})" in drawn for n in range(4)] == [True, False, False, False]
+    for label in ("published", "simulated bottom-up", "measured this host"):
+        assert f'data-legend="{label}"' in drawn, label
+        assert f'data-series="{label}"' in drawn, label
+    assert ">≥ 1.8M</text>" in drawn
+
+
+def test_every_colour_of_a_drawing_is_one_of_the_page(figure: Figure, faulty: Figure) -> None:
+    stacked = FigureSpec("t", "time_s", "first", "s", "tasks", stack=("again",), second="nodes")
+    rows: list[Row] = [{"time_s": at, "first": 3, "again": 1, "nodes": 2} for at in range(4)]
+    bars = build(stacked, [Result(Record("s", "sim", {}, 0, {}, {}, {}, []), rows)])
+    for each in (figure, faulty, bars):
+        assert re.findall("#[0-9a-f]{6}", svg(each)) == []
+    assert "<pattern" in svg(bars), "told apart without colours, too"
+
+
+def test_a_drawing_has_its_numbers_and_their_places(figure: Figure) -> None:
+    drawn = plots.drawn(figure)
+    marks = {mark.label: mark.points for mark in drawn.marks}
+    width, height = map(float, re.search('viewBox="0 0 (\\S+) (\\S+)"', drawn.svg).groups())  # type: ignore[union-attr]
+    assert marks["simulated bottom-up"][-1][2:] == (100, 1.8e6, 1.8e6, 1.8e6, 1)
+    assert all(points[0][6] == 5 for label, points in marks.items() if "measured" in label)
+    xs = [x for x, *_ in marks["simulated bottom-up"]]
+    ys = [y for _, y, *_ in marks["simulated bottom-up"]]
+    assert xs == sorted(xs)
+    assert ys == sorted(ys, reverse=True), "more is higher up"
+    assert all(0 < x < width and 0 < y < height for points in marks.values() for x, y, *_ in points)
+
+
+def test_identifiers_of_two_drawings_are_different(figure: Figure) -> None:
+    one, two = (
+        set(re.findall(' id="([^"]+)"', plots.drawn(figure, name).svg)) for name in ("one", "two")
+    )
+    assert one
+    assert one.isdisjoint(two)
 
 
 def test_nothing_to_complain_about(found: list[Result]) -> None:
@@ -71,11 +99,13 @@ def faulty() -> Figure:
 
 def test_faults_are_shaded_and_each_world_has_a_panel(faulty: Figure) -> None:
     drawn = svg(faulty)
-    assert drawn.count("kill node:1") == 2
-    assert drawn.count(plots.BAND) == 3, "one for each panel, and the legend's"
+    assert drawn.count(">kill node:1<") == 2
+    assert drawn.count("var(--band)") == 3, "one for each panel, and the legend's"
     alone = svg(dataclasses.replace(faulty, bands={}))
-    assert plots.BAND not in alone
-    height, less = (float(re.search(r'height="([0-9.]+)pt"', each)[1]) for each in (drawn, alone))  # type: ignore[index]
+    assert "var(--band)" not in alone
+    height, less = (
+        float(re.search(r'viewBox="0 0 \S+ ([0-9.]+)"', each)[1]) for each in (drawn, alone)
+    )  # type: ignore[index]
     assert height > 1.4 * less
 
 
@@ -107,7 +137,7 @@ def test_published_points_of_two_systems_are_told_apart_by_the_markers_of_their_
     assert markers["Ray"] != markers["MPI"]
     drawn = svg(figure)
     for system in markers:
-        assert drawn.count(f"<!-- published {system} -->") == 1, "once in the legend"
+        assert drawn.count(f'data-legend="published {system}"') == 1
     told = plots.describe(figure)
     assert "published Ray: 5 at 16" in told
     assert "published MPI: 3 at 1" in told
@@ -115,11 +145,14 @@ def test_published_points_of_two_systems_are_told_apart_by_the_markers_of_their_
     assert len({plots._published_marker(unrun, point) for point in points}) == 2
 
 
-def test_every_colour_can_be_read_on_its_panel() -> None:
-    for colour in (plots.INK, plots.MUTED):
-        assert contrast(colour, plots.PANEL) >= 4.5, colour
-    for colour in (colour for some in plots.COLOURS.values() for colour in some):
-        assert contrast(colour, plots.PANEL) >= 3.0, colour
+@pytest.mark.parametrize("colours", [palette.LIGHT, palette.DARK], ids=["light", "dark"])
+def test_every_colour_can_be_read_on_its_panel(colours: dict[str, str]) -> None:
+    assert colours.keys() == palette.LIGHT.keys()
+    for name, colour in colours.items():
+        if name in ("ink", "muted", "good", "bad", "warn"):
+            assert contrast(colour, colours["panel"]) >= 4.5, name
+        elif name[:-1] in ("sim", "mea", "ray"):
+            assert contrast(colour, colours["panel"]) >= 3.0, name
 
 
 def contrast(one: str, other: str) -> float:
@@ -142,6 +175,6 @@ def test_ray_has_a_colour_and_markers_of_its_own() -> None:
     rows: list[Row] = [{"nodes": nodes, "rate": 10.0 * nodes} for nodes in (1, 2)]
     some = [Result(Record("s", each, {}, 0, {}, {}, {}, []), rows) for each in ("local", "ray")]
     drawn = svg(build(FigureSpec("t", "nodes", "rate", "nodes", "tasks/s"), some))
-    assert plots.COLOURS[RAY][0] in drawn
-    assert "<!-- measured -->" in drawn
-    assert "<!-- Ray -->" in drawn
+    assert "var(--ray0)" in drawn
+    for label in ("measured", "Ray"):
+        assert f'data-legend="{label}"' in drawn

@@ -27,6 +27,8 @@ def test_in_virtual_time() -> None:
     assert frequent["goodput"] < rare["goodput"] <= 1
     assert frequent["latency_p99_s"] > rare["latency_p99_s"]
     assert len(outcome.bands) == 6
+    faults = [event["pid"] for event in outcome.timeline if event.get("cat") == "fault"]
+    assert {pid.partition(":")[0] for pid in faults} == {"every 20 s", "every 1 s"}
     assert all(band.start <= band.end for band in outcome.bands)
 
 

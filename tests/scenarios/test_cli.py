@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,13 @@ def test_run_writes_and_prints(tmp_path: Path) -> None:
         assert value["parameters"]["repeats"] == 5
         assert value["host"]["cores"] >= 1
         assert value["versions"]["python"]
+        made = value["made"]
+        assert made["command"] == (
+            f"raytwin run scaling --backend {backend} --seed 7 --nodes 1,2 --set tasks=55"
+        )
+        assert datetime.fromisoformat(made["date"]).tzinfo is not None
+        assert made["duration_s"] > 0
+        assert 0 <= made["load"] <= 1
 
 
 def test_same_seed_same_rows(tmp_path: Path) -> None:

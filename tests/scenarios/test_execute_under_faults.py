@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from raytwin.reports.measurements import read_measurements
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100.0
 BACKENDS = pytest.mark.parametrize("backend", ["sim", "local"])
@@ -97,7 +99,9 @@ def run(
 
 @BACKENDS
 def test_a_script_survives_a_plan_and_says_how(tmp_path: Path, backend: str) -> None:
-    done = run(tmp_path, PLAN, SCRIPT, "--backend", backend, "--cpus-per-node", "2")
+    summary = tmp_path / "recovery-script.json"
+    options = ("--backend", backend, "--cpus-per-node", "2", "--json", str(summary))
+    done = run(tmp_path, PLAN, SCRIPT, *options)
     assert (done.returncode, done.stdout) == (0, "lost\n"), done.stderr
     err = done.stderr
     assert re.search(r"1\.\d+ s  kill node:1: noticed after 0\.\d+ s, node_died node:1", err)
@@ -107,6 +111,14 @@ def test_a_script_survives_a_plan_and_says_how(tmp_path: Path, backend: str) -> 
     assert re.search(r"errors that reached the program: 1 \w+Error", err)
     assert err.count("  holds expected") == PLAN.count("metric"), err
     assert "FAILS" not in err
+    (script,) = read_measurements(tmp_path).scripts
+    (cluster,) = script.clusters
+    assert (script.script, script.backend, script.exit_code) == ("script.py", backend, 0)
+    (noticed,) = [step for step in cluster.steps if step.noticed == "node_died node:1"]
+    assert noticed.noticed_s is not None
+    assert 0 < noticed.noticed_s < 1
+    assert [check.ok for check in cluster.checks] == [True] * PLAN.count("metric")
+    assert cluster.numbers["nodes_died"] == 1
 
 
 def test_a_script_that_is_not_as_expected_fails(tmp_path: Path) -> None:

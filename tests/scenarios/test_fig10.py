@@ -119,6 +119,7 @@ def test_flushed_rows_are_found_on_real_processes() -> None:
     outcome = fig10b.run(Request("local", settings=settings))
     found = [check for check in outcome.checks if "found on disk" in check.name]
     assert found[0].ok, found
+    assert found[0].detail == "empty, submitted by driver:0.0, ended on node 0"
     assert outcome.metrics["disk_mb_with_flushing"] > 0
     assert {row["series"] for row in outcome.rows} == {"with flushing", "without flushing"}
 

@@ -1,9 +1,12 @@
-"""Figure 11a: when its checks of throughput fail."""
+"""Figure 11a: when its checks of throughput fail, and when throughput is back."""
 
 from __future__ import annotations
 
 import pytest
 
+from raytwin.chaos.faults.injector import Injection
+from raytwin.chaos.faults.plan import Step
+from raytwin.chaos.faults.targets import Node
 from raytwin.scenarios.figures import fig11a
 
 
@@ -36,3 +39,22 @@ def test_only_lower_rates_fail(
     rates: tuple[float, float, float], stable: bool, returns: bool
 ) -> None:
     assert [check.ok for check in fig11a.throughput_checks(rows(*rates))] == [stable, returns]
+
+
+def test_throughput_is_back_with_the_first_stretch_that_has_it_after_the_nodes_return() -> None:
+    steps = [("kill", 1, 25.0), ("kill", 2, 50.0), ("restart", 1, 210.0), ("restart", 2, 211.0)]
+    injections = [
+        Injection(at_s, 1000.0 + at_s, Step(action, Node(node), at_s))
+        for action, node, at_s in steps
+    ]
+    found = [{**row, "time_s": row["paper_time_s"] + 2.5} for row in rows(100, 40, 90)]
+    for row in found:
+        if row["time_s"] == 217.5:
+            row["tasks_per_s"] = 60.0
+    spans = fig11a._recovery(found, {"bucket_s": 5.0}, 1000.0, injections)
+    assert [(span["ts"] / 1e6, span["dur"] / 1e6) for span in spans] == [
+        (1025.0, 200.0), (1050.0, 175.0),
+    ]  # fmt: skip
+    never = [{**row, "tasks_per_s": 84.0} if row["time_s"] > 200 else row for row in found]
+    assert fig11a._recovery(found, {"bucket_s": 5.0}, 1000.0, injections[:2]) == []
+    assert fig11a._recovery(never, {"bucket_s": 5.0}, 1000.0, injections) == []

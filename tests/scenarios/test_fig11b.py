@@ -40,6 +40,9 @@ def test_actors_of_killed_nodes_move_and_lose_nothing(backend: str) -> None:
     fault_s = SMALL["kill_step"] * SMALL["period_s"]
     assert all(row["time_s"] > fault_s - SMALL["period_s"] for row in rows if row["replays"])
     assert {row["actors_moved"] for row in outcome.rows} == {2}
+    spans_s = [event["dur"] / 1e6 for event in outcome.timeline if event.get("cat") == "recovery"]
+    found = [value for name, value in outcome.metrics.items() if name.startswith("recovery_s")]
+    assert spans_s[: len(found)] == pytest.approx(found)
 
 
 def ran(first: int, replays: int) -> Executions:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import raytwin as ray
+from raytwin.reports.figures import build
+from raytwin.scenarios.core.results import Record, Result
 from raytwin.scenarios.core.scenario import Request
 from raytwin.scenarios.figures import fig8a, fig8b
 from raytwin.scenarios.workloads.programs import bag_of_tasks
@@ -133,6 +135,12 @@ def test_locality_keeps_large_inputs_where_they_are() -> None:
         mean[f"latency_ms_{policy}_100000000_bytes"] for policy in ("bottom_up", "locality_blind")
     )
     assert blind > 10 * aware
+    figure = build(
+        fig8a.SCENARIO.figures[0],
+        [Result(Record("fig8a", "sim", {}, 0, {}, {}, {}, []), outcome.rows)],
+    )
+    drawn_ms = {curve.label: 1e3 * curve.points[-1].y for curve in figure.curves}
+    assert drawn_ms == pytest.approx({"bottom-up": aware, "locality-blind": blind}), "one statistic"
 
 
 def test_fig8a_measures_real_transfers() -> None:

@@ -22,6 +22,8 @@ def test_every_partition_in_virtual_time() -> None:
     rows = [row for row in outcome.rows if "recovered" in row]
     assert [row["cut"] for row in rows] == list(CUTS)
     assert [row["nodes_fenced"] for row in rows] == [2, 2, 2, 0]
+    spans_s = [event["dur"] / 1e6 for event in outcome.timeline if event.get("cat") == "recovery"]
+    assert spans_s == pytest.approx([row["full_s"] for row in rows if row["full_s"] is not None])
     assert {band.label for band in outcome.bands} == {*CUTS, "minority given up"}
     limit_s = settings()["limit_s"]
     assert all(row["fenced_s"] > limit_s / 2 for row in rows[:3])

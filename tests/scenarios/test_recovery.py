@@ -41,6 +41,9 @@ def test_every_fault_in_virtual_time() -> None:
             assert row["executed_again"] == 0
             assert row["first_result_s"] >= 0.25 * limit_s - 1e-6
     assert [band.label for band in outcome.bands] == list(FAULTS)
+    spans_s = [event["dur"] / 1e6 for event in outcome.timeline if event.get("cat") == "recovery"]
+    full_s = [row["full_s"] for row in found if row["full_s"] is not None]
+    assert spans_s == pytest.approx(full_s), "the timeline has what the rows have"
     assert {row["fault"] for row in outcome.rows if row.get("ended_per_s")} == set(FAULTS)
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from raytwin.scenarios.core import results
-from raytwin.scenarios.core.results import CheckRecord, Record, Result, ResultError
+from raytwin.scenarios.core.results import CheckRecord, Made, Record, Result, ResultError
 from raytwin.scenarios.core.scenario import Band
 
 NUMBERS = (
@@ -36,6 +36,7 @@ def record(**changes: object) -> Record:
         "checks": [CheckRecord("it ran", True, "yes")],
         "findings": ["it is fast"],
         "bands": [Band("time_s", 1.0, 2.5, "kill node:1", {"policy": "random"})],
+        "made": Made("2026-01-02T03:04:05+00:00", "0123abc+", "raytwin run scaling", 2.5, 0.1),
     }
     return Record(**(fields | changes))
 
@@ -59,10 +60,19 @@ def test_result_json_is_the_published_shape(folder: Path) -> None:
     value = json.loads((folder / "result.json").read_text())
     assert list(value) == [
         "scenario", "backend", "parameters", "seed", "versions", "host", "metrics", "checks",
-        "findings", "bands",
+        "findings", "bands", "made",
     ]  # fmt: skip
     assert value["checks"] == [{"name": "it ran", "ok": True, "detail": "yes"}]
     assert "traceEvents" in json.loads((folder / "timeline.json").read_text())
+
+
+def test_results_of_versions_that_did_not_keep_how_they_were_made_are_read(folder: Path) -> None:
+    path = folder / "result.json"
+    value = json.loads(path.read_text())
+    for name in ("made", "bands", "findings"):
+        del value[name]
+    path.write_text(json.dumps(value))
+    assert results.read(folder).record == record(made=None, bands=[], findings=[])
 
 
 def test_csv_form() -> None:

@@ -84,7 +84,7 @@ class ResourcePool:
     def fits(self, demand: str) -> bool:
         """Whether the demand can be met now."""
         free = self.free
-        for name, units in parse_demand(demand):  # a generator would take twice as long
+        for name, units in parse_demand(demand):  # noqa: SIM110 - a generator takes twice as long
             if free.get(name, 0) < units:
                 return False
         return True

@@ -204,6 +204,10 @@ def report(
 ) -> None:
     """Draw one self-contained HTML file from results.
 
+    Where they are in DIR, it also shows bench.json (`raytwin bench --json`), benchmarks.json (the
+    history that github-action-benchmark keeps), fuzz.json (`raytwin fuzz`) and recovery*.json
+    (`raytwin exec --faults PLAN --json`).
+
     Example: `raytwin report results -o report.html`
     """
     from raytwin.scenarios.core import results
@@ -212,7 +216,7 @@ def report(
     found = results.read_all(directory, timelines=True)
     known = registry.with_others({each.record.scenario for each in found}, files or ())
     path = writable(output or directory / "report.html")
-    _report(found, known, path)
+    _report(found, known, directory, path)
     if show:
         typer.launch(path.absolute().as_uri())
 
@@ -272,7 +276,7 @@ def reproduce(
     published = [name for name, each in known.items() if each.figure != BEYOND]
     jobs = runner.plan(published, scale="quick" if quick else "full", seed=seed)
     done = _run(jobs, out, None)
-    _report(results.read_all(out, timelines=True), known, out / "report.html")
+    _report(results.read_all(out, timelines=True), known, out, out / "report.html")
     raise typer.Exit(0 if all(each.ok for each in done) else 1)
 
 
@@ -326,12 +330,13 @@ def _print(console: Console, done: Done) -> None:
         console.print(f"  {escaped(finding)}", soft_wrap=True)
 
 
-def _report(found: Sequence[Any], known: Any, path: Path) -> None:
-    """Write the report and say where it is."""
+def _report(found: Sequence[Any], known: Any, directory: Path, path: Path) -> None:
+    """Write the report, on results and what lies beside them, and say where it is."""
     from raytwin.reports.html import render
+    from raytwin.reports.measurements import read_measurements
     from raytwin.scenarios.core import results
 
-    html = render(found, known)
+    html = render(found, known, read_measurements(directory))
     try:
         results.write_file(path, html.encode())
     except OSError as error:

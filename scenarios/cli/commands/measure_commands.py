@@ -345,7 +345,8 @@ def fuzz(
         bool, typer.Option("--lossless", help="Only plans in which no node dies.")
     ] = False,
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where failing seeds are written.")
+        Path,
+        typer.Option("--out", metavar="DIR", help="Where fuzz.json and failing seeds are written."),
     ] = RESULTS,
     shrink: Annotated[
         bool,
@@ -360,18 +361,40 @@ def fuzz(
     A seed that fails is printed and written to DIR/fuzz-SEED.json: the cluster, the program and
     the plan, shrunk in the end to the few faults and operations with which it fails in the same
     way. `raytwin replay FILE` runs the file again. The exit code is then 1. After Ctrl-C the
-    files have the smallest cases so far.
+    files have the smallest cases so far. DIR/fuzz.json has the numbers of all, for the report.
 
     Example: `raytwin fuzz --seeds 2000 --jobs 2`
     """
     from raytwin.chaos.fuzz.run.campaign import EXCUSED_MAX, Summary, run_seeds, write_failure
     from raytwin.chaos.fuzz.run.shrink import Shrinker, described
     from raytwin.scenarios.cli import progress
+    from raytwin.scenarios.core import campaigns
     from raytwin.scenarios.measure import runner
 
     runner.prepare(out)
     summary = Summary()
     failing = []
+    told: dict[int, campaigns.Failing] = {}
+    """Of the seeds that fail, what the file says."""
+    date, started_s = campaigns.now(), time.perf_counter()
+
+    def keep() -> None:
+        found = campaigns.Campaign(
+            date=date,
+            first_seed=start,
+            seeds=seeds,
+            lossless=lossless,
+            ran=summary.ran,
+            failed=summary.failed,
+            tasks=summary.tasks,
+            faults=summary.faults,
+            values=summary.outcomes,
+            verdicts={each.name.lower(): count for each, count in summary.verdicts.items()},
+            duration_s=round(time.perf_counter() - started_s, 3),
+            failing=list(told.values()),
+        )
+        campaigns.write(out / campaigns.CAMPAIGN, found)
+
     with progress.terminal() as shown:
         try:
             with closing(run_seeds(range(start, start + seeds), jobs, lossless)) as reports:
@@ -382,6 +405,10 @@ def fuzz(
                     if report.failures:
                         failing.append(report)
                         path = write_failure(report, out)
+                        failures = list(map(str, report.failures))
+                        told[report.case.seed] = campaigns.Failing(
+                            report.case.seed, failures, path.name
+                        )
                         with shown.aside():
                             print(
                                 f"seed {report.case.seed} fails: {report.failures[0]} (see {path})"
@@ -392,11 +419,14 @@ def fuzz(
         finally:
             with shown.aside():
                 print(summary)
+            keep()
         for report in failing[:SHRUNK_MAX] if shrink else ():
             shown.begin(f"shrinking seed {report.case.seed}")
             smaller = Shrinker(
                 report, lambda smaller: write_failure(smaller, out), shown.advance
             ).shrink()
+            told[report.case.seed].shrunk_to = described(smaller.case)
+            keep()
             with shown.aside():
                 print(f"seed {report.case.seed} fails with {described(smaller.case)}")
     if summary.excuses_too_much:

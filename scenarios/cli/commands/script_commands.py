@@ -18,6 +18,7 @@ from raytwin.scenarios.cli.commands.line import (
     escaped,
     open_console,
     print_json,
+    writable,
 )
 from raytwin.scenarios.core.scenario import BACKENDS, UsageError, did_you_mean
 
@@ -72,6 +73,15 @@ def execute(
             " 'raytwin calibrate' has written."
         ),
     ] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="With --faults: also write how it recovered here. The report shows what is called"
+            " recovery*.json beside results.",
+        ),
+    ] = None,
 ) -> None:
     """Run an existing Ray script unchanged: its `import ray` is raytwin.
 
@@ -107,12 +117,16 @@ def execute(
         for name, value in simulated.items():
             if value is not None:
                 raise UsageError(f"{name} is for what is simulated: give --backend sim")
+    if json is not None:
+        if faults is None:
+            raise UsageError("--json is the recovery of --faults PLAN: give both")
+        writable(json)
     if faults is not None:
         from raytwin.scenarios.cli.execute_under_faults import execute_under_faults
 
         plan = _read_plan(faults, backend or "local", nodes, address)
         options = {"nodes": plan.nodes(), **options, "address": "local"}
-        run = partial(execute_under_faults, script, args or [], options, plan)
+        run = partial(execute_under_faults, script, args or [], options, plan, json)
     else:
         if address is not None:
             if address != "local":

@@ -1,0 +1,132 @@
+"""What lies beside the results of scenarios in their directory, and belongs into the report.
+
+================ ===========================================================================
+bench.json       of ``raytwin bench --json``: raytwin against its peers
+benchmarks.json  of github-action-benchmark (``external-data-json-path``), which keeps one list
+                 of ``raytwin bench --history`` per commit
+fuzz.json        of ``raytwin fuzz``
+recovery*.json   of ``raytwin exec --faults --json``
+profile.json     of ``raytwin calibrate``, or of the first run that predicts
+================ ===========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from raytwin.scenarios.core.campaigns import CAMPAIGN, RECOVERIES, Campaign, ScriptUnderFaults
+from raytwin.scenarios.core.results import ResultError
+
+T = TypeVar("T")
+
+BENCH, HISTORY, PROFILE = "bench.json", "benchmarks.json", "profile.json"
+
+
+class Case(msgspec.Struct):
+    """A case of the benchmark: see `scenarios.bench.run.row`."""
+
+    name: str
+    unit: str
+    ours: float
+    peers: dict[str, float]
+    ratios: dict[str, float]
+    """Ours to the peer's, by peer; above 1 is better for ours."""
+    ratio_range: dict[str, tuple[float, float]]
+    range: dict[str, tuple[float, float]]
+    rounds: int
+
+
+class Bench(msgspec.Struct):
+    """A file of the benchmark; older ones have the cases alone."""
+
+    rows: list[Case]
+    date: str = ""
+    commit: str = ""
+    load: float | None = None
+    """Of the last 15 minutes, per core."""
+
+
+class _Commit(msgspec.Struct):
+    id: str
+
+
+class Measured(msgspec.Struct):
+    """A median of the history; smaller is better."""
+
+    name: str
+    value: float
+    unit: str = ""
+    range: str = ""
+    """Half of what lies between the lowest and the highest: "± 0.3"."""
+
+
+class Night(msgspec.Struct):
+    """All medians of one commit."""
+
+    commit: _Commit
+    date: int
+    """Milliseconds since 1970."""
+    benches: list[Measured]
+
+
+class _History(msgspec.Struct):
+    entries: dict[str, list[Night]]
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """All that was found."""
+
+    bench: Bench | None = None
+    history: tuple[Night, ...] = ()
+    campaign: Campaign | None = None
+    scripts: tuple[ScriptUnderFaults, ...] = ()
+    profile: tuple[tuple[str, Any], ...] = ()
+    """(name with the unit last, value)"""
+
+
+NONE = Measurements()
+
+
+def read_measurements(directory: Path) -> Measurements:
+    """Return what lies in a directory. Raises ResultError for a file that is not what it should."""
+    bench = _read(directory / BENCH, Bench | list[Case], "raytwin bench --json")
+    history = _read(directory / HISTORY, _History, "github-action-benchmark")
+    profile = _read(directory / PROFILE, dict[str, Any], "raytwin calibrate")
+    scripts = (
+        _read(path, ScriptUnderFaults, "raytwin exec --faults --json")
+        for path in sorted(directory.glob(RECOVERIES))
+    )
+    nights = [night for some in (history.entries.values() if history else ()) for night in some]
+    return Measurements(
+        Bench(bench) if isinstance(bench, list) else bench,
+        tuple(sorted(nights, key=lambda night: night.date)),
+        _read(directory / CAMPAIGN, Campaign, "raytwin fuzz"),
+        tuple(script for script in scripts if script is not None),
+        tuple(_flat(profile or {})),
+    )
+
+
+def _read(path: Path, kind: type[T] | Any, writer: str) -> Any:
+    """Return a file's document; None where there is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        why = " ".join(str(error).split())
+        raise ResultError(f"{path} is not what '{writer}' writes: {why}") from error
+
+
+def _flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the numbers and texts of nested objects, each with its path."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield before + name, value

@@ -1,0 +1,79 @@
+"""When, where and how results were made: what the report says of itself at its top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raytwin.scenarios.core.results import LOAD_MAX, Made, Result
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Of all results of a report."""
+
+    first: str
+    """When the first run began, ISO 8601 without seconds; empty if no result says."""
+    last: str
+    commits: tuple[str, ...]
+    commands: tuple[str, ...]
+    """What makes them again, scenarios with the same options in one."""
+    duration_s: float
+    unknown: int
+    """Results of older versions, which do not say."""
+    hosts: tuple[str, ...]
+    disturbed: tuple[str, ...]
+    """Results on real processes that began while others used more than `LOAD_MAX`."""
+    load_max: float
+    """The most that others used before one of these; a share of the cores."""
+
+
+def provenance(results: Sequence[Result]) -> Provenance:
+    """Return what results say of how they were made."""
+    known = [(result, made) for result in results if (made := result.record.made) is not None]
+    dates = sorted(made.date[:16].replace("T", " ") for _, made in known)
+    disturbed = [
+        (result.name, made.load)
+        for result, made in known
+        if result.record.backend != "sim" and made.load > LOAD_MAX
+    ]
+    return Provenance(
+        dates[0] if dates else "",
+        dates[-1] if dates else "",
+        tuple(dict.fromkeys(made.commit for _, made in known if made.commit)),
+        _commands(known),
+        sum(made.duration_s for _, made in known),
+        len(results) - len(known),
+        tuple(dict.fromkeys(_host(result) for result in results)),
+        tuple(name for name, _ in disturbed),
+        max((load for _, load in disturbed), default=0.0),
+    )
+
+
+def _commands(known: Sequence[tuple[Result, Made]]) -> tuple[str, ...]:
+    """Return commands, each for all scenarios of which the rest is the same."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for result, made in known:
+        scenario = result.record.scenario
+        before, found, after = made.command.partition(f" {scenario}")
+        if found:
+            names.setdefault((before, after), []).append(scenario)
+        else:
+            names.setdefault((made.command, ""), [])
+    return tuple(
+        " ".join([before, *dict.fromkeys(some)]) + after for (before, after), some in names.items()
+    )
+
+
+def _host(result: Result) -> str:
+    """Return the host of a result in a line."""
+    host = result.record.host
+    memory = host.get("memory_bytes")
+    parts = [
+        str(host.get("cpu", "")),
+        f"{host['cores']} cores" if "cores" in host else "",
+        f"{memory / 1e9:.0f} GB" if isinstance(memory, int | float) else "",
+        str(host.get("system", "")),
+        f"Python {result.record.versions['python']}" if "python" in result.record.versions else "",
+    ]
+    return ", ".join(filter(None, parts))

@@ -1,0 +1,132 @@
+"""What lies beside results: read, drawn, or refused in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raytwin.reports import benchmarks, scatter
+from raytwin.reports.fidelity import judge
+from raytwin.reports.html import render
+from raytwin.reports.measurements import NONE, read_measurements
+from raytwin.scenarios.core import campaigns
+from raytwin.scenarios.core.results import CheckRecord, Record, Result, ResultError
+from raytwin.scenarios.core.scenario import Compare
+from tests.reports.test_html import Page
+from tests.scenarios import synthetic
+
+CASE = {
+    "name": "tasks_sync", "unit": "tasks/s", "ours": 900.0, "peers": {"ray": 300.0, "dask": 90.0},
+    "ratios": {"ray": 3.0, "dask": 10.0}, "ratio_range": {"ray": [2.0, 4.5], "dask": [9.0, 11.0]},
+    "range": {"ours": [800.0, 950.0], "ray": [200.0, 400.0], "dask": [80.0, 100.0]},
+    "rounds": 7, "better": "higher", "samples": {},
+}  # fmt: skip
+CAMPAIGN = campaigns.Campaign(
+    "2026-01-02T03:04:05+00:00", 100, 50, False, 20, 1, 4_000, 300, 5_000,
+    {"own": 7, "excused": 2}, 61.0,
+    [campaigns.Failing(107, ["value: 1 is not 2"], "fuzz-107.json", "1 fault, 2 operations")],
+)  # fmt: skip
+SCRIPT = campaigns.ScriptUnderFaults(
+    "2026-01-02T03:04:05+00:00", "mine.py", "sim", ["1. At 1 s, kill node 1."],
+    [campaigns.Cluster([campaigns.Step(1.0, "kill node:1", "", 0.25, "node_died node:1")],
+                       {"detection_max_s": 0.25}, [CheckRecord("errors == 0", False, "it is 2")])],
+    1, 9.0,
+)  # fmt: skip
+
+
+def night(day: int, value: float) -> dict[str, Any]:
+    bench = {"name": "tasks sync", "unit": "µs per task", "value": value, "range": "± 5"}
+    return {"commit": {"id": f"{day:040}"}, "date": 1_700_000_000_000 + day * 86_400_000,
+            "benches": [bench]}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory with all of them."""
+    files = {
+        "bench.json": {"kind": "bench", "rows": [CASE], "date": "2026-01-01T02:03:04+00:00"},
+        "benchmarks.json": {"entries": {"raytwin": [night(2, 90.0), night(1, 100.0)]}},
+        "profile.json": {"cores": 2, "head": {"turn_s": 0.00004}},
+    }
+    for name, document in files.items():
+        (tmp_path / name).write_text(json.dumps(document))
+    campaigns.write(tmp_path / "fuzz.json", CAMPAIGN)
+    campaigns.write(tmp_path / "recovery-mine.json", SCRIPT)
+    return tmp_path
+
+
+def test_all_of_them_are_in_the_report(folder: Path) -> None:
+    record = Record("failing", "sim", {}, 0, {}, {}, {}, [])
+    found = read_measurements(folder)
+    page = Page(render([Result(record, [{"n": 1}])], synthetic.ALL, found))
+    for words in (
+        "tasks_sync tasks/s 900 800 to 950 300 3 (2 to 4.5) 90 10 (9 to 11) 7", "2026-01-01 02:03",
+        "19 of 20 hold (50 were asked for)", "Seeds 100 to 119", "raytwin replay fuzz-107.json",
+        "1 fault, 2 operations", "mine.py under faults, on sim", "node_died node:1 250 ms",
+        "FAILS errors == 0 : it is 2", "head.turn_s 40 µs",
+    ):  # fmt: skip
+        assert words in page.text, words
+    drawn = {a["id"] for _, a in page.tags if a.get("class") == "figure"}
+    assert {"benchmarks-1", "history-1"} <= drawn
+
+
+def test_nothing_is_shown_where_nothing_lies(tmp_path: Path) -> None:
+    assert read_measurements(tmp_path) == NONE
+
+
+def test_a_benchmark_of_older_versions_is_its_cases_alone(tmp_path: Path) -> None:
+    (tmp_path / "bench.json").write_text(json.dumps([CASE]))
+    bench = read_measurements(tmp_path).bench
+    assert bench is not None
+    assert [case.name for case in bench.rows] == ["tasks_sync"]
+
+
+@pytest.mark.parametrize(
+    "name", ["bench.json", "benchmarks.json", "fuzz.json", "recovery-1.json", "profile.json"]
+)
+def test_a_file_of_something_else_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("[1, 2]")
+    with pytest.raises(ResultError, match=rf"{re.escape(name)} is not what '[^\n]*' writes: .+"):
+        read_measurements(tmp_path)
+
+
+def test_peers_are_bars_with_their_spread(folder: Path) -> None:
+    drawn = benchmarks.against_peers(read_measurements(folder).bench)
+    assert drawn is not None
+    assert {mark.label: mark.points[0][2:] for mark in drawn.marks} == {
+        "against Ray": ("tasks_sync", 3.0, 2.0, 4.5, 7),
+        "against Dask": ("tasks_sync", 10.0, 9.0, 11.0, 7),
+    }
+    assert "<pattern" in drawn.svg, "told apart without colours, too"
+    assert benchmarks.against_peers(None) is None
+
+
+def test_history_goes_from_the_oldest_to_the_newest(folder: Path) -> None:
+    found = read_measurements(folder)
+    drawn = benchmarks.history(found.history)
+    assert drawn is not None
+    (mark,) = drawn.marks
+    assert [point[3:6] for point in mark.points] == [(100.0, 95.0, 105.0), (90.0, 85.0, 95.0)]
+    assert mark.points[0][0] < mark.points[1][0]
+    assert benchmarks.history(found.history[:1]) is None, "one night is no history"
+
+
+def test_predictions_within_their_aim_look_different() -> None:
+    compare = Compare(("nodes",), "rate", aim_percent=10)
+    results = [
+        Result(Record("s", backend, {}, 0, {}, {}, {}, []), rows)
+        for backend, rows in (
+            ("sim", [{"nodes": n, "rate": 100.0} for n in (1, 2)]),
+            ("local", [{"nodes": n, "rate": 100.0 * n} for n in (1, 2)]),
+        )
+    ]
+    drawn = scatter.predictions([("s", judge(compare, results))])
+    assert drawn is not None
+    points = {mark.label: [point[2:4] for point in mark.points] for mark in drawn.marks}
+    assert points == {scatter.WITHIN: [(100.0, 100.0)], scatter.BEYOND: [(200.0, 100.0)]}
+    assert len({marker for _, marker, _ in scatter.LOOKS.values()}) > 1
+    assert scatter.predictions([]) is None
