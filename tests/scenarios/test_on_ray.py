@@ -231,6 +231,48 @@ def test_sigkill_of_the_command_line_ends_the_cluster_of_ray(
     assert not left
 
 
+STARTING = """
+import os, sys, time
+import ray._private.node as node
+from raytwin.runtime.on_ray.ray_cluster import TMPDIR, RayCluster
+start = node.Node.start_ray_processes
+def interrupted(self):
+    start(self)
+    print(os.environ[TMPDIR], flush=True)
+    sys.stdin.read()
+    raise KeyboardInterrupt
+node.Node.start_ray_processes = interrupted
+RayCluster([{"CPU": 1.0}])
+"""
+
+
+@needs_ray
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.usefixtures("ray_installed")
+@pytest.mark.parametrize("how", ["interrupted", "killed"])
+def test_a_driver_that_ends_while_a_node_of_ray_starts_leaves_no_process_and_no_file(
+    how: str,
+) -> None:
+    """Ray's agents, whose raylet is dead, wait for the GCS for a minute if nobody ends them."""
+    driver = subprocess.Popen(
+        [sys.executable, "-c", STARTING], env={**ray_session.environment(), modules.ON_RAY: ""},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert driver.stdout is not None
+    folder = Path(driver.stdout.readline().strip())
+    agents: list[psutil.Process] = []
+    while len(agents) < 2:
+        (raylet,) = (p for p in psutil.Process(driver.pid).children() if p.name() == "raylet")
+        agents = raylet.children()
+    if how == "killed":
+        driver.kill()
+    driver.communicate("", timeout=60)
+    _, left = psutil.wait_procs(agents, timeout=30)
+    assert not left
+    while folder.exists():  # the watcher removes it when the processes are gone
+        time.sleep(0.1)
+
+
 # -- what is refused, in one line ------------------------------------------------------
 
 
