@@ -5,7 +5,8 @@
 =============== ==============================================================
 result.json     scenario, backend, parameters, seed, versions, host,
                 metrics {name: number}, checks [{name, ok, detail}], findings,
-                bands [{column, start, end, label, where}]
+                bands [{column, start, end, label, where}],
+                made {date, commit, command, duration_s, load}
 rows.csv        tidy rows, one observation a line
 timeline.json   Chrome's trace format; opens in Perfetto
 =============== ==============================================================
@@ -40,6 +41,8 @@ from raytwin.scenarios.core.scenario import Band, Cell, Row
 
 T = TypeVar("T")
 
+LOAD_MAX = 0.25
+"""Share of the cores that others may use before a measurement is called disturbed."""
 RESULT, ROWS, TIMELINE = "result.json", "rows.csv", "timeline.json"
 
 _INT = re.compile(r"-?(0|[1-9]\d{0,17})\Z", re.ASCII)
@@ -58,6 +61,20 @@ class CheckRecord(msgspec.Struct):
     detail: str = ""
 
 
+class Made(msgspec.Struct):
+    """When, by what and how a result was made."""
+
+    date: str
+    """When it began: ISO 8601, UTC."""
+    commit: str
+    """Of raytwin, with ``+`` if files differ from it; empty where it is no repository."""
+    command: str
+    """What makes it again."""
+    duration_s: float
+    load: float
+    """Share of the machine's cores that others had in use when it began."""
+
+
 class Record(msgspec.Struct):
     """``result.json``."""
 
@@ -71,6 +88,8 @@ class Record(msgspec.Struct):
     checks: list[CheckRecord]
     findings: list[str] = []
     bands: list[Band] = []
+    made: Made | None = None
+    """None: a version of raytwin has written it that did not keep it."""
 
 
 class _Trace(msgspec.Struct):

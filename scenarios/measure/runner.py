@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shlex
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,16 @@ from raytwin.chaos.faults.plan import Plan, PlanError
 from raytwin.chaos.faults.plan_files import load
 from raytwin.runtime.api.exceptions import RayError
 from raytwin.runtime.on_ray import NotOnRay, ray_session
+from raytwin.scenarios.bench.trees import ROOT, commit_of
 from raytwin.scenarios.core import measured_host, results
-from raytwin.scenarios.core.results import CheckRecord, Record, Result, ResultError
+from raytwin.scenarios.core.results import (
+    LOAD_MAX,
+    CheckRecord,
+    Made,
+    Record,
+    Result,
+    ResultError,
+)
 from raytwin.scenarios.core.scenario import (
     BACKENDS,
     SCALES,
@@ -40,8 +51,6 @@ from raytwin.scenarios.peers import PeerError
 PROFILE = "profile.json"
 ALL = "all"
 """The name for every scenario, on those of the named backends that it has."""
-LOAD_MAX = 0.25
-"""Share of the cores that others may use before a measurement is called disturbed."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,23 @@ class Job:
     def name(self) -> str:
         """How users read of it."""
         return f"{self.scenario.name} on {self.backend}"
+
+    @property
+    def command(self) -> str:
+        """What a shell runs this job with, but for files: a fault plan's, a profile's, results'."""
+        words = ["raytwin", "run", self.scenario.name, "--backend", self.backend]
+        if self.scale != SCALES[0]:
+            words += ["--scale", self.scale]
+        if self.seed:
+            words += ["--seed", str(self.seed)]
+        if self.nodes is not None:
+            words += ["--nodes", ",".join(map(str, self.nodes))]
+        for option in self.scenario.options:
+            value = self.settings.get(option.name, option.default(self.scale))
+            if value != option.default(self.scale):
+                told = ",".join(map(str, value)) if option.many else str(value)
+                words += ["--set", f"{option.name}={told.lower() if option.type is bool else told}"]
+        return shlex.join(words)
 
 
 @dataclass
@@ -282,6 +308,7 @@ def run_one(
     """
     progress.begin(job.name)
     request = Request(job.backend, job.scale, job.seed, job.nodes, job.settings, profile, progress)
+    began = datetime.now(UTC)
     started_s = time.perf_counter()
     others = foreign_load()
     try:
@@ -295,6 +322,13 @@ def run_one(
                 " busy: what was measured is worth less for it."
             )
         result = assemble(job, profile, outcome)
+        result.record.made = Made(
+            date=began.isoformat(timespec="seconds"),
+            commit=commit(),
+            command=job.command + (" --faults PLAN" if faults is not None else ""),
+            duration_s=round(time.perf_counter() - started_s, 3),
+            load=others,
+        )
         results.write(out, result)
     except (UsageError, ResultError):
         raise
@@ -316,6 +350,12 @@ def run_one(
     return Done(job, time.perf_counter() - started_s, result)
 
 
+@cache
+def commit() -> str:
+    """Return the commit of the raytwin that runs; files that change later run only later."""
+    return commit_of(ROOT)
+
+
 def foreign_load() -> float:
     """Return the share of the cores that is in use now, before a run adds its own."""
     import psutil
@@ -324,7 +364,7 @@ def foreign_load() -> float:
 
 
 def assemble(job: Job, profile: Path | None, outcome: Outcome) -> Result:
-    """Return `outcome` with all that is needed to read it, and to run it again."""
+    """Return `outcome` with all that is needed to read it; `run_one` adds when it was made."""
     parameters: dict[str, Any] = {"scale": job.scale}
     if job.nodes is not None:
         parameters["nodes"] = list(job.nodes)

@@ -59,7 +59,7 @@ def test_result_json_is_the_published_shape(folder: Path) -> None:
     value = json.loads((folder / "result.json").read_text())
     assert list(value) == [
         "scenario", "backend", "parameters", "seed", "versions", "host", "metrics", "checks",
-        "findings", "bands",
+        "findings", "bands", "made",
     ]  # fmt: skip
     assert value["checks"] == [{"name": "it ran", "ok": True, "detail": "yes"}]
     assert "traceEvents" in json.loads((folder / "timeline.json").read_text())
