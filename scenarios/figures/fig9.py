@@ -195,6 +195,7 @@ def _tell_of_ray(outcome: Outcome, sizes: list[int]) -> None:
             "the last object of every repeat was read back",
             len(outcome.metrics) == 2 * len(sizes),
             f"{len(outcome.rows) // 2} repeats",
+            under_faults=True,
         )
     )
     outcome.findings.append(

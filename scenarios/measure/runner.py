@@ -43,6 +43,7 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
     did_you_mean,
+    unknown_scenario,
 )
 from raytwin.scenarios.measure import ray_process, registry
 from raytwin.scenarios.measure.under_faults import run_under
@@ -131,7 +132,7 @@ def plan(
         ]
     for name in names:
         if name not in known:
-            raise UsageError(f"no scenario {name!r}: {did_you_mean(name, (*known, ALL))}")
+            raise UsageError(unknown_scenario(name, (*known, ALL)))
     for backend in backends or ():
         if backend not in BACKENDS:
             raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")

@@ -57,6 +57,9 @@ def complaint(result: Result) -> str:
     [
         (["run", "scalin"], "did you mean 'scaling'?"),
         (["run", "zzz"], "possible: scaling, placement"),
+        (["run", "fig7"], "figure 7 of the paper is not here: it has no measurement"),
+        (["run", "Table_2"], "table 2 of the paper is not here"),
+        (["run", "fig15"], "the paper has no figure 15: it has figures 1 to 14"),
         (["run"], "Missing argument"),
         (["run", "scaling", "--backend", "locl"], "did you mean 'local'?"),
         (["run", "scaling", "--backend", "sim,"], "possible: sim, local"),
@@ -78,6 +81,7 @@ def complaint(result: Result) -> str:
         (["run", "scaling", "--profile", "absent.json"], "raytwin calibrate"),
         (["run", "scaling", "--noeds", "3"], "see 'raytwin run --help'"),
         (["rum"], "run"),
+        (["completion", "tcsh"], "'bash', 'zsh', 'fish'"),
         (["bench", "--peers", "dusk"], "no peer 'dusk'"),
         (["bench", "--json", "absent/f.json"], "cannot write absent/f.json"),
         (["calibrate", "-o", "absent/p.json"], "cannot write absent/p.json"),
@@ -145,6 +149,39 @@ def test_help_has_an_example(command: str) -> None:
     shown = " ".join(raytwin(command, "--help").stdout.split())
     assert f"raytwin {command}" in shown
     assert "Example" in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("rep", {"report", "reproduce", "replay"}),
+        ("run fig8", {"fig8a", "fig8b"}),
+        ("run fig8b --backend sim,lo", {"sim,local"}),
+        ("exec --faults spo", {"spot"}),
+    ],
+)
+def test_bash_completes_with_the_script_that_is_printed(
+    line: str, offered: set[str], tmp_path: Path
+) -> None:
+    program = tmp_path / "raytwin"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m raytwin "$@"\n')
+    program.chmod(0o755)
+    script = raytwin("completion", "bash").stdout
+    words = f"COMP_WORDS=(raytwin {line}); COMP_CWORD={len(line.split())}"
+    asked = f'{words}; _raytwin_completion {program}; echo "${{COMPREPLY[*]}}"'
+    done = subprocess.run(
+        ["bash", "-c", f"{script}\n{asked}"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert set(done.stdout.split()) == offered, done.stderr
+
+
+@pytest.mark.parametrize(("shell", "said"), [("zsh", "compdef"), ("fish", "complete --command")])
+def test_other_shells_complete_too(shell: str, said: str) -> None:
+    result = raytwin("completion", shell)
+    assert result.exit_code == 0
+    assert f"{said} " in result.stdout
+    assert "_RAYTWIN_COMPLETE" in result.stdout
 
 
 def test_list() -> None:

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from raytwin.scenarios.cli import values
 from raytwin.scenarios.core.scenario import BEYOND
 from raytwin.scenarios.measure import registry
 from tests.scenarios.synthetic import SCALING
@@ -78,3 +79,8 @@ def test_the_real_scenarios_load() -> None:
     for name, scenario in find().items():
         assert scenario.name == name
         assert (scenario.headline is None) == (scenario.figure == BEYOND), name
+
+
+def test_a_shell_completes_the_names_that_are_listed() -> None:
+    assert {*registry.scenarios(), "all"} == set(values.scenarios(""))
+    assert values.scenarios("fig14") == ["fig14a", "fig14b"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raytwin.scenarios.cli import values
 from raytwin.scenarios.cli.commands.line import (
     RESULTS,
     Json,
@@ -75,11 +76,17 @@ def _described(scenario: Scenario) -> dict[str, Any]:
 
 @app.command()
 def run(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="See 'raytwin list'; or all.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME", help="See 'raytwin list'; or all.", autocompletion=values.scenarios
+        ),
+    ],
     backend: Annotated[
         str | None,
         typer.Option(
             metavar="LIST",
+            autocompletion=values.backends,
             help=f"Some of {','.join(BACKENDS)}. Default: all it supports but"
             f" {' and '.join(ON_REQUEST)}.",
         ),
@@ -105,6 +112,7 @@ def run(
         str | None,
         typer.Option(
             metavar="PLAN",
+            autocompletion=values.plans,
             help="A fault plan to apply to every cluster that a scenario starts: a YAML or JSON"
             " file, or a name; see 'raytwin plan'.",
         ),
