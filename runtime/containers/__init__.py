@@ -25,7 +25,7 @@ do otherwise.
 Promises:
 
 - However the driver ends, its containers and its network are removed: by the driver, or by the
-  `cluster_watcher`, a process that waits for the driver's end. A container also ends by itself when
+  `driver_watcher`, a process that waits for the driver's end. A container also ends by itself when
   its standard input does, so only a paused one needs the watcher.
 - A container writes to no directory of this machine but those that `init` was told to
   share.
@@ -37,7 +37,7 @@ Modules, the lower first:
 - `container_node`: the program in a container.
 - `node_container`: one container, from outside.
 - `packet_filters`: cut, lossy and reset links.
-- `cluster_watcher`: removes a cluster whose driver has ended.
+- `left_clusters`: removes a cluster whose driver has ended.
 - `container_cluster`: the cluster, with the operations of fault plans.
 - `docker_backend`: `init`.
 """

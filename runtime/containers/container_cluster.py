@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from raytwin.runtime.api import modules
-from raytwin.runtime.containers import engine
-from raytwin.runtime.containers.cluster_watcher import Watcher
+from raytwin.runtime.containers import engine, left_clusters
 from raytwin.runtime.containers.container_node import ContainerSettings
 from raytwin.runtime.containers.engine import ended_ignored, reported
 from raytwin.runtime.containers.host_image import (
@@ -31,6 +30,7 @@ from raytwin.runtime.containers.host_image import (
 from raytwin.runtime.containers.node_container import Limits, NodeContainer, Recipe
 from raytwin.runtime.containers.packet_filters import ANY_PORT, End, LinkFault, Verdict, commands
 from raytwin.runtime.processes.client import preload
+from raytwin.runtime.processes.spawn.driver_watcher import Watcher
 from raytwin.runtime.processes.spawn.local_cluster import LocalCluster, ProxiedLinks, new_links
 from raytwin.runtime.processes.spawn.worker_pids import send_signal
 from raytwin.runtime.session.node_resources import NO_ACTOR, check_node, no_worker, node_resources
@@ -86,7 +86,7 @@ class ContainerCluster:
         self._links: dict[tuple[str, str], Filters] = {}
         self._local: LocalCluster | None = None
         self._client = engine.connect()
-        self._watcher = Watcher(self.name)
+        self._watcher = Watcher(left_clusters.__name__, self.name)
         try:
             self._subnet = engine.create_network(self._client, self.name)
             self._local = _started(start_here, str(self._subnet[1]), len(nodes))

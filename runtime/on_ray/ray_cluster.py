@@ -2,13 +2,13 @@
 
 Ray's own `ray.cluster_utils.Cluster` starts the nodes: each is a raylet with an object store and
 workers of its own. Nodes have numbers, from 0 on, and a node that starts again is a new one for
-Ray under the number that it had. All files are in a folder that the cluster removes at its end.
+Ray under the number that it had. All files are in a folder that the cluster removes at its end, or
+a watcher at the end of this process.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import tempfile
 import threading
@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from raytwin.runtime.on_ray import cluster_processes
+from raytwin.runtime.processes.spawn.driver_watcher import Watcher
 
 TMPDIR = "RAY_TMPDIR"
 """The environment variable with the folder of Ray's files."""
@@ -29,7 +32,6 @@ HEALTH_CHECKS = 5
 """Missed one after the other, they make a node dead."""
 WORKER = "ray::"
 _OF_THE_NODE = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-LEAVE_TIMEOUT_S = 10.0
 
 
 class RayCluster:
@@ -53,6 +55,7 @@ class RayCluster:
         self._tmpdir = os.environ.get(TMPDIR)
         os.environ[TMPDIR] = self._folder
         os.makedirs(Path(self._folder, "ray"))
+        self._watcher = Watcher(cluster_processes.__name__, self._folder)
         self._lock = threading.Lock()
         self._nodes: dict[int, Any] = {}
         self._processes: dict[int, psutil.Process] = {}
@@ -84,9 +87,8 @@ class RayCluster:
         return str(self._cluster.address)
 
     def _start(self, number: int, **more: Any) -> None:
-        # On the main thread nodes end with this process, even if it is killed. On another, which a
-        # fault plan has, Ray cannot have that: the node would end with the thread. It ends with the
-        # GCS at the latest.
+        # On the main thread the kernel ends a node with this process, and with the thread on
+        # another one, such as a fault plan has. There only the watcher ends it with this process.
         on_main = threading.current_thread() is threading.main_thread()
         self._cluster._shutdown_at_exit = on_main
         own = {name: amount for name, amount in self.resources[number].items() if amount}
@@ -114,23 +116,14 @@ class RayCluster:
 
     def shutdown(self) -> None:
         """End all nodes, and remove their files."""
-        left = [child for raylet in self._processes.values() for child in _children(raylet)]
-        # The head's processes end, too: one that still ran would write to the folder.
-        for child in psutil.Process().children():
-            with suppress(psutil.NoSuchProcess):
-                if any(self._folder in argument for argument in child.cmdline()):
-                    left.append(child)
-        for process in [*self._processes.values(), *left]:
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGCONT)  # what is paused would not end
+        for pid in cluster_processes.members(self._folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)  # what is paused would not end
         if self._cluster is not None:
             self._cluster.shutdown()
-        _, still = psutil.wait_procs(left, timeout=LEAVE_TIMEOUT_S)
-        for process in still:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(still, timeout=LEAVE_TIMEOUT_S)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        # Ray knows neither what its raylets have started, nor a node whose start was interrupted.
+        cluster_processes.clean_up(self._folder)
+        self._watcher.dismiss()
         if self._tmpdir is None:
             os.environ.pop(TMPDIR, None)
         else:

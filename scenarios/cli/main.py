@@ -11,10 +11,17 @@ from typing import Annotated, NoReturn
 import typer
 
 # In the order of the help: a command is there once its module is.
-from raytwin.scenarios.cli.commands import figure_commands, measure_commands, script_commands
+from raytwin.scenarios.cli.commands import (
+    figure_commands,
+    measure_commands,
+    script_commands,
+    shell_commands,
+)
 from raytwin.scenarios.cli.commands.line import app
 
-__all__ = ["app", "figure_commands", "main", "measure_commands", "script_commands"]
+__all__ = [
+    "app", "figure_commands", "main", "measure_commands", "script_commands", "shell_commands",
+]  # fmt: skip
 
 
 @app.callback(invoke_without_command=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TextIO
@@ -110,10 +110,27 @@ class Lines:
         print(text, file=self._stream, flush=True)
 
 
+class Part:
+    """The `Progress` of one part of longer work: each label begins with where that is."""
+
+    def __init__(self, whole: Progress, where: Callable[[], str]) -> None:
+        self._whole = whole
+        self._where = where
+
+    def begin(self, label: str, total: float | None = None) -> None:
+        self._whole.begin(f"{self._where()}: {label}", total)
+
+    def advance(self, amount: float = 1.0) -> None:
+        self._whole.advance(amount)
+
+    def say(self, text: str) -> None:
+        self._whole.say(text)
+
+
 def terminal() -> Bar | Lines:
     """Return the `Progress` that fits stderr, to be used in a ``with``."""
     console = Console(stderr=True)
     return Bar(console) if console.is_terminal else Lines(sys.stderr)
 
 
-__all__ = ["Bar", "Lines", "Progress", "terminal"]
+__all__ = ["Bar", "Lines", "Part", "Progress", "terminal"]

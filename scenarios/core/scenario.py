@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,10 @@ SCALES = ("quick", "full")
 
 BEYOND = "Beyond the paper"
 """The `figure` of a scenario that the paper does not have; a reproduction leaves it out."""
+
+PAPER = {"figure": 14, "table": 4}
+"""How many figures and tables the paper has; the first ones explain and measure nothing."""
+_FIGURE = re.compile(r"(fig|fig\.|figure|table)[ _-]?([0-9]{1,4})[a-z]?")
 
 Cell = str | int | float | bool | None
 Row = dict[str, Any]
@@ -175,6 +180,9 @@ class Check:
     name: str
     ok: bool
     detail: str = ""
+    under_faults: bool = False
+    """Whether a fault plan that the user adds leaves it its meaning: it is about what the program
+    comes to, which no fault may change, and not about times, memory or places."""
 
 
 @dataclass(frozen=True)
@@ -391,6 +399,25 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}possible: {', '.join(names) or 'none'}"
+
+
+def unknown_scenario(name: str, known: Iterable[str]) -> str:
+    """Return one line on a name that no scenario has; of a figure of the paper what is with it."""
+    names = list(known)
+    asked = _FIGURE.fullmatch(name.lower())
+    if asked is None:
+        return f"no scenario {name!r}: {did_you_mean(name, names)}"
+    kind, number = ("table" if asked[1] == "table" else "figure"), int(asked[2])
+    ours = f"{'fig' if kind == 'figure' else kind}{number}"
+    parts = [each for each in names if re.fullmatch(rf"{ours}[a-z]?", each)]
+    if parts:
+        return f"no scenario {name!r}: {kind} {number} of the paper is {' and '.join(parts)} here"
+    if number in range(1, PAPER[kind] + 1):
+        return (
+            f"{kind} {number} of the paper is not here: it has no measurement; 'raytwin list' has"
+            " all that do"
+        )
+    return f"the paper has no {kind} {number}: it has {kind}s 1 to {PAPER[kind]}"
 
 
 def matches(row: Mapping[str, Any], where: Where) -> bool:

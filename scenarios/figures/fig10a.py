@@ -133,6 +133,7 @@ def _measure(request: Request, outcome: Outcome, session: Any, member: str) -> N
             f"every acknowledged write is read back, {member} killed",
             not wrong,
             f"{len(samples):,} read, {wrong} wrong",
+            under_faults=True,
         )
     )
 

@@ -333,6 +333,7 @@ def _judge(
             "every chain came to what a run without faults comes to",
             right == len(values),
             f"{right} of {len(values)} chains, {sum(lengths):,} links",
+            under_faults=True,
         ),
         Check(
             "every step of the plan was carried out",
@@ -344,6 +345,7 @@ def _judge(
             "every link was executed, and some again, as they have written down themselves",
             len(found.first) == sum(lengths) and len(found.again) > 0,
             f"{len(found.first):,} of {sum(lengths):,} links; {len(found.again):,} times one again",
+            under_faults=True,
         ),
     ]
     outcome.findings.append(

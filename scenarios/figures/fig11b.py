@@ -217,6 +217,7 @@ def _judge(outcome: Outcome, where: str, found: dict[str, _Run], settings: Any, 
                 f"on {where}, {policy}: every call took effect once, in order",
                 each.wrong == 0,
                 f"{each.wrong} of {total:,} results are wrong",
+                under_faults=True,
             )
         )
         outcome.checks.append(
@@ -231,6 +232,7 @@ def _judge(outcome: Outcome, where: str, found: dict[str, _Run], settings: Any, 
                 f"on {where}, {policy}: every call was executed, as it has written down itself",
                 first == total,
                 f"{first:,} of {total:,} calls",
+                under_faults=True,
             )
         )
     part = found[WITH].replays / max(1, found[WITHOUT].replays)

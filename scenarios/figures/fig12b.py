@@ -122,6 +122,7 @@ def _judge(outcome: Outcome) -> None:
             "every member has the sum of all",
             not wrong,
             f"{wrong} of {len(rows)} allreduces are wrong",
+            under_faults=True,
         ),
         Check(
             "every round waits for the delay",

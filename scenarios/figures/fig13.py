@@ -319,6 +319,7 @@ def _judge_losses(outcome: Outcome, runs: list[Row]) -> None:
             "the loss falls",
             not risen,
             f"{len(risen)} of {len(runs)} runs end with more than {most:g} times the first loss",
+            under_faults=True,
         )
     )
     apart = 0.0
@@ -331,6 +332,7 @@ def _judge_losses(outcome: Outcome, runs: list[Row]) -> None:
             "all strategies and systems compute the same losses",
             apart < SAME,
             f"they differ by {apart:.2g} at most, relative",
+            under_faults=True,
         )
     )
 

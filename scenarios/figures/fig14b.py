@@ -274,7 +274,12 @@ def _judge_sim(outcome: Outcome, settings: Mapping[str, Any]) -> None:
     cost = outcome.metrics[f"mpi_cost_at_{most}_cpus_ratio"]
     enough = all(r["steps"] >= settings["steps"] - STEPS_MAX for r in outcome.rows if r["steps"])
     outcome.checks += [
-        Check("every iteration had its steps", enough, f"{settings['steps']:,} or more"),
+        Check(
+            "every iteration had its steps",
+            enough,
+            f"{settings['steps']:,} or more",
+            under_faults=True,
+        ),
         Check(
             "actors are faster than the modelled MPI in every set-up",
             min(slower.values()) > 1,
@@ -359,7 +364,8 @@ def _judge_real(outcome: Outcome, settings: Mapping[str, Any]) -> None:
             f"{system}_steps_per_s": rates[system],
         }
         name = f"the score of {system} at least doubles"
-        outcome.checks.append(Check(name, after >= 2 * before, f"{before:.0f}, then {after:.0f}"))
+        said = f"{before:.0f}, then {after:.0f}"
+        outcome.checks.append(Check(name, after >= 2 * before, said, under_faults=True))
     if MPI in rates:
         ratio = rates[ACTORS] / rates[MPI]
         played_s, train_s, share_s, _ = times_alone.measured(

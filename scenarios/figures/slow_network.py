@@ -216,7 +216,12 @@ def _judge(outcome: Outcome, settings: Any, missed: int, died: int) -> None:
             )
     wrong = [row for row in rows if not row["right"]]
     outcome.checks += [
-        Check("every value is right", not wrong, f"{len(wrong)} of {len(rows)} loads are wrong"),
+        Check(
+            "every value is right",
+            not wrong,
+            f"{len(wrong)} of {len(rows)} loads are wrong",
+            under_faults=True,
+        ),
         Check("no node is taken for dead", not died, f"{died} were"),
         Check(
             "every link was delayed",

@@ -192,6 +192,7 @@ def _judge(request: Request, outcome: Outcome, error: float) -> None:
             "every client got the actions for its own states, from every system",
             error == 0.0,
             f"largest error of an action: {error:g}",
+            under_faults=True,
         )
     )
     share, row = max(

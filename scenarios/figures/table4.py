@@ -278,6 +278,7 @@ def _measure(request: Request, outcome: Outcome) -> None:
                 "tasks and ranks have simulated the same pendulums, to the last bit",
                 differing == 0,
                 f"{differing} of {repeats * len(sizes) * draws} draws have other scores",
+                under_faults=True,
             )
         )
     for cpus in sizes if not lacking else ():

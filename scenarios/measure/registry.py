@@ -30,7 +30,7 @@ from types import ModuleType
 import cloudpickle
 
 from raytwin.scenarios import figures as package
-from raytwin.scenarios.core.scenario import BACKENDS, Scenario, UsageError, did_you_mean
+from raytwin.scenarios.core.scenario import BACKENDS, Scenario, UsageError, unknown_scenario
 
 GROUP = "raytwin.scenarios"
 """The entry points by which other packages bring scenarios."""
@@ -115,7 +115,7 @@ def find(name: str) -> Scenario:
         return own[name]
     if name in points:
         return _of_package(points[name])
-    raise UsageError(f"no scenario {name!r}: {did_you_mean(name, (*own, *points, ALL))}")
+    raise UsageError(unknown_scenario(name, (*own, *points, ALL)))
 
 
 def names() -> list[str]:

@@ -364,7 +364,7 @@ def carry_out(
     result = assemble(job, profile, outcome)
     result.record.made = Made(
         date=began.isoformat(timespec="seconds"),
-        commit=_commit(),
+        commit=commit(),
         command=job.command + (" --faults PLAN" if faults is not None else ""),
         duration_s=round(time.perf_counter() - started_s, 3),
         load=others,
@@ -373,7 +373,7 @@ def carry_out(
 
 
 @cache
-def _commit() -> str:
+def commit() -> str:
     """Return the commit of the raytwin that runs; files that change later run only later."""
     return commit_of(ROOT)
 

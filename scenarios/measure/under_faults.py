@@ -9,11 +9,21 @@ from raytwin.scenarios.core.scenario import Check, Outcome, Request, Scenario
 
 
 def run_under(faults: Plan | None, scenario: Scenario, request: Request) -> Outcome:
-    """Run a scenario in this process, each of its clusters under a fault plan, if there is one."""
+    """Run a scenario in this process, each of its clusters under a fault plan, if there is one.
+
+    Of its own checks those are judged that the plan leaves their meaning; a finding names the rest.
+    """
     if faults is None:
         return scenario.run(request)
     with every_cluster(faults) as clusters:
         outcome = scenario.run(request)
+    meaningless = [check.name for check in outcome.checks if not check.under_faults]
+    if meaningless:
+        outcome.findings.append(
+            "The fault plan leaves the scenario's own checks of times, memory and places without"
+            f" meaning, and they are not judged: {'; '.join(meaningless)}."
+        )
+    outcome.checks = [check for check in outcome.checks if check.under_faults]
     outcome.parameters["faults"] = [str(step) for step in faults.steps]
     for number, injections in enumerate(clusters, start=1):
         outcome.timeline += timeline(injections)

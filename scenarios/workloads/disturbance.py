@@ -150,11 +150,12 @@ def load_checks(rows: Sequence[Row], hung: float) -> list[Check]:
             not missed,
             f"{missed} missed in {len(rows)} plans",
         ),
-        Check("no operation hangs", not hung, f"{hung:g} of {operations:,}"),
+        Check("no operation hangs", not hung, f"{hung:g} of {operations:,}", under_faults=True),
         Check(
             "every task came to its value, and every call took effect once, in order",
             not wrong + errors,
             f"{wrong} wrong and {errors} errors of {operations:,} operations",
+            under_faults=True,
         ),
     ]
 

@@ -15,9 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
+from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.reports.measurements import read_measurements
-from raytwin.scenarios.core.scenario import Request
+from raytwin.scenarios.core.scenario import Check, Outcome, Request, Scenario
 from raytwin.scenarios.figures import fig11a
+from raytwin.scenarios.measure.under_faults import run_under
 from tests.processes.helpers import LIMIT_S, eventually
 
 pytestmark = pytest.mark.slow
@@ -184,6 +186,24 @@ def test_a_plan_is_applied_to_a_scenario(tmp_path: Path) -> None:
     events = json.loads((tmp_path / "out" / "fig8b" / "sim" / "timeline.json").read_text())
     found = events["traceEvents"] if isinstance(events, dict) else events
     assert any(event.get("cat") == "fault" for event in found)
+
+
+def test_checks_that_a_plan_leaves_without_meaning_are_named_and_not_judged() -> None:
+    def measured(request: Request) -> Outcome:
+        return Outcome([], {}, [
+            Check("every value is right", True, under_faults=True),
+            Check("as fast as published", False), Check("no node is taken for dead", False),
+        ])  # fmt: skip
+
+    scenario = Scenario("measured", "t", "f", ("sim",), measured, "a")
+    alone = run_under(None, scenario, Request("sim"))
+    assert [check.ok for check in alone.checks] == [True, False, False]
+    outcome = run_under(Plan([Step("kill", "node:1", 0.5)]), scenario, Request("sim"))
+    own, of_the_plan = outcome.checks
+    assert (own.name, own.ok) == ("every value is right", True)
+    assert of_the_plan.name == "every step of the fault plan was carried out"
+    (said,) = outcome.findings
+    assert said.endswith("not judged: as fast as published; no node is taken for dead.")
 
 
 @pytest.mark.parametrize(

@@ -319,7 +319,7 @@ def test_an_image_that_is_not_there_is_one_line(start: Start) -> None:
 
 def test_no_watcher_is_left_on_this_machine(start: Start) -> None:
     name = start(nodes=2).cluster.name
-    assert f"cluster_watcher.py {name}" in command_lines()
+    assert f"left_clusters {name}" in command_lines()
     ray.shutdown()
     assert name not in command_lines()
 

@@ -12,20 +12,23 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
 from raytwin.scenarios.bench.conversation import BenchError
 from raytwin.scenarios.bench.run import FULL, Effort
 from raytwin.scenarios.cli import doctor
+from raytwin.scenarios.cli.commands import figure_commands
 from raytwin.scenarios.cli.commands.line import Terminated, parse_nodes
 from raytwin.scenarios.cli.commands.measure_commands import ALONE_ROUNDS
 from raytwin.scenarios.cli.main import app
 from raytwin.scenarios.core import results
 from raytwin.scenarios.core.scenario import BEYOND, Outcome, Request
-from raytwin.scenarios.measure import registry
+from raytwin.scenarios.measure import registry, runner
 from raytwin.scenarios.peers import PeerError
 from tests.scenarios import synthetic
 
@@ -55,6 +58,9 @@ def complaint(result: Result) -> str:
     [
         (["run", "scalin"], "did you mean 'scaling'?"),
         (["run", "zzz"], "possible: scaling, placement"),
+        (["run", "fig7"], "figure 7 of the paper is not here: it has no measurement"),
+        (["run", "Table_2"], "table 2 of the paper is not here"),
+        (["run", "fig15"], "the paper has no figure 15: it has figures 1 to 14"),
         (["run"], "Missing argument"),
         (["run", "scaling", "--backend", "locl"], "did you mean 'local'?"),
         (["run", "scaling", "--backend", "sim,"], "possible: sim, local"),
@@ -76,6 +82,7 @@ def complaint(result: Result) -> str:
         (["run", "scaling", "--profile", "absent.json"], "raytwin calibrate"),
         (["run", "scaling", "--noeds", "3"], "see 'raytwin run --help'"),
         (["rum"], "run"),
+        (["completion", "tcsh"], "'bash', 'zsh', 'fish'"),
         (["bench", "--peers", "dusk"], "no peer 'dusk'"),
         (["bench", "--json", "absent/f.json"], "cannot write absent/f.json"),
         (["calibrate", "-o", "absent/p.json"], "cannot write absent/p.json"),
@@ -143,6 +150,39 @@ def test_help_has_an_example(command: str) -> None:
     shown = " ".join(raytwin(command, "--help").stdout.split())
     assert f"raytwin {command}" in shown
     assert "Example" in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("rep", {"report", "reproduce", "replay"}),
+        ("run fig8", {"fig8a", "fig8b"}),
+        ("run fig8b --backend sim,lo", {"sim,local"}),
+        ("exec --faults spo", {"spot"}),
+    ],
+)
+def test_bash_completes_with_the_script_that_is_printed(
+    line: str, offered: set[str], tmp_path: Path
+) -> None:
+    program = tmp_path / "raytwin"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m raytwin "$@"\n')
+    program.chmod(0o755)
+    script = raytwin("completion", "bash").stdout
+    words = f"COMP_WORDS=(raytwin {line}); COMP_CWORD={len(line.split())}"
+    asked = f'{words}; _raytwin_completion {program}; echo "${{COMPREPLY[*]}}"'
+    done = subprocess.run(
+        ["bash", "-c", f"{script}\n{asked}"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert set(done.stdout.split()) == offered, done.stderr
+
+
+@pytest.mark.parametrize(("shell", "said"), [("zsh", "compdef"), ("fish", "complete --command")])
+def test_other_shells_complete_too(shell: str, said: str) -> None:
+    result = raytwin("completion", shell)
+    assert result.exit_code == 0
+    assert f"{said} " in result.stdout
+    assert "_RAYTWIN_COMPLETE" in result.stdout
 
 
 def test_list() -> None:
@@ -314,6 +354,87 @@ def test_reproduce_reports_what_failed(tmp_path: Path) -> None:
     assert "FAILS" in text
     assert "one is two" in text
     assert "4 of 5" in text
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which of two scenarios was run on which backend; `placement` breaks the first time."""
+
+    def counted(request: Request, name: str) -> Outcome:
+        ran.append(f"{name} on {request.backend}")
+        if ran == ["scaling on sim", "scaling on local", "placement on sim"]:
+            raise RuntimeError("it broke")
+        return synthetic.ALL[name].run(request)
+
+    ran: list[str] = []
+    some = {
+        name: replace(synthetic.ALL[name], run=partial(counted, name=name))
+        for name in ("scaling", "placement")
+    }
+    monkeypatch.setattr(registry, "scenarios", lambda: some)
+    monkeypatch.setattr(runner, "commit", lambda: "c0ffee")
+    monkeypatch.setattr(figure_commands, "_report", lambda *arguments: None)  # it takes long
+    return ran
+
+
+def test_a_reproduction_goes_on_where_it_failed(
+    attempts: list[str], calibrations: list[object], tmp_path: Path
+) -> None:
+    first = raytwin("reproduce", "--quick", "--out", tmp_path)
+    assert first.exit_code == 1
+    assert "taken over" not in first.stdout
+    before = (tmp_path / "scaling" / "sim" / "result.json").read_bytes()
+    attempts.clear()
+    again = raytwin("reproduce", "--quick", "--out", tmp_path)
+    assert again.exit_code == 0, again.output
+    assert attempts == ["placement on sim"]
+    (line,) = (line for line in again.stdout.splitlines() if "taken over" in line)
+    assert line.endswith(
+        "(--fresh runs all anew): scaling on sim, scaling on local, placement on local"
+    )
+    assert (tmp_path / "scaling" / "sim" / "result.json").read_bytes() == before
+    assert len(calibrations) == 1
+
+
+@pytest.mark.parametrize("what", ["commit", "changed files", "scale", "seed", "fresh"])
+def test_a_reproduction_takes_nothing_over_that_it_would_not_come_to(
+    what: str, attempts: list[str], calibrations: list[object],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    raytwin("reproduce", "--quick", "--out", tmp_path)
+    attempts.clear()
+    arguments = ["--quick"]
+    if what == "scale":
+        arguments = []
+    elif what == "seed":
+        arguments += ["--seed", "1"]
+    elif what == "fresh":
+        arguments += ["--fresh"]
+    else:
+        monkeypatch.setattr(runner, "commit", lambda: {"commit": "deed"}.get(what, "c0ffee+"))
+    result = raytwin("reproduce", *arguments, "--out", tmp_path)
+    assert "taken over from" not in result.stdout.replace("is taken over from an earlier one", "")
+    assert len(attempts) == 4
+    assert ("files differ from the commit" in result.stdout) == (what == "changed files")
+    assert len(calibrations) == 1 + (what == "fresh")
+
+
+def test_a_reproduction_says_where_it_is_and_how_long_the_rest_takes(
+    attempts: list[str], tmp_path: Path
+) -> None:
+    first = raytwin("reproduce", "--quick", "--out", tmp_path).stderr.splitlines()
+    assert "1 of 2: scaling on sim" in first, "nothing is known yet"
+    assert "1 of 2, about 10 s left: scaling on local" in first
+    assert "2 of 2, about 10 s left: placement on local" in first
+    record = results.read(tmp_path / "scaling" / "sim").record
+    assert record.made is not None
+    record.made.duration_s = 200.0
+    (tmp_path / "scaling" / "sim" / "result.json").write_bytes(msgspec.json.encode(record))
+    attempts.clear()
+    arguments = ("reproduce", "--quick", "--seed", 1, "--out", tmp_path)
+    second = raytwin(*arguments).stderr.splitlines()
+    assert "1 of 2, about 4 min left: scaling on sim" in second, "200, 0 and 0 s, and their mean"
+    assert "1 of 2, about 10 s left: scaling on local" in second
 
 
 def test_report_where_it_is_wanted(tmp_path: Path) -> None:

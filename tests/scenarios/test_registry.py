@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from raytwin.scenarios.cli import values
 from raytwin.scenarios.cli.main import app
 from raytwin.scenarios.core.scenario import BEYOND, UsageError
 from raytwin.scenarios.measure import registry, runner
@@ -217,3 +218,11 @@ def test_a_broken_package_is_listed_after_the_others(
     assert '"from": "theirs 1.2"' in out
     assert err.count("\n") == 1
     assert "of_others_broken:SCENARIO in broken 1.2 cannot be imported: ZeroDivision" in err
+
+
+# -- completion ------------------------------------------------------------------------
+
+
+def test_a_shell_completes_the_names_that_are_listed() -> None:
+    assert {*registry.scenarios(), "all"} == set(values.scenarios(""))
+    assert values.scenarios("fig14") == ["fig14a", "fig14b"]

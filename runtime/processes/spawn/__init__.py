@@ -21,6 +21,7 @@ Modules, the lower first:
 
 - `rehearsal`: a worker's first steps, taken once in the zygote.
 - `zygote`: the process.
+- `driver_watcher`: cleans up after a driver what the zygote does not: containers, and Ray.
 - `worker_pids`: finds the workers that faults hit.
 - `local_cluster`: the driver's side: starts, kills, pauses and queries processes.
 - `local_backend`: `init(backend="local")`.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raytwin.scenarios.cli import values
 from raytwin.scenarios.cli.commands.line import (
     RESULTS,
     Json,
@@ -31,8 +32,10 @@ from raytwin.scenarios.core.scenario import BACKENDS, ON_REQUEST, UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from raytwin.chaos.faults.plan import Plan
     from raytwin.scenarios.core.scenario import Scenario
-    from raytwin.scenarios.measure.runner import Done
+    from raytwin.scenarios.measure.reproduction import Reproduction
+    from raytwin.scenarios.measure.runner import Done, Job
 
 
 @app.command("list")
@@ -110,13 +113,16 @@ def run(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME", help="See 'raytwin list'; or all; or a Python file with a SCENARIO."
+            metavar="NAME",
+            help="See 'raytwin list'; or all; or a Python file with a SCENARIO.",
+            autocompletion=values.scenarios,
         ),
     ],
     backend: Annotated[
         str | None,
         typer.Option(
             metavar="LIST",
+            autocompletion=values.backends,
             help=f"Some of {','.join(BACKENDS)}. Default: all it supports but"
             f" {' and '.join(ON_REQUEST)}.",
         ),
@@ -142,6 +148,7 @@ def run(
         str | None,
         typer.Option(
             metavar="PLAN",
+            autocompletion=values.plans,
             help="A fault plan to apply to every cluster that a scenario starts: a YAML or JSON"
             " file, or a name; see 'raytwin plan'.",
         ),
@@ -261,27 +268,46 @@ def timeline(
 @app.command()
 def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="The small scale of each.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget what an earlier run has left in DIR.")
+    ] = False,
     seed: Seed = 0,
     out: Out = RESULTS,
 ) -> None:
     """Run every figure of the paper on sim and on local, then write the report.
 
+    After Ctrl-C or a failure the same command goes on from there: it takes over what this commit
+    has finished with the same settings, if every check of it holds.
+
     Example: `raytwin reproduce --quick --out results`
     """
     from raytwin.scenarios.core import results
     from raytwin.scenarios.core.scenario import BEYOND
-    from raytwin.scenarios.measure import registry, runner
+    from raytwin.scenarios.measure import registry, reproduction, runner
 
     known = registry.scenarios()
     published = [name for name, each in known.items() if each.figure != BEYOND]
     jobs = runner.plan(published, scale="quick" if quick else "full", seed=seed)
-    done = _run(jobs, out, None)
+    runner.prepare(out)
+    whole = reproduction.Reproduction(jobs, out, fresh)
+    if whole.taken:
+        names = ", ".join(job.name for job in whole.taken)
+        print(f"taken over from an earlier run (--fresh runs all anew): {names}")
+    elif runner.commit().endswith("+"):
+        print("files differ from the commit: no run is taken over from an earlier one")
+    done = _run(whole.jobs, out, None, whole=whole)
     _report(results.read_all(out, timelines=True), known, out, out / "report.html")
     raise typer.Exit(0 if all(each.ok for each in done) else 1)
 
 
-def _run(jobs: Sequence[Any], out: Path, profile: Path | None, faults: Any = None) -> list[Done]:
-    """Run `jobs` under a progress bar and print each when it is there."""
+def _run(
+    jobs: Sequence[Job],
+    out: Path,
+    profile: Path | None,
+    faults: Plan | None = None,
+    whole: Reproduction | None = None,
+) -> list[Done]:
+    """Run `jobs` under a progress bar, which says where the `whole` of it is; print each."""
     from raytwin.scenarios.cli import progress
     from raytwin.scenarios.measure import runner
 
@@ -293,13 +319,17 @@ def _run(jobs: Sequence[Any], out: Path, profile: Path | None, faults: Any = Non
         used = runner.profile_for(jobs, out, profile, shown)
 
         def after(each: Done) -> None:
+            if whole is not None:
+                whole.add(each)
             with shown.aside():
                 _print(console, each)
 
         try:
-            return runner.run(jobs, out, used, shown, after, faults)
+            within = progress.Part(shown, whole.where) if whole is not None else shown
+            return runner.run(jobs, out, used, within, after, faults)
         except KeyboardInterrupt as error:
-            error.add_note("what had been completed is kept")
+            then = ", and the same command goes on from there" if whole is not None else ""
+            error.add_note(f"what had been completed is kept{then}")
             raise
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raytwin.scenarios.cli import values
 from raytwin.scenarios.cli.commands.line import (
     RESULTS,
     Json,
@@ -241,7 +242,8 @@ def compare(
 @app.command()
 def baseline(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="See 'raytwin list'.")
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="See 'raytwin list'.", autocompletion=values.scenarios),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Run, and say what moved: old, new, percent.")

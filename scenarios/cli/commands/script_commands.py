@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raytwin.runtime.api.options.checks import INTEGER_MAX
+from raytwin.scenarios.cli import values
 from raytwin.scenarios.cli.commands.line import (
     NODES_MAX,
     Json,
@@ -51,6 +52,7 @@ def execute(
         str | None,
         typer.Option(
             metavar="PLAN",
+            autocompletion=values.plans,
             help="A fault plan to apply to every cluster that the script starts: a YAML or JSON"
             " file, or a name; see 'raytwin plan'. How the cluster recovered goes to stderr.",
         ),
@@ -231,7 +233,9 @@ def plan(
     faults: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PLAN]", help="A YAML or JSON file, or a name. Default: list them."
+            metavar="[PLAN]",
+            help="A YAML or JSON file, or a name. Default: list them.",
+            autocompletion=values.plans,
         ),
     ] = None,
 ) -> None:

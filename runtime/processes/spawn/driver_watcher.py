@@ -1,33 +1,30 @@
-"""Removes the containers and the network of a cluster whose driver has ended without doing so.
+"""Waits for the end of a driver, and then removes what it has left.
 
-    python -P cluster_watcher.py CLUSTER PID
+    python -P driver_watcher.py MODULE SUBJECT PID
 
-A driver starts the watcher before it makes anything in the engine, and ends it when it has removed
-the cluster itself. The watcher waits for the end of the driver's process; it removes what the
-engine has of the cluster, and exits.
+A driver starts the watcher before it makes what neither the zygote nor the kernel ends with it, and
+ends the watcher when it has removed that itself. The watcher waits for the end of the driver's
+process, calls ``clean_up(SUBJECT)`` of the module, and exits.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import subprocess
 import sys
-import time
 from pathlib import Path
-
-LATE_S = 2.0
-"""How long a request of a driver that was killed may still be under way in the engine."""
 
 
 class Watcher:
     """The driver's side of a watcher."""
 
-    def __init__(self, cluster: str) -> None:
-        root = str(Path(__file__).absolute().parents[3])
+    def __init__(self, module: str, subject: str) -> None:
+        root = str(Path(__file__).absolute().parents[4])
         self._process = subprocess.Popen(
             # As a file it loads nothing of raytwin before it is needed.
-            [sys.executable, "-P", __file__, cluster, str(os.getpid())],
+            [sys.executable, "-P", __file__, module, subject, str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             # Ctrl-C at the terminal interrupts the driver alone.
@@ -43,7 +40,7 @@ class Watcher:
 
 def main() -> None:
     """Wait for the driver's end; remove what it has left."""
-    cluster, driver = sys.argv[1], int(sys.argv[2])
+    module, subject, driver = sys.argv[1], sys.argv[2], int(sys.argv[3])
     try:
         pidfd = os.pidfd_open(driver)
     except ProcessLookupError:
@@ -52,12 +49,7 @@ def main() -> None:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         poll.poll()
-    from raytwin.runtime.containers import engine
-
-    client = engine.connect()
-    engine.remove_cluster(client, cluster)
-    time.sleep(LATE_S)
-    engine.remove_cluster(client, cluster)
+    importlib.import_module(module).clean_up(subject)
 
 
 if __name__ == "__main__":
