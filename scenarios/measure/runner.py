@@ -56,8 +56,6 @@ class Job:
     settings: Mapping[str, Any]
     address: str | None = None
     """Of the Ray cluster that it runs on; None: one of its own."""
-    found_as: str = ""
-    """Its name, or the path of its file: another process finds it by that."""
 
     @property
     def name(self) -> str:
@@ -124,7 +122,7 @@ def plan(
                 f"{asked} has no setting {key!r}: {did_you_mean(key, sorted(options))}"
             )
     jobs = []
-    for name, scenario in found.items():
+    for scenario in chosen:
         for backend in backends or ():
             if backend not in scenario.backends and not everything:
                 why = scenario.not_on_ray if backend == "ray" else ""
@@ -143,7 +141,7 @@ def plan(
         if everything:
             wanted = [each for each in wanted if each in scenario.backends]
         jobs += [
-            Job(scenario, backend, scale, seed, nodes, settings, address, name)
+            Job(scenario, backend, scale, seed, nodes, settings, address)
             for backend in BACKENDS
             if backend in wanted
         ]
@@ -324,7 +322,7 @@ def carry_out(
     others = foreign_load()
     try:
         if job.backend == "ray":
-            outcome = ray_process.run(job.found_as, request, faults, job.address)
+            outcome = ray_process.run(job.scenario.run_as, request, faults, job.address)
         else:
             outcome = run_under(faults, job.scenario, request)
     finally:
