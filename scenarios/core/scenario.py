@@ -373,6 +373,13 @@ class Scenario:
     clock × 0.025"; empty: it is not."""
     not_on_ray: str = ""
     """What it needs that Ray does not have, where it does not run on `ray`: said to who asks."""
+    file: str = ""
+    """The path by which it was found, if it is in a file of a user's; the registry sets it."""
+
+    @property
+    def run_as(self) -> str:
+        """How ``raytwin run`` is told to run it: its name, or its file."""
+        return self.file or self.name
 
     @property
     def default_backends(self) -> tuple[str, ...]:

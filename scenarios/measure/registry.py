@@ -23,6 +23,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -195,7 +196,7 @@ def _in_file(path: Path) -> Scenario:
     if checked.name in names():
         raise UsageError(f"{path} calls its scenario {checked.name!r}, and there is one of that"
                          " name already, see 'raytwin list': give it another")  # fmt: skip
-    return checked
+    return replace(checked, file=str(path))
 
 
 def _line(error: BaseException, path: Path | None = None) -> str:

@@ -65,8 +65,6 @@ class Job:
     settings: Mapping[str, Any]
     address: str | None = None
     """Of the Ray cluster that it runs on; None: one of its own."""
-    found_as: str = ""
-    """Its name, or the path of its file: another process finds it by that."""
 
     @property
     def name(self) -> str:
@@ -150,7 +148,7 @@ def plan(
                 f"{asked} has no setting {key!r}: {did_you_mean(key, sorted(options))}"
             )
     jobs = []
-    for name, scenario in found.items():
+    for scenario in chosen:
         for backend in backends or ():
             if backend not in scenario.backends and not everything:
                 why = scenario.not_on_ray if backend == "ray" else ""
@@ -169,7 +167,7 @@ def plan(
         if everything:
             wanted = [each for each in wanted if each in scenario.backends]
         jobs += [
-            Job(scenario, backend, scale, seed, nodes, settings, address, name)
+            Job(scenario, backend, scale, seed, nodes, settings, address)
             for backend in BACKENDS
             if backend in wanted
         ]
@@ -351,7 +349,7 @@ def carry_out(
     began, started_s = datetime.now(UTC), time.perf_counter()
     try:
         if job.backend == "ray":
-            outcome = ray_process.run(job.found_as, request, faults, job.address)
+            outcome = ray_process.run(job.scenario.run_as, request, faults, job.address)
         else:
             outcome = run_under(faults, job.scenario, request)
     finally:

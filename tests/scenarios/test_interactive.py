@@ -189,7 +189,9 @@ def test_the_command_line_runs_and_reports_a_file(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "'raytwin report results --scenario ./mine.py' draws them" in done.stdout
     assert command("report", "results", "--scenario", "./mine.py").returncode == 0
-    assert "Time to throw all darts" in (tmp_path / "results" / "report.html").read_text()
+    report = (tmp_path / "results" / "report.html").read_text()
+    assert "Time to throw all darts" in report
+    assert "<code>raytwin run mine.py --backend local</code>" in report
     without = command("report", "results")
     assert without.returncode == 2
     assert "one in a file is given with --scenario FILE" in without.stderr
