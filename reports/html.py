@@ -17,7 +17,6 @@ from statistics import median
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from raytwin.reports import benchmarks, palette, plots, scatter
 from raytwin.reports.fidelity import Fidelity, judge
@@ -189,7 +188,7 @@ def render(
     typical = [typical_of(chapter.fidelity) for chapter in chapters]
     errors = [error for error in typical if error is not None]
     return environment.get_template("report.html.j2").render(
-        script=Markup(script),
+        script=script,
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         palette=palette,
         provenance=provenance(results),

@@ -244,7 +244,11 @@ def _faults(
                 begin_s,
                 first(died_s, begin_s, next_s),
                 first(again_s, begin_s, next_s),
-                min((took for at, took in full_s if begin_s <= at + 1e-6 < next_s), default=None),
+                # A scenario's clock for a fault begins a little before it is injected.
+                min(
+                    (took for at, took in full_s if begin_s <= at + TOGETHER_S < next_s),
+                    default=None,
+                ),
             )
         )
     return tuple(found)
@@ -330,7 +334,7 @@ def _panel(axes: Axes, lanes: Lanes, begin_s: float, end_s: float) -> None:
                 name,
                 xy=(at_s, 1.0),
                 xycoords=("data", "axes fraction"),
-                xytext=(3, 3 + 9 * (number % 3)),
+                xytext=(3, 3 + 9 * (number % 4)),
                 textcoords="offset points",
                 fontsize=8,
                 color=INK,

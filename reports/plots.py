@@ -396,7 +396,8 @@ def _all_published(sketch: Sketch, axes: Axes, figure: Figure, first: bool) -> N
 
 
 def _published_label(point: PublishedPoint) -> str:
-    return " ".join(filter(None, ("published", point.of)))
+    named = " ".join(filter(None, ("published", point.of)))
+    return f"{named}, fitted to" if point.fitted else named
 
 
 def _published_marker(figure: Figure, point: PublishedPoint) -> str:
@@ -432,7 +433,7 @@ def _published(
         marker=_published_marker(figure, point),
         linestyle="none",
         markersize=7.5,
-        markerfacecolor=PANEL,
+        markerfacecolor=MUTED if point.fitted else PANEL,
         markeredgecolor=INK,
         markeredgewidth=1.8,
         label=label,

@@ -232,6 +232,9 @@ class PublishedPoint:
     """The label of the curves that it belongs to, whose marker it gets; "" where there is one."""
     system: str = ""
     """How the source calls what was measured there, if not as `series` does."""
+    fitted: bool = False
+    """Whether the simulation's costs were fitted to it: it is drawn so that nobody takes the
+    agreement for a prediction."""
 
     @property
     def of(self) -> str:

@@ -349,8 +349,10 @@ SCENARIO = Scenario(
             x_label="",
             y_label="calls executed again per moved actor",
             published=(
-                PublishedPoint(WITH, 500 / 400, note="500 methods, 400 actors"),
-                PublishedPoint(WITHOUT, 10_000 / 400, note="10,000 methods, 400 actors"),
+                PublishedPoint(WITH, 500 / 400, note="500 methods, 400 actors", fitted=True),
+                PublishedPoint(
+                    WITHOUT, 10_000 / 400, note="10,000 methods, 400 actors", fitted=True
+                ),
             ),
         ),
     ),

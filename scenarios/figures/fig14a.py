@@ -395,6 +395,7 @@ SCENARIO = Scenario(
                     f"{SOURCE}: median; fitted to it",
                     series=TREE,
                     system="Ray",
+                    fitted=True,
                 ),
             ),
             published_shape=(

@@ -506,7 +506,12 @@ SCENARIO = Scenario(
             published=(
                 PublishedPoint(512, CHEAPER, "value", f"{SOURCE}; {ANY_SETUP}", series=ON_DEMAND),
                 PublishedPoint(
-                    512, CHEAPER_ON_SPOT, "value", f"{SOURCE}; {ANY_SETUP}; fitted to", series=SPOT
+                    512,
+                    CHEAPER_ON_SPOT,
+                    "value",
+                    f"{SOURCE}; {ANY_SETUP}; fitted to",
+                    series=SPOT,
+                    fitted=True,
                 ),
             ),
         ),

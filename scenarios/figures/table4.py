@@ -458,6 +458,7 @@ SCENARIO = Scenario(
                     note="OSDI 2018, table 4",
                     series={"Ray": TASKS, "MPI": MODELLED}[system],
                     system=system,
+                    fitted=(system, cpus) == ("MPI", 1),
                 )
                 for (system, cpus), rate in PUBLISHED.items()
             ),

@@ -74,7 +74,7 @@ class Job:
     @property
     def command(self) -> str:
         """What a shell runs this job with, but for files: a fault plan's, a profile's, results'."""
-        words = ["raytwin", "run", self.found_as or self.scenario.name, "--backend", self.backend]
+        words = ["raytwin", "run", self.scenario.run_as, "--backend", self.backend]
         if self.scale != SCALES[0]:
             words += ["--scale", self.scale]
         if self.seed:

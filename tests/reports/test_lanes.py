@@ -34,7 +34,7 @@ FAULTY = [
 
 def test_a_fault_has_its_detection_its_first_result_and_its_return_to_full_throughput() -> None:
     back = {"ph": "X", "cat": "recovery", "name": "to full throughput", "pid": "faults"}
-    whole = [*FAULTY, {**back, "tid": "recovery", "ts": 100.0e6, "dur": 7.0e6}]
+    whole = [*FAULTY, {**back, "tid": "recovery", "ts": 99.99e6, "dur": 7.0e6}]
     (view,) = views([result("sim", FAULTY), result("local", whole)], "s-recovery")
     ((name, (simulated, measured)),) = view.table
     assert name == "kill node:1"

@@ -40,6 +40,18 @@ def test_an_image_has_every_curve_in_the_colour_of_its_source(figure: Figure) ->
     assert ">≥ 1.8M</text>" in drawn
 
 
+def test_a_number_that_costs_were_fitted_to_looks_and_is_called_so() -> None:
+    points = (PublishedPoint(1, 5.0, fitted=True), PublishedPoint(2, 9.0))
+    spec = FigureSpec("Steps", "cpus", "rate", "CPUs", "steps/s", published=points)
+    drawn = plots.drawn(build(spec, []))
+    assert [mark.label for mark in drawn.marks] == ["published, fitted to", "published"]
+    fitted, predicted = (
+        re.search(f'data-series="{mark.label}".*?style="([^"]*)"/></g>', drawn.svg)[1]  # type: ignore[index]
+        for mark in drawn.marks
+    )
+    assert fitted != predicted
+
+
 def test_every_colour_of_a_drawing_is_one_of_the_page(figure: Figure, faulty: Figure) -> None:
     stacked = FigureSpec("t", "time_s", "first", "s", "tasks", stack=("again",), second="nodes")
     rows: list[Row] = [{"time_s": at, "first": 3, "again": 1, "nodes": 2} for at in range(4)]
