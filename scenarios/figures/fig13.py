@@ -27,8 +27,7 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
-from raytwin.scenarios.peers import mpi
-from raytwin.scenarios.workloads import times_alone
+from raytwin.scenarios.peers import mpi, times_alone
 from raytwin.scenarios.workloads.virtual_sgd import VirtualArithmetic
 from raytwin.simulator.machine.costs import load_profile
 

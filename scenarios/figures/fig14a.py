@@ -26,7 +26,7 @@ from raytwin.scenarios.core.scenario import (
     Row,
     Scenario,
 )
-from raytwin.scenarios.workloads import times_alone
+from raytwin.scenarios.peers import times_alone
 
 PAPER = "paper's cluster"
 HOST = "one host"

@@ -34,8 +34,7 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
-from raytwin.scenarios.peers import mpi
-from raytwin.scenarios.workloads import times_alone
+from raytwin.scenarios.peers import mpi, times_alone
 from raytwin.simulator.machine.costs import load_profile
 
 PAPER = "paper's cluster"

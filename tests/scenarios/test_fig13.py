@@ -22,8 +22,7 @@ from raytwin.scenarios.applications.sgd import (
 )
 from raytwin.scenarios.core.scenario import Outcome, Request, UsageError
 from raytwin.scenarios.figures import fig13
-from raytwin.scenarios.peers import mpi
-from raytwin.scenarios.workloads import times_alone
+from raytwin.scenarios.peers import mpi, times_alone
 from tests.requirements import require
 
 SMALL = {

@@ -14,8 +14,7 @@ import raytwin as ray
 from raytwin.scenarios.applications import es, ppo
 from raytwin.scenarios.core.scenario import Request, UsageError
 from raytwin.scenarios.figures import fig14a, fig14b
-from raytwin.scenarios.peers import mpi
-from raytwin.scenarios.workloads import times_alone
+from raytwin.scenarios.peers import mpi, times_alone
 from tests.requirements import require
 
 

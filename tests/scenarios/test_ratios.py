@@ -10,7 +10,7 @@ from raytwin.reports.standing import has_sign_of, row_of
 from raytwin.scenarios.core.results import Record, Result
 from raytwin.scenarios.core.scenario import Ratio
 from raytwin.scenarios.figures import fig12a, fig13, fig14a, fig14b, table3, table4
-from raytwin.scenarios.workloads import times_alone
+from raytwin.scenarios.peers import times_alone
 
 WITH_PEERS = (fig12a, fig13, fig14a, fig14b, table3, table4)
 """The figures and tables of which the paper has a ratio between systems."""

@@ -1,4 +1,4 @@
-"""What parts of a learning program take on this machine, measured by one process alone.
+"""One process alone: what parts of learning programs take on this machine without any system.
 
 Predictions for this machine rest on these times, and so does what a report says of where time goes.
 `measured` runs a function of this module in a fresh interpreter that computes with one thread, as
