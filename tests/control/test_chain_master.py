@@ -5,6 +5,7 @@ from __future__ import annotations
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import (
     ChainConfigured,
+    Event,
     ReplicaInfo,
     ReplicaJoined,
     ReplicaLost,
@@ -76,3 +77,17 @@ def test_the_last_replica_is_lost_when_its_process_has_ended_and_not_before() ->
     assert chain.members() == [name_of(2)] and not chain.master.lost
     chain.kill(name_of(2))
     assert "last replica" in chain.master.lost
+
+
+def test_a_lost_replica_is_an_event_of_the_gcs_whichever_chain_it_was_of() -> None:
+    chain = Chain()
+    chain.ctx.take(Event)
+    chain.kill(name_of(1))
+    [lost] = chain.ctx.take(Event, "gcs")
+    assert (lost.kind, lost.subject, lost.detail) == ("replica_died", name_of(1), "killed")
+    ctx = Alone()
+    Master(ctx, Config(gcs_replicas=2), chain=1).start()
+    (name, *_) = (message.name for message in ctx.take(StartReplica))
+    assert not ctx.take(Event)
+    chain.master.handle("master.1", Event("replica_died", name))
+    assert [event.subject for event in chain.ctx.take(Event, "gcs")] == [name]

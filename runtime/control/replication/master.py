@@ -18,15 +18,15 @@ killed, if it lives. For the last replica the master believes only its own world
 process end.
 
 The master is a client of the chain too: what the failure detector reports of nodes it passes on
-to ``gcs`` and ``global``, as commands. In a sharded GCS each chain has a master of its own, and the
-master of chain 0 reports nodes.
+to ``gcs`` and ``global``, as commands, and it logs there which replicas were lost. In a sharded GCS
+each chain has a master of its own, and the master of chain 0 reports nodes, and the replicas of all.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from raytwin.runtime.control.core.addresses import REPLICAS_PER_CHAIN, shard_address
+from raytwin.runtime.control.core.addresses import MASTER, REPLICAS_PER_CHAIN, shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import (
@@ -104,6 +104,8 @@ class Master:
             self.ctx.send("links", message)
         elif isinstance(message, NodeUnreachable):
             self._on_unreachable(message)
+        elif isinstance(message, Event):  # of another chain's master
+            self.ctx.send("gcs", message)
         else:
             assert isinstance(message, LoadChanged), f"the master was sent {type(message).__name__}"
             self.ctx.send("global", message)
@@ -174,6 +176,7 @@ class Master:
             self._publish(gone)
         self._heard.pop(name, None)
         self._note("lost", name)
+        self.ctx.send(MASTER if self.chain else "gcs", Event("replica_died", name, reason))
         self._start_one()
         self._join_next()
 
