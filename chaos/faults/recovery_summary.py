@@ -14,7 +14,7 @@ detection_max_s          the longest time from a fault to its detection
 before_tasks_per_s,      tasks and calls per second before the first fault, and after the last one
 after_tasks_per_s        was carried out and noticed, on the nodes that have not died
 before_latency_p99_ms,   the 99th percentile of the time from a task's acceptance by its node to its
-after_latency_p99_ms     end, where the node knows it, in the same times on the same nodes
+after_latency_p99_ms     end, where the node knows it, of tasks with both in those times
 ======================== ========================================================================
 
 A number that nothing is known about is missing: a rate before a fault that came before the first
@@ -36,6 +36,7 @@ from raytwin.chaos.faults.expectations import Finding, check_all
 from raytwin.chaos.faults.injector import Injection, attached
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.control.core.addresses import chain_of
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause, brief
 
 COUNTED = {
@@ -47,10 +48,19 @@ COUNTED = {
     "task_reconstructed": "tasks_reconstructed",
     "call_replayed": "calls_replayed",
     "object_lost": "objects_lost",
+    "replica_died": "replicas_died",
     "head_started": "heads_started",
 }
 """By kind of event: the number that counts such events."""
-DEATHS = ("node_died", "worker_died", "actor_died", "actor_restarting", "head_started")
+DEATHS = (
+    "node_died", "worker_died", "actor_died", "actor_restarting", "replica_died", "head_started",
+)  # fmt: skip
+DEADLY = ("kill", "remove_node")
+"""Actions after which something has died."""
+FATAL_IF_LONG = (
+    "restart", "pause", "stall", "cut", "disk_full", "memory_pressure", "slow_cores",
+)  # fmt: skip
+"""Actions after which something may die: none of it need."""
 _MEANT = (
     DeathCause.NO_OWNER, DeathCause.KILLED, DeathCause.EXITED, DeathCause.TERMINATED,
     DeathCause.JOB_ENDED,
@@ -99,20 +109,25 @@ class Recovery:
     def detections(self) -> list[tuple[Injection, Event | None]]:
         """Return the faults by which something dies, and the event that reports each death.
 
-        After some faults nothing need die: of these it has those after which something did.
+        After some faults nothing need die: of these it has those after which something did. A
+        death has one cause: the latest fault that can have been it, one of `DEADLY` before others.
         """
-        events = [event for event in self.events if event[1] in DEATHS]
-        found: list[tuple[Injection, Event | None]] = []
-        for each in self.injections:
-            if each.error or each.step.action in ("resume", "heal"):
-                continue
-            seen = (e for e in events if e[0] >= each.clock_s and _reports(e, each.step))
-            event = next(seen, None)
-            if event is not None:
-                events.remove(event)
-            if event is not None or each.step.action in ("kill", "remove_node"):
-                found.append((each, event))
-        return found
+        found: dict[int, Event] = {}
+        done = [each for each in self.injections if not each.error]
+        for event in self.events:
+            causes = [
+                each
+                for each in done
+                if id(each) not in found and each.clock_s <= event[0] and _reports(event, each.step)
+            ]
+            if causes:
+                cause = max(causes, key=lambda each: (each.step.action in DEADLY, each.clock_s))
+                found[id(cause)] = event
+        return [
+            (each, found.get(id(each)))
+            for each in done
+            if id(each) in found or each.step.action in DEADLY
+        ]
 
     def numbers(self) -> dict[str, float]:
         """Return the numbers of the summary by name."""
@@ -154,15 +169,18 @@ class Recovery:
         )
         found: dict[str, float] = {}
         began_s = min((row[3] for row in rows), default=first_s)
-        for when, begin_s, end_s in (
-            ("before", began_s, first_s),
-            ("after", last_s, max((row[3] + row[4] for row in rows), default=last_s)),
+        ended_s = max((row[3] + row[4] for row in rows), default=last_s)
+        for when, begin_s, end_s, accepted_s in (
+            ("before", began_s, first_s, 0.0),
+            ("after", last_s, ended_s, last_s),
         ):
             ended = [row for row in rows if begin_s <= row[3] + row[4] <= end_s]
             if not ended or end_s <= begin_s:
                 continue
             found[f"{when}_tasks_per_s"] = sum(row[5] for row in ended) / (end_s - begin_s)
-            latencies_s = sorted(row[3] + row[4] - row[11] for row in ended if row[11] >= 0)
+            latencies_s = sorted(
+                row[3] + row[4] - row[11] for row in ended if row[11] >= accepted_s
+            )
             if latencies_s:
                 rank = math.ceil(0.99 * len(latencies_s)) - 1
                 found[f"{when}_latency_p99_ms"] = 1000 * latencies_s[rank]
@@ -215,12 +233,16 @@ def _reports(event: Event, step: Step) -> bool:
     """Whether an event is what the cluster notices first of a fault."""
     _, kind, subject, *_ = event
     target = step.target
+    if step.action not in (*DEADLY, *FATAL_IF_LONG):
+        return False
     if target.kind == "worker":
         return kind == "worker_died" and subject.startswith(f"worker:{target.node}.")
     if target.kind == "actor":
         return kind in ("worker_died", "actor_restarting", "actor_died")
     if target.nodes:
         return kind == "node_died" and subject in {f"node:{number}" for number in target.nodes}
+    if target.kind in ("replica", "scheduler") and kind == "replica_died":
+        return chain_of(subject) == (target.chain if target.kind == "replica" else 0)
     return target.kind in ("head", "scheduler") and kind == "head_started"
 
 

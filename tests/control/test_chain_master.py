@@ -8,6 +8,7 @@ from raytwin.runtime.control.messages import (
     ChainHello,
     ClientGone,
     ClientUnreachable,
+    Event,
     NodeUnreachable,
     ReplicaHeartbeat,
     ReplicaInfo,
@@ -134,3 +135,17 @@ def test_a_last_replica_that_hangs_costs_no_client() -> None:
     chain.master.handle("node:1", ReplicaSuspected(name_of(2), "silent"))
     chain.ctx.pass_time(PAIR_PERIODS * chain.master.config.heartbeat_s)
     assert not chain.ctx.take(NodeUnreachable) and not chain.master.lost
+
+
+def test_a_lost_replica_is_an_event_of_the_gcs_whichever_chain_it_was_of() -> None:
+    chain = Chain()
+    chain.ctx.take(Event)
+    chain.kill(name_of(1))
+    [lost] = chain.ctx.take(Event, "gcs")
+    assert (lost.kind, lost.subject, lost.detail) == ("replica_died", name_of(1), "killed")
+    ctx = Alone()
+    Master(ctx, Config(gcs_replicas=2), chain=1).start()
+    (name, *_) = (message.name for message in ctx.take(StartReplica))
+    assert not ctx.take(Event)
+    chain.master.handle("master.1", Event("replica_died", name))
+    assert [event.subject for event in chain.ctx.take(Event, "gcs")] == [name]

@@ -86,6 +86,7 @@ class Gcs:
         self.config = config
         self.jobs = JobTable(ctx)
         self.events = EventLog(ctx, self.jobs.driver_of)
+        self._has_had_head = False
         self.pubsub = PubSub(ctx)
         self.pubsub.subscribe("nodes", "global")
         self.pubsub.subscribe("nodes", "links")
@@ -196,6 +197,9 @@ class Gcs:
     # -- events and queries --------------------------------------------------------
 
     def _on_event(self, source: str, message: Event) -> None:
+        if source == "master" and message.kind == "head_started" and not self._has_had_head:
+            self._has_had_head = True  # of the head that the cluster starts with there is no event
+            return
         self.events.add(
             message.kind, message.subject, message.detail, message.count, message.job, message.cause
         )

@@ -23,8 +23,8 @@ if the chain has another member, else the client's node. A client that is dead i
 so the master waits for `PAIR_PERIODS` heartbeats, in which the failure detector reports the dead.
 
 The master is a client of the chain too: what the failure detector reports of nodes it passes on
-to ``gcs`` and ``global``, as commands. In a sharded GCS each chain has a master of its own, and the
-master of chain 0 reports nodes.
+to ``gcs`` and ``global``, as commands, and it logs there which replicas were lost. In a sharded GCS
+each chain has a master of its own; the master of chain 0 reports nodes, and the replicas of all.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from functools import partial
 from typing import Any
 
 from raytwin.runtime.control.core.addresses import (
+    MASTER,
     REPLICAS_PER_CHAIN,
     is_node,
     master_of,
@@ -124,6 +125,8 @@ class Master:
             self.ctx.send("links", message)
         elif isinstance(message, NodeUnreachable):
             self._on_unreachable(message)
+        elif isinstance(message, Event):  # of another chain's master
+            self.ctx.send("gcs", message)
         else:
             assert isinstance(message, LoadChanged), f"the master was sent {type(message).__name__}"
             self.ctx.send("global", message)
@@ -194,6 +197,7 @@ class Master:
             self._publish(gone)
         self._heard.pop(name, None)
         self._note("lost", name)
+        self.ctx.send(MASTER if self.chain else "gcs", Event("replica_died", name, reason))
         self._start_one()
         self._join_next()
 
