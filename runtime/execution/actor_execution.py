@@ -129,7 +129,9 @@ class ActorRunner:
         special = extra.stream or extra.retry_on or extra.method in BUILT_IN
         if assignment.values or special or spec.returns != 1:
             return None
-        method = self._actor.body(method_of(self._actor.instance, extra.method))
+        method = method_of(self._actor.instance, extra.method)
+        if self._world.watcher is not None:
+            method = self._actor.body(method)
         return self._calls.prepare(assignment, method) if spec.args else method
 
     def _run(self, assignment: Assignment) -> None:

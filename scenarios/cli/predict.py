@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from raytwin.runtime.api import backend, lifecycle
 from raytwin.simulator.cluster.cluster_usage import Usage, UsageMeter
@@ -28,19 +31,27 @@ RESOURCES = {
 """By resource of a `Usage`: what it is called."""
 
 
-def predict(run: Callable[[], int], seed: int) -> int:
+def predict(run: Callable[[], int], seed: int, written: Path | None = None) -> int:
     """Run a script in virtual time; print what its clusters were used for; return its exit code.
 
     `run` executes the script, with ``init()`` told to simulate. The clusters end where it does.
+    With `written` the usages are a JSON list in that file, too; without a cluster there is none.
     """
     virtual_time.install()
     virtual_random.install(seed)
     lines: list[str] = []
+    usages: list[Usage] = []
 
     def begin(session: Any) -> None:
         cluster: SimCluster = session.cluster
         meter = UsageMeter(cluster)
-        session.before_shutdown.append(lambda: lines.extend(describe(meter.usage(), cluster)))
+
+        def end() -> None:
+            usage = meter.usage()
+            usages.append(usage)
+            lines.extend(describe(usage, cluster))
+
+        session.before_shutdown.append(end)
 
     backend.on_connect.append(begin)
     try:
@@ -49,6 +60,8 @@ def predict(run: Callable[[], int], seed: int) -> int:
         lifecycle.shutdown()
         for line in lines:
             print(f"raytwin: {line}", file=sys.stderr)
+        if written is not None and usages:
+            written.write_bytes(msgspec.json.encode(usages))
 
 
 def describe(usage: Usage, cluster: SimCluster) -> list[str]:

@@ -18,6 +18,8 @@ from raytwin.scenarios.cli.commands.line import (
     app,
     escaped,
     open_console,
+    parse_names,
+    parse_nodes,
     print_json,
     writable,
 )
@@ -84,6 +86,13 @@ def execute(
             " recovery*.json beside results.",
         ),
     ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="The scheduling policy: a name, or an import path.")
+    ] = None,
+    usage: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="On sim: also write what was used here, as JSON."),
+    ] = None,
 ) -> None:
     """Run an existing Ray script unchanged: its `import ray` is raytwin.
 
@@ -110,19 +119,24 @@ def execute(
         from raytwin.scenarios.measure.runner import check_backend
 
         check_backend(backend)
-    given = {"backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed}
+    given = {
+        "backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed,
+        "policy": policy,
+    }  # fmt: skip
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
     if backend == "sim":
         options |= _sim_options(cost, recording, profile)
     else:
-        simulated = {"--cost": cost, "--recording": recording, "--profile": profile}
+        simulated = {
+            "--cost": cost, "--recording": recording, "--profile": profile, "--usage": usage,
+        }  # fmt: skip
         for name, value in simulated.items():
             if value is not None:
                 raise UsageError(f"{name} is for what is simulated: give --backend sim")
     if json is not None:
         if faults is None:
             raise UsageError("--json is the recovery of --faults PLAN: give both")
-        writable(json)
+        json = writable(json.resolve())
     if faults is not None:
         from raytwin.scenarios.cli.execute_under_faults import execute_under_faults
 
@@ -138,7 +152,9 @@ def execute(
     if backend == "sim":
         from raytwin.scenarios.cli.predict import predict
 
-        sys.exit(predict(run, seed or 0))
+        if usage is not None:
+            usage = writable(usage.resolve())  # the script may change the directory
+        sys.exit(predict(run, seed or 0, usage))
     sys.exit(run())
 
 
@@ -167,6 +183,11 @@ def _sim_options(cost: str | None, recording: Path | None, profile: str | None) 
     except ValueError as error:
         raise UsageError(str(error)) from error
     return options
+
+
+def _parts(text: str | None) -> list[str]:
+    """Return the parts of a list with commas, each once."""
+    return list(dict.fromkeys(part.strip() for part in text.split(","))) if text else []
 
 
 def _read_plan(faults: str, backend: str, nodes: int | None, address: str | None) -> Plan:
@@ -205,15 +226,11 @@ def record(
 
     Example: `raytwin record -o pipeline.json pipeline.py`
     """
-    from raytwin.runtime.api.options.init_options import check_file
     from raytwin.scenarios.cli.record import record as run_recorded
 
     if callable(signal.getsignal(signal.SIGTERM)):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a script that runs by itself
-    try:
-        check_file("--output", output)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    output = writable(output.resolve())  # the script may change the directory
     given = {"backend": "local", "address": "local", "nodes": nodes, "cpus_per_node": cpus_per_node}
     options = {name: value for name, value in given.items() if value is not None}
     code, found = run_recorded(script, args or [], options)
@@ -226,6 +243,66 @@ def record(
         file=sys.stderr,
     )
     sys.exit(code)
+
+
+@app.command(
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+)
+def whatif(
+    script: Annotated[Path, typer.Argument(help="A Python program that uses Ray.")],
+    args: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
+    nodes: Annotated[
+        str | None, typer.Option(metavar="N,...", help="How many nodes, as in 10,100,1000.")
+    ] = None,
+    latency: Annotated[
+        str | None, typer.Option(metavar="T,...", help="Between two hosts, as in 0.1ms,10ms.")
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="P,...", help="Scheduling policies: names.")
+    ] = None,
+    faults: Annotated[
+        str | None,
+        typer.Option(metavar="PLAN,...", help="Fault plans, as in none,spot; see 'raytwin plan'."),
+    ] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
+    seed: Annotated[int | None, typer.Option(min=-INTEGER_MAX, max=INTEGER_MAX)] = None,
+    cost: Annotated[str | None, typer.Option(help="As of 'raytwin exec'.")] = None,
+    recording: Annotated[Path | None, typer.Option(help="As of 'raytwin exec'.")] = None,
+    profile: Annotated[str, typer.Option(help="As of 'raytwin exec'.")] = "paper",
+    as_json: Json = False,
+) -> None:
+    """Predict a script on several clusters, and print a table: what if there were more nodes?
+
+    Each combination of what is varied is a run of 'raytwin exec --backend sim' of its own.
+
+    Example: `raytwin whatif --nodes 1,10,100 --latency 0.1ms,10ms script.py`
+    """
+    from rich.table import Table
+
+    from raytwin.runtime.control.scheduling.policies import POLICIES
+    from raytwin.scenarios.cli.progress import terminal
+    from raytwin.scenarios.cli.what_if import Choices, as_data, predictions, rows
+
+    _sim_options(cost, recording, profile)
+    policies = _parts(policy)
+    for name in policies:
+        if ":" not in name:  # else an import path
+            parse_names(name, sorted(POLICIES), "policy")
+    choices = Choices(parse_nodes(nodes) or (), _parts(latency), policies, _parts(faults))
+    given = {
+        "--cpus-per-node": cpus_per_node, "--seed": seed, "--cost": cost, "--recording": recording,
+    }  # fmt: skip
+    options = [f"{name}={value}" for name, value in given.items() if value is not None]
+    with terminal() as progress:
+        points = list(predictions(script, args or [], choices, options, profile, progress))
+    if as_json:
+        print_json([as_data(point) for point in points])
+        return
+    columns, table = rows(points)
+    shown = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    for row in table:
+        shown.add_row(*(escaped(cell) for cell in row))
+    open_console().print(shown)
 
 
 @app.command()
