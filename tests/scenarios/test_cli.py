@@ -442,6 +442,10 @@ def test_report_where_it_is_wanted(tmp_path: Path) -> None:
     target = tmp_path / "mine.html"
     assert raytwin("report", tmp_path, "-o", target).exit_code == 0
     assert target.read_text().startswith("<!doctype html>")
+    assert "head.turn_s" not in target.read_text()
+    (tmp_path / "profile.json").write_text('{"head": {"turn_s": 0.5}}')
+    assert raytwin("report", tmp_path, "-o", target).exit_code == 0
+    assert "head.turn_s" in target.read_text(), "what lies beside results is in it"
 
 
 After = Callable[[dict[str, object]], None]
