@@ -1,10 +1,9 @@
 """The steady state that a plan expects in spite of its faults: bounds of metrics.
 
-The metrics are those of the scenario's result for `raytwin run`, and for `raytwin exec` the
-numbers of the recovery summary, some of them from before the faults and from after them
-(`recovery_summary`)::
+The metrics are the numbers of the recovery summary, some of them from before the faults and from
+after them (`recovery_summary`), and for `raytwin run` those of the scenario's result as well::
 
-    {"metric": "tasks_per_s_after", "min": 0.8, "relative_to": "tasks_per_s_before"}
+    {"metric": "after_tasks_per_s", "min": 0.8, "relative_to": "before_tasks_per_s"}
 """
 
 from __future__ import annotations

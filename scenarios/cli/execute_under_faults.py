@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from raytwin.chaos.faults.plan import Plan
-from raytwin.chaos.faults.recovery_summary import observed
+from raytwin.chaos.faults.recovery_summary import Recovery, observed
 from raytwin.runtime.api import lifecycle
 from raytwin.scenarios.cli.execute import execute
+from raytwin.scenarios.measure.under_faults import impossible, never_due
+
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+"""A number among words; it may have commas between thousands."""
+ENDINGS = ("restart", "resume", "heal")
+"""Actions that end a fault: a script that was over before was under that fault all the same."""
 
 
 def execute_under_faults(
@@ -19,25 +27,72 @@ def execute_under_faults(
     """Run a script under a fault plan; print how its clusters recovered; return its exit code.
 
     The clusters end where the script does. The code is 1 if the script's is 0 and a cluster is not
-    as the plan expects.
+    as the plan expects, or the plan was not carried out: a step was impossible, or a fault never
+    due. A plan that expects some of that, by `faults_failed` or `faults_not_due`, is held to it.
     """
     left: SystemExit | None = None
-    with observed(plan) as clusters:
+    with observed(plan) as clusters, _tail_of_output() as tail:
         try:
             code = execute(script, args, options)
         except SystemExit as error:
             left, code = error, 0 if error.code in (None, 0) else 1
         lifecycle.shutdown()
+    printed: dict[str, float] = {}
+    if found := NUMBER.findall(tail.text):
+        printed["printed"] = float(found[-1].replace(",", ""))
     held = True
     for number, cluster in enumerate(clusters, start=1):
         of = f" of cluster {number}" if len(clusters) > 1 else ""
         print(f"raytwin: recovery summary{of}", *cluster.lines(), sep="\n", file=sys.stderr)
-        for finding in cluster.check():
+        for finding in cluster.check(printed):
             held = held and finding.ok
             mark = "holds" if finding.ok else "FAILS"
             print(f"  {mark} {finding.name}: {finding.detail}", file=sys.stderr)
     if not clusters:
         print("raytwin: the script has started no cluster: no fault hit it", file=sys.stderr)
+    for wrong in _not_carried_out(plan, clusters):
+        held = False
+        print(f"raytwin: the plan was not carried out: {wrong}", file=sys.stderr)
     if left is not None and code:
         raise left
     return code or (0 if held else 1)
+
+
+def _not_carried_out(plan: Plan, clusters: Sequence[Recovery]) -> list[str]:
+    """Return what of a plan was not carried out, though the plan does not expect that."""
+    expected = {each.metric for each in plan.expect}
+    wrong = [] if "faults_failed" in expected else impossible(clusters)
+    if "faults_not_due" not in expected:
+        late = [step for step in never_due(plan, clusters) if step.action not in ENDINGS]
+        wrong += [f"{step}: it was never due" for step in late]
+    return wrong
+
+
+class _Tail:
+    """Standard output, of which the last characters are kept."""
+
+    KEPT = 10_000
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        self.text = (self.text + text)[-self.KEPT :]
+        return self._output.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)
+
+
+@contextmanager
+def _tail_of_output() -> Iterator[_Tail]:
+    """Keep the end of what is printed within this context."""
+    before, tail = sys.stdout, _Tail(sys.stdout)
+    sys.stdout = tail
+    try:
+        yield tail
+    finally:
+        if sys.stdout is tail:
+            sys.stdout = before

@@ -19,7 +19,7 @@ process end.
 
 The master is a client of the chain too: what the failure detector reports of nodes it passes on
 to ``gcs`` and ``global``, as commands, and it logs there which replicas were lost. In a sharded GCS
-each chain has a master of its own, and the master of chain 0 reports nodes, and the replicas of all.
+each chain has a master of its own, and that of chain 0 reports nodes, and the replicas of all.
 """
 
 from __future__ import annotations

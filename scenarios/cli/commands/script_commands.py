@@ -58,7 +58,7 @@ def execute(
 
     The options go before what the script gives to `ray.init()`. With --faults the number of nodes
     is by default what the plan needs, and the exit code is the script's, or 1 if that is 0 and
-    the plan expected something else.
+    the plan expected something else, or was not carried out.
 
     Example: `raytwin exec --faults spot --backend sim script.py`
     """
