@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from raytwin.chaos.faults import plan_schema
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100.0
 BACKENDS = pytest.mark.parametrize("backend", ["sim", "local"])
@@ -186,6 +188,7 @@ def test_a_cluster_that_does_not_answer_is_said_to(tmp_path: Path) -> None:
         (["exec", "--faults", "slow-disk", "x.py"], "disk_slow node:1 does not work on local"),
         (["run", "fig11b", "--faults", "slow-disk"], "disk_slow node:1 does not work on local"),
         (["plan", "sopt"], "did you mean 'spot'?"),
+        (["plan", "--schema", "spot"], "leave spot out"),
     ],
 )
 def test_what_cannot_be_gets_one_line(args: list[str], says: str) -> None:
@@ -207,6 +210,7 @@ def test_a_plan_is_printed_as_sentences(tmp_path: Path) -> None:
         "docker can carry it out.",
         "ray can carry it out.",
     ]
+    assert raytwin("plan", "--schema").stdout == plan_schema.FILE.read_text(encoding="utf-8")
     listed = raytwin("plan").stdout
     for name in ("spot", "rolling", "flaky-link", "partition", "slow-disk", "split-brain"):
         assert re.search(rf"(?m)^{name} +\w.*\.$", listed)

@@ -118,6 +118,9 @@ def plan(
             metavar="[PLAN]", help="A YAML or JSON file, or a name. Default: list them."
         ),
     ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of plans, for editors.")
+    ] = False,
 ) -> None:
     """Check a fault plan and print it as sentences; without one list those that have names.
 
@@ -125,9 +128,14 @@ def plan(
 
     Example: `raytwin plan rolling`
     """
-    from raytwin.chaos.faults import cluster_operations, plan_files
+    from raytwin.chaos.faults import cluster_operations, plan_files, plan_schema
     from raytwin.chaos.faults.plan import PlanError
 
+    if schema:
+        if faults is not None:
+            raise UsageError(f"--schema is of every plan: leave {faults} out")
+        print(plan_schema.text(), end="")
+        return
     if faults is None:
         for name in plan_files.ready_plans():
             print(f"{name:<12} {plan_files.description(name)}")
