@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self
 
 from raytwin.chaos.faults.parameters import ENDPOINT
 
+INDEX = "[0-9]{1,9}"
 Operations = Mapping[str, tuple[str, ...]]
 Part = tuple[float, str, "Target", Mapping[str, Any]]
 """A delay in seconds, an action, a target and parameters: a part of a step."""
@@ -33,6 +34,8 @@ class Target:
     """The form of a target in a plan, for error messages."""
     pattern: ClassVar[str]
     """A regular expression of all texts, for editors."""
+    never: ClassVar[tuple[str, ...]] = ()
+    """Regular expressions of those texts of this pattern that are no targets."""
     separator: ClassVar[str] = "."
     operations: ClassVar[Operations]
     """By action: the operations of the cluster that it uses."""
@@ -81,7 +84,7 @@ class Node(Target):
 
     kind = "node"
     form = "node:3"
-    pattern = r"node:[0-9]+"
+    pattern = rf"node:{INDEX}"
     operations: ClassVar[Operations] = {
         "kill": ("kill_node",),
         "restart": ("restart_node",),
@@ -124,7 +127,8 @@ class Nodes(Target):
 
     kind = "nodes"
     form = "nodes:1,2,3"
-    pattern = r"nodes:[0-9]+(,[0-9]+)*"
+    pattern = rf"nodes:{INDEX}(,{INDEX})*"
+    never = (r"^nodes:(.*,)?0*([0-9]+),(.*,)?0*\2(,|$)",)
     operations: ClassVar[Operations] = {**Node.operations, "swizzle": ("cut", "heal")}
     numbers: tuple[int, ...]
 
@@ -176,7 +180,7 @@ class Worker(Target):
 
     kind = "worker"
     form = "worker:3.1"
-    pattern = r"worker:[0-9]+\.[0-9]+"
+    pattern = rf"worker:{INDEX}\.{INDEX}"
     operations: ClassVar[Operations] = {
         "kill": ("kill_worker",),
         "pause": ("pause_worker",),
@@ -204,7 +208,7 @@ class Actor(Target):
 
     kind = "actor"
     form = "actor:1"
-    pattern = r"actor:[0-9]+"
+    pattern = rf"actor:{INDEX}"
     operations: ClassVar[Operations] = {"kill": ("kill_actor",)}
     which: int
 
@@ -215,7 +219,12 @@ class Link(Target):
 
     kind = "link"
     form = "link:1>2, link:head>2 or link:1>replica:0.1"
-    pattern = "link:{0}>{0}".format(r"(head|(node:)?[0-9]+|replica:[0-9]+\.[0-9]+)")
+    pattern = "link:{0}>{0}".format(rf"(head|(node:)?{INDEX}|replica:{INDEX}\.{INDEX})")
+    never = (
+        r"^link:(node:)?0*([0-9]+)>(node:)?0*\2$",
+        r"^link:head>head$",
+        r"^link:replica:0*([0-9]+)\.0*([0-9]+)>replica:0*\1\.0*\2$",
+    )
     operations: ClassVar[Operations] = {
         "latency": ("set_latency",),
         "bandwidth": ("set_bandwidth",),
@@ -321,7 +330,7 @@ class Replica(Target):
 
     kind = "replica"
     form = "replica:0.1"
-    pattern = r"replica:[0-9]+\.[0-9]+"
+    pattern = rf"replica:{INDEX}\.{INDEX}"
     operations: ClassVar[Operations] = {"kill": ("kill_member",)}
     chain: int
     which: int

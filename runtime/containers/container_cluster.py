@@ -330,6 +330,12 @@ class ContainerCluster:
         self._here.kill_member(chain, which)
 
     # -- links, of which an end is `node:1` or `head` --------------------------------------
+
+    @property
+    def proxied(self) -> bool:
+        """Whether the cluster was started with proxies on its links."""
+        return self._here.proxied
+
     # Where they have proxies, a packet's address does not tell its sender to a filter.
 
     def set_latency(
