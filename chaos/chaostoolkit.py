@@ -20,8 +20,8 @@ from typing import Any
 import raytwin
 from raytwin.chaos.faults.cluster_operations import CLUSTERS
 from raytwin.chaos.faults.injector import attach
-from raytwin.chaos.faults.plan import Plan, Step
-from raytwin.chaos.faults.plan_files import read
+from raytwin.chaos.faults.plan import Plan, Step, from_data
+from raytwin.chaos.faults.plan_files import load
 from raytwin.runtime.api.backend import present
 
 __all__ = [
@@ -78,7 +78,7 @@ def apply_plan(plan: str | dict[str, Any]) -> list[str]:
     The plan is a file, a name (`raytwin plan` lists them), or data.
     """
     _cluster()
-    found = read(plan)
+    found = from_data(plan) if isinstance(plan, dict) else load(plan)
     session: Any = present()
     session.before_shutdown.append(attach(session, found).stop)
     return found.sentences()
