@@ -59,7 +59,7 @@ DEATHS = (
 DEADLY = ("kill", "remove_node")
 """Actions after which something has died."""
 FATAL_IF_LONG = (
-    "restart", "pause", "stall", "cut", "disk_full", "memory_pressure", "slow_cores",
+    "pause", "stall", "cut", "disk_full", "memory_pressure", "slow_cores",
 )  # fmt: skip
 """Actions after which something may die: none of it need."""
 _MEANT = (
