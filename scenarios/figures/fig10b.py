@@ -24,7 +24,6 @@ from raytwin.scenarios.workloads.programs import empty
 TASKS = 50_000_000
 """Of the paper."""
 WINDOW = 1_000
-SAMPLES = 60
 SETTLED_MAX = 0.6
 """At most so much of the tasks passes before memory is judged flat."""
 GROWN_FROM = 0.2
@@ -42,7 +41,7 @@ def run(request: Request) -> Outcome:
     """Submit the tasks with and without flushing; see `SCENARIO`."""
     outcome = Outcome(rows=[])
     tasks = _tasks(request)
-    looks = -(-tasks // _step(tasks))
+    looks = -(-tasks // _step(request))
     request.progress.begin(f"fig10b on {request.backend}", 2 * looks)
     with tempfile.TemporaryDirectory(prefix="raytwin-") as folder:
         for flushing in (True, False):
@@ -69,9 +68,9 @@ def _tasks(request: Request) -> int:
     return tasks // SIM_PART if request.backend == "sim" else tasks
 
 
-def _step(tasks: int) -> int:
+def _step(request: Request) -> int:
     """Return how many tasks are submitted between two looks."""
-    return max(1, tasks // SAMPLES)
+    return max(1, _tasks(request) // request.settings["looks"])
 
 
 def _memory(request: Request, session: Any) -> float:
@@ -91,7 +90,7 @@ def _memory(request: Request, session: Any) -> float:
 def _measure(request: Request, outcome: Outcome, session: Any, flushing: bool) -> None:
     tasks = _tasks(request)
     name = "with flushing" if flushing else "without flushing"
-    step = _step(tasks)
+    step = _step(request)
     first = empty.remote()
     ray.get(first)
     oldest = first.binary()
@@ -185,8 +184,9 @@ SCENARIO = Scenario(
     ),
     scaled=lambda p: f"{p['tasks']:,} of {TASKS:,} tasks",
     options=(
-        Option("tasks", int, 500_000, 5_000_000, "empty tasks; a fifth of it on sim", minimum=100),
-        Option("settled_after", int, 300_000, 500_000, "tasks before it is judged", minimum=1),
+        Option("tasks", int, 200_000, 5_000_000, "empty tasks; a fifth of it on sim", minimum=100),
+        Option("looks", int, 16, 60, "at the memory, each of half a second or more", minimum=2),
+        Option("settled_after", int, 120_000, 500_000, "tasks before it is judged", minimum=1),
         Option("memory_max", int, 4_000_000, 16_000_000, "bytes of rows in memory", minimum=1_000),
         Option(
             "look_s", float, 0.25, 1.0, "seconds over which memory is looked at; the least counts"
