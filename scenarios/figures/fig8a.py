@@ -229,7 +229,7 @@ SCENARIO = Scenario(
     ),
     scaled=lambda p: "" if p["tasks"] >= TASKS else f"{p['tasks']:,} of {TASKS:,} tasks a size",
     options=(
-        Option("tasks", int, 40, TASKS, "tasks per size and policy", minimum=1),
+        Option("tasks", int, 60, TASKS, "tasks per size and policy", minimum=1),
         Option("sizes", int, SIZES, SIZES, "input sizes in bytes", minimum=1, many=True),
         Option("in_flight", int, 8, 8, "tasks under way at a time", minimum=1),
         Option("cpus", int, 2, 2, "CPUs of each of the two nodes on one host", minimum=1),

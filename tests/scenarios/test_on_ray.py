@@ -46,7 +46,7 @@ SMALL = {
     # Of one simulator: two are in the order in which they end.
     "fig14b": {"simulators": "1", "iterations": "4", "steps_on_host": "250", "repeats": "1"},
     "table3": {"repeats": "1", "round_s": "0.05"},
-    "table4": {"repeats": "1", "draws": "2", "cpus": "1"},
+    "table4": {"repeats": "1", "draws": "2", "cpus_on_host": "1"},
 }  # fmt: skip
 """Scenarios with rows that are settled by their settings, but for `TIMES`; and small settings.
 
@@ -110,7 +110,9 @@ def test_a_program_gives_the_same_values_on_local_and_on_ray() -> None:
 def test_a_scenario_gives_the_same_rows_on_local_and_on_ray(name: str, tmp_path: Path) -> None:
     on_ray, local = (run(name, backend, tmp_path) for backend in ("ray", "local"))
     assert settled(on_ray) == settled(local)
-    assert all(row[column] > 0 for row in on_ray for column in TIMES & set(row))
+    measured = [row[column] for row in on_ray for column in TIMES & set(row)]
+    assert all(value > 0 for value in measured if value is not None)
+    assert len(measured) > measured.count(None)
     record = json.loads((tmp_path / name / "ray" / "result.json").read_bytes())
     assert record["backend"] == "ray"
     assert record["versions"]["ray"][0].isdigit()
