@@ -332,8 +332,8 @@ SCENARIO = Scenario(
             choices=tuple(TRANSPORTS),
             many=True,
         ),
-        Option("repeats", int, 2, 7, "fresh clusters, and jobs of MPI, on local", minimum=1),
-        Option("iterations", int, 1, 3, "measured in each of them", minimum=1),
+        Option("repeats", int, 1, 7, "fresh clusters, and jobs of MPI, on local", minimum=1),
+        Option("iterations", int, 2, 3, "measured in each of them", minimum=1),
     ),
     figures=(
         FigureSpec(
