@@ -80,6 +80,7 @@ def complaint(result: Result) -> str:
         (["run", "scaling", "--noeds", "3"], "--nodes"),
         (["run", "scaling", "--profile", "absent.json"], "raytwin calibrate"),
         (["run", "scaling", "--noeds", "3"], "see 'raytwin run --help'"),
+        (["run", "scaling", "--backend"], "see 'raytwin run --help'"),
         (["rum"], "run"),
         (["completion", "tcsh"], "'bash', 'zsh', 'fish'"),
         (["bench", "--peers", "dusk"], "no peer 'dusk'"),
