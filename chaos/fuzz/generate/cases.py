@@ -22,6 +22,7 @@ from raytwin.chaos.fuzz.generate.plans import (
     draw_links,
     draw_machines,
     draw_plan,
+    draw_replica_links,
     leave_broken,
 )
 from raytwin.chaos.fuzz.programs.program import QUERIES, RETRIES, SLOT, Body, Call, Op
@@ -143,6 +144,7 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
         *draw_frames(random.Random(f"frames/{seed}")),
         *draw_head(random.Random(f"head/{seed}"), gcs),
     ]
+    steps += draw_replica_links(random.Random(f"replica links/{seed}"), nodes, gcs, steps)
     plan = leave_broken(random.Random(f"broken/{seed}"), Plan(steps))
     slots = SLOTS if "groups" in features else 0.0
     direct_after = alone.choice(DIRECT_AFTER)

@@ -10,7 +10,7 @@ far sooner than the failure detector's limit. Other nodes die, and hang for long
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raytwin.chaos.faults.plan import Plan, Step
@@ -136,13 +136,37 @@ def draw_links(rng: random.Random, nodes: int, gcs: Mapping[str, Any]) -> list[S
     for _ in range(rng.choice((1, 3, 10, 30))):
         source, destination = rng.sample(ends, 2)
         if rng.random() < 0.1 and gcs.get("gcs_replicas", 1) > 1:
-            # A replica that is cut off for long leaves its chain; only resets heal themselves.
+            # Other faults need replicas that all live; see `draw_replica_links`.
             steps.append(_reset(rng, Link("node:0", "replica:0.0")))
             continue
         steps += _fault_of(rng, Link(source, destination))
     if rng.random() < 0.3:
         steps += _division(rng, ends)
     return steps
+
+
+def draw_replica_links(
+    rng: random.Random, nodes: int, gcs: Mapping[str, Any], steps: Sequence[Step]
+) -> list[Step]:
+    """Return faults between nodes and replicas that pass, or one that lasts.
+
+    `steps` are the plan's others. The last replica of a chain that is cut off from a node costs the
+    node, so there are none where replicas die, and a cut lasts only in chains of several.
+    """
+    replicas, shards = gcs.get("gcs_replicas", 1), gcs.get("gcs_shards", 1)
+    dies = any(step.target.kind in ("replica", "scheduler") for step in steps)
+    if replicas == shards == 1 or dies or rng.random() >= LINKS:
+        return []
+    chains = shards + 1 if shards > 1 else 1
+
+    def draw_link() -> Link:
+        member = f"replica:{rng.randrange(chains)}.{rng.randrange(replicas)}"
+        ends = [f"node:{rng.randrange(nodes)}", member]
+        return Link(*rng.sample(ends, 2))
+
+    if replicas > 1 and rng.random() < 0.5:
+        return [Step("cut", draw_link(), rng.random() * HORIZON_S)]
+    return [step for _ in range(rng.choice((1, 3, 10))) for step in _fault_of(rng, draw_link())]
 
 
 def _reset(rng: random.Random, link: Link) -> Step:
@@ -209,14 +233,16 @@ def draw_frames(rng: random.Random) -> list[Step]:
     if rng.random() >= FRAMES:
         return []
     steps: list[Step] = []
-    # One of each: a lost frame is sent again after half of the failure detector's limit.
+    # One of each: a lost frame is sent again after half of the failure detector's limit, while
+    # doubled ones delay nothing.
     for action in rng.sample(("lose", "double", "delay"), rng.choice((1, 1, 2, 3))):
         kind = rng.choice(KINDS)
         begin_s = rng.random() * HORIZON_S
         late = {"delay_ms": rng.choice((1.0, 20.0))} if action == "delay" else {}
+        most_s = HORIZON_S if action == "double" else PASSES_S / 3
         for at_s, probability in (
             (begin_s, rng.choice((0.05, 0.3, 1.0))),
-            (begin_s + PASSES_S / 3 * rng.random(), 0.0),
+            (begin_s + most_s * rng.random(), 0.0),
         ):
             parameters = {"kind": kind, "probability": probability, **late}
             steps.append(Step(action, WholeCluster(), at_s, parameters=parameters))

@@ -13,7 +13,8 @@
 ``references``       the end   no client owns or borrows an array (`local`: the driver),
                                and no node keeps a reference for a value (`sim`)
 ``memory``           each turn no store has more than its capacity; the end: the GCS waits for no
-                               object (`sim`)
+                               object, and its replicas keep no old commands and few outputs (`sim`)
+``replicas``         each turn what a node has from a chain, every living member has (`sim`)
 ``jobs``             the end   the jobs of the drivers that have ended are over (`sim`)
 ==================== ========= ==================================================
 
@@ -37,11 +38,17 @@ from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.core.resources import UNIT, is_cpu, parse_demand
 from raytwin.runtime.control.ownership.owner_table import NOBODY
 from raytwin.runtime.control.ownership.reference_counter import ON_ITS_WAY_S, PINNED
+from raytwin.runtime.control.replication.client import UNACKNOWLEDGED_MAX
+from raytwin.runtime.control.replication.replica import Replica
 
 SETTLE_S = 2.0 + ON_ITS_WAY_S
 """Longer than every timer that continues work, on every backend."""
 RESTLESS_S = 2 * SETTLE_S
 """The longest time that violations may change: an actor may restart for ever."""
+UNDER_WAY_S = 1.0
+"""The age, at the end, of the oldest command that a replica may keep."""
+OUTPUTS_MAX = UNACKNOWLEDGED_MAX
+"""The outputs to one client, at the end, that may lack an acknowledgement."""
 
 
 class Late(AssertionError):
@@ -83,6 +90,28 @@ class Watch:
         if store is not None and store.used > store.capacity and len(self.found) < 10:
             text = f"the store of node {node} has {store.used:,} of {store.capacity:,} bytes"
             self.found.append(Finding(Kind.MEMORY, text))
+        if self._cluster.config.gcs_replicas > 1 and len(self.found) < 10:
+            self.found += lacking(self._cluster, node)
+
+
+def lacking(cluster: Any, node: int) -> list[Finding]:
+    """Return the replicas that lack what a node has from their chain: it might die with others."""
+    found = []
+    for chain, (client, master) in enumerate(
+        zip(cluster.chains[node], cluster.replicas.masters, strict=True)
+    ):
+        confirmed = client.confirmed
+        for name in [info.name for info in master.members]:
+            process = cluster.processes.get(name)
+            if process is None:
+                continue
+            session = process.components[name].machine.sessions.get(client.address)
+            if session is None or session.born != client.born:
+                continue  # the node is dead for the chain
+            if session.applied < confirmed or session.sent < client.received:
+                text = f"node {node} has answers of chain {chain} that {name} lacks"
+                found.append(Finding(Kind.REPLICAS, text))
+    return found
 
 
 def oversubscription(
@@ -171,7 +200,7 @@ def _at_end_of_sim(session: Any) -> list[Finding]:
         text = f"{len(remaining)} arrays are left in the GCS, the first is {first}"
         found.append(Finding(Kind.TABLES, text))
     clients = [each.client for each in cluster.workers.values() if each.node in whole]
-    found += _unsettled(cluster) + _jobs(cluster)
+    found += _unsettled(cluster) + _kept_by_replicas(cluster) + _jobs(cluster)
     found += _references([session.client, *clients], kept)
     for scheduler in cluster.node_managers.values():
         contained_references = scheduler.contained_references
@@ -193,6 +222,24 @@ def _unsettled(cluster: Any) -> list[Finding]:
         sizes.update(tables.table.sizes())
     found = {name: sizes[name] for name in ("awaited", "unheard") if sizes[name]}
     return [Finding(Kind.MEMORY, f"the GCS has {found}")] if found else []
+
+
+def _kept_by_replicas(cluster: Any) -> list[Finding]:
+    """Return the replicas that keep what others have acknowledged."""
+    found = []
+    for name, process in cluster.processes.items():
+        for replica in process.components.values():
+            if not isinstance(replica, Replica):
+                continue
+            machine = replica.machine
+            if replica.kept and replica.kept[0].time_s < machine.time_s - UNDER_WAY_S:
+                text = f"{name} keeps commands that are older than {UNDER_WAY_S:g} s"
+                found.append(Finding(Kind.MEMORY, text))
+            for client, session in machine.sessions.items():
+                if len(session.outbox) > OUTPUTS_MAX:
+                    text = f"{name} keeps more than {OUTPUTS_MAX} outputs for {client}"
+                    found.append(Finding(Kind.MEMORY, text))
+    return found
 
 
 def _jobs(cluster: Any) -> list[Finding]:
