@@ -1,8 +1,8 @@
 """Writes a small case for each mutant that has none, or one that does not catch it any more.
 
-`test_smallest_mutants` runs these cases. The shrinker has found them, but for that of "the global
-scheduler hears of no death": there it has left larger cases, within its time, and the small one
-is written by hand. So a case that is small and catches its mutant stays.
+`test_smallest_mutants` runs these cases. The shrinker has found them, but for those that
+`docs/promises.md` names: there it has left larger cases, within its time, and the small one is
+written by hand. So a case that is small and catches its mutant stays.
 
 ``python -m tests.chaos.shrink_mutants [NAME...]``, for all mutants or those whose names contain one
 of the texts, after a change of what a case means, or with a new mutant. To have a case written

@@ -136,7 +136,7 @@ def draw_links(rng: random.Random, nodes: int, gcs: Mapping[str, Any]) -> list[S
     for _ in range(rng.choice((1, 3, 10, 30))):
         source, destination = rng.sample(ends, 2)
         if rng.random() < 0.1 and gcs.get("gcs_replicas", 1) > 1:
-            # A replica that is cut off for long leaves its chain; only resets heal themselves.
+            # Other faults need replicas that all live; see `draw_replica_links`.
             steps.append(_reset(rng, Link("node:0", "replica:0.0")))
             continue
         steps += _fault_of(rng, Link(source, destination))

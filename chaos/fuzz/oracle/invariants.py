@@ -47,7 +47,7 @@ RESTLESS_S = 2 * SETTLE_S
 """The longest time that violations may change: an actor may restart for ever."""
 UNDER_WAY_S = 1.0
 """The age, at the end, of the oldest command that a replica may keep."""
-OUTPUTS_MAX = 2 * UNACKNOWLEDGED_MAX
+OUTPUTS_MAX = UNACKNOWLEDGED_MAX
 """The outputs to one client, at the end, that may lack an acknowledgement."""
 
 
@@ -63,8 +63,6 @@ class Watch:
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
-        self._own: dict[int, dict[str, float]] = {}
-        """The resources that each node starts with."""
         self._resumes: dict[str, int] = {}
         """{worker: its number of resumes when all leases of its node fitted last}."""
         self.found: list[Finding] = []
@@ -84,10 +82,7 @@ class Watch:
             if fits:
                 self._resumes[address] = executor.resumes
         if running or list(manager.bundles.all()):
-            own = self._own.get(node)
-            if own is None:
-                own = self._own[node] = self._cluster.own_resources(node)
-            for each in oversubscription(self._cluster, node, own, running, self._resumes):
+            for each in oversubscription(self._cluster, node, running, self._resumes):
                 if len(self.found) < 10:
                     at = f"at {self._cluster.env.now:.6f} s {each.detail}"
                     self.found.append(Finding(each.kind, at))
@@ -120,19 +115,14 @@ def lacking(cluster: Any, node: int) -> list[Finding]:
 
 
 def oversubscription(
-    cluster: Any,
-    node: int,
-    own: Mapping[str, float],
-    workers: Mapping[str, Any],
-    resumes: Mapping[str, int],
+    cluster: Any, node: int, workers: Mapping[str, Any], resumes: Mapping[str, int]
 ) -> list[Finding]:
     """Return the resources of which more is in use than the node has.
 
-    `own` are those that the node starts with; `workers` are the node's. The CPU of one that has
-    resumed since `resumes` does not count: a resumed task does not wait for its CPU, and the node
-    starts nothing until all fits again. The CPU of a worker that has given it up counts if the
-    task uses it nevertheless. A bundle of a placement group uses the resources it has taken, and
-    adds its own to the node's.
+    `workers` are the node's. The CPU of one that has resumed since `resumes` does not count: a
+    resumed task does not wait for its CPU, and the node starts nothing until all fits again. The
+    CPU of a worker that has given it up counts if the task uses it nevertheless. A bundle of
+    a placement group uses the resources it has taken, and adds its own to the node's.
     """
     used: dict[str, int] = {}
     bundles = list(cluster.node_managers[node].bundles.all())
@@ -151,6 +141,7 @@ def oversubscription(
                 used[name] = used.get(name, 0) + units
     if not used:
         return []
+    own = cluster.own_resources(node)
     added = [bundle.resources for bundle in bundles if bundle.committed]
     found = []
     for name, units in used.items():
