@@ -127,7 +127,7 @@ class ClusterOperations(Protocol):
 SLOW_LINKS = frozenset({"set_latency", "set_bandwidth", "stall_link"})
 PROXIED = {"local": SLOW_LINKS | {"reset_links", "cut"}, "docker": SLOW_LINKS}
 """By backend: the operations for which a cluster needs proxies on its links from its start; in
-containers packet filters do the rest."""
+containers packet filters do what they can of the rest (see `targets.Link`)."""
 
 CLUSTERS = {
     "sim": "raytwin.simulator.cluster.simulated_cluster:SimCluster",

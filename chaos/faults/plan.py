@@ -197,8 +197,16 @@ class Plan:
     @property
     def proxied_on(self) -> list[str]:
         """The backends on which a cluster needs proxies on its links for this plan."""
-        used = {name for step in self.steps for name in step.target.operations[step.action]}
-        return [backend for backend, proxied in PROXIED.items() if not used.isdisjoint(proxied)]
+        parts = [
+            part
+            for step in self.steps
+            for part in step.target.expand(step.action, step.parameters, ())
+        ]
+        return [
+            backend
+            for backend in PROXIED
+            if any(on.needs_proxies(backend, action, given) for _, action, on, given in parts)
+        ]
 
     def nodes(self) -> int:
         """Return how many nodes a cluster needs at its start to have every node of the plan."""

@@ -17,8 +17,11 @@ from dataclasses import astuple, dataclass, fields
 from itertools import permutations
 from typing import Any, ClassVar, Self
 
+from raytwin.chaos.faults.cluster_operations import PROXIED
 from raytwin.chaos.faults.parameters import ENDPOINT
 
+HEAD = "head"
+"""The endpoint of links that is the head; node 0 and the replicas are on its host."""
 Operations = Mapping[str, tuple[str, ...]]
 Part = tuple[float, str, "Target", Mapping[str, Any]]
 """A delay in seconds, an action, a target and parameters: a part of a step."""
@@ -69,6 +72,10 @@ class Target:
     ) -> list[Part]:
         """Return the parts of a step; `broken` are the links that steps have changed so far."""
         return [(0.0, action, self, parameters)]
+
+    def needs_proxies(self, backend: str, action: str, parameters: Mapping[str, Any]) -> bool:
+        """Whether a cluster of a backend in `PROXIED` needs proxies on its links for an action."""
+        return not PROXIED[backend].isdisjoint(self.operations[action])
 
     def __str__(self) -> str:
         numbers = self.separator.join(map(str, astuple(self)))
@@ -249,6 +256,15 @@ class Link(Target):
     def nodes(self) -> set[int]:
         return {int(end[5:]) for end in astuple(self) if end.startswith("node:")}
 
+    def needs_proxies(self, backend: str, action: str, parameters: Mapping[str, Any]) -> bool:
+        """In containers packet filters close connections by RST, and act where an end of the link
+        is a container and the other one has an address of its own, as replicas have not."""
+        if super().needs_proxies(backend, action, parameters):
+            return True
+        ends = {self.source, self.destination}
+        filtered = ends - {HEAD, "node:0"} and not any(map(_is_replica, ends))
+        return backend == "docker" and (not filtered or parameters.get("kind") == "fin")
+
     def latency(self, cluster: Any, latency_ms: float, jitter_ms: float = 0.0) -> None:
         """Set the latency of each frame; 0 restores the link's own latency."""
         cluster.set_latency(self.source, self.destination, latency_ms / 1000, jitter_ms / 1000)
@@ -400,6 +416,10 @@ def links_between(sets: Iterable[Iterable[str]], one_way: bool = False) -> list[
 def _is_index(text: str) -> bool:
     """Whether a text is a number from 0 on, as people write it."""
     return text.isascii() and text.isdigit() and len(text) <= 9
+
+
+def _is_replica(end: str) -> bool:
+    return end.startswith("replica:")
 
 
 def _endpoint(end: str | int) -> str:

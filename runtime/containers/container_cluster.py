@@ -329,7 +329,7 @@ class ContainerCluster:
         """Send SIGKILL to a replica of a chain of the GCS; see `LocalCluster`."""
         self._here.kill_member(chain, which)
 
-    # -- links, of which an end is `node:1` or `head` --------------------------------------
+    # -- links, of which an end is `node:1`, `head`, or, with proxies, `replica:0.1` -------
     # Where they have proxies, a packet's address does not tell its sender to a filter.
 
     def set_latency(
@@ -378,7 +378,7 @@ class ContainerCluster:
             self._here.reset_links(source, destination, rst)
             return
         if not rst:
-            raise ValueError("containers close connections by RST only, not by FIN")
+            raise ValueError("without proxies containers close connections by RST, not by FIN")
         both = (source, destination), (destination, source)
         before = [filters and filters.fault for filters in map(self._links.get, both)]
         for link in both:
@@ -421,7 +421,9 @@ class ContainerCluster:
         if kind == "node" and number.isdecimal():
             self._check(int(number))
         elif end != HEAD:
-            raise ValueError(f"no end {end!r} of a link: on docker it is node:1 or head")
+            raise ValueError(
+                f"no end {end!r} of a link that has no proxies: on docker it is node:1 or head"
+            )
         return int(number or 0)
 
     def _filter(self, link: tuple[str, str], node: int, fault: LinkFault, add: bool) -> None:

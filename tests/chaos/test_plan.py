@@ -311,3 +311,28 @@ def test_the_nodes_that_a_plan_needs() -> None:
     sets = {"sets": [["head", "node:0"], ["node:6"]]}
     cut = {**CLUSTER, "action": "partition", "parameters": sets}
     assert from_data({"steps": [cut]}).nodes() == 7
+
+
+@pytest.mark.parametrize(
+    ("steps", "proxied"),
+    [
+        ([{**KILL}], []),
+        ([{**SLOW, "parameters": {"latency_ms": 1}}], ["local", "docker"]),
+        ([{**KILL, "action": "cut", "target": "link:1>head"}], ["local"]),
+        ([{**KILL, "action": "cut", "target": "link:0>head"}], ["local", "docker"]),
+        ([{**KILL, "action": "reset", "target": "link:0>1"}], ["local"]),
+        ([{**KILL, "action": "reset", "target": "link:0>1", "parameters": {"kind": "fin"}}],
+         ["local", "docker"]),
+        ([{**KILL, "action": "cut", "target": "link:1>replica:0.1"}], ["local", "docker"]),
+        ([{**CLUSTER, "action": "partition", "parameters": {"sets": [["head"], ["node:1"]]}}],
+         ["local"]),
+        ([{**CLUSTER, "action": "partition", "parameters": {"sets": [["head"], ["node:0"]]}}],
+         ["local", "docker"]),
+        ([{**KILL, "action": "swizzle", "target": "nodes:0,1", "parameters": {"over_s": 1}}],
+         ["local"]),
+    ],
+)  # fmt: skip
+def test_a_plan_has_proxies_where_nothing_else_breaks_its_links(
+    steps: list[Any], proxied: list[str]
+) -> None:
+    assert from_data({"steps": steps}).proxied_on == proxied
