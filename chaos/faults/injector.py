@@ -66,7 +66,7 @@ class Injector:
         self.injections: list[Injection] = []
         self._due: list[tuple[float, int, _Due]] = []
         self._waiting = [step for step in plan.steps if step.at_s is None]
-        self._broken: dict[Link, None] = {}
+        self.broken: dict[Link, None] = {}
         """The links that steps have changed, for a step that heals them all."""
         self._count = 0
         for step in plan.steps:
@@ -97,7 +97,7 @@ class Injector:
 
     def _begin(self, step: Step, due_s: float) -> None:
         """Schedule the parts of a planned step; most have one, due at once."""
-        parts = step.target.expand(step.action, step.parameters, tuple(self._broken))
+        parts = step.target.expand(step.action, step.parameters, tuple(self.broken))
         if not parts:  # no link is broken that it could heal
             now_s = self.clock()
             self.injections.append(Injection(now_s - self.started_s, now_s, step))
@@ -121,9 +121,9 @@ class Injector:
         self.injections.append(Injection(now_s - self.started_s, now_s, step, error, whole))
         if isinstance(step.target, Link) and not error:
             if step.action == "heal":
-                self._broken.pop(step.target, None)
+                self.broken.pop(step.target, None)
             else:
-                self._broken[step.target] = None
+                self.broken[step.target] = None
         if due.last:
             self._on_event(planned.name)
 

@@ -34,6 +34,9 @@ from raytwin.chaos.faults.targets import TARGETS, Target, WholeCluster
 
 EVENT = r"(node_added|node_died):[0-9]+"
 NAME = r"[A-Za-z][A-Za-z0-9_-]*"
+_PARTS = ("steps", "expect")
+SCHEMA_KEY = "$schema"
+"""By this key a JSON file names its schema, for editors."""
 _KEYS = ("name", "at_s", "after", "delay_s", "action", "target", "parameters")
 
 Place = tuple[str | int, ...]
@@ -264,11 +267,12 @@ def parse_target(text: str) -> Any:
 
 def from_data(data: Any) -> Plan:
     """Return the plan from JSON data. Raises PlanError."""
+    if isinstance(data, dict):
+        for key in data:
+            if key not in (*_PARTS, SCHEMA_KEY):
+                raise PlanError(f"no key {key!r}: {instead(str(key), _PARTS)}", (key,))
     if not isinstance(data, dict) or not isinstance(data.get("steps"), list):
         raise PlanError('a plan is an object with a list of steps: {"steps": [...]}')
-    for key in data:
-        if key not in ("steps", "expect"):
-            raise PlanError(f"no key {key!r}: {instead(str(key), ('steps', 'expect'))}", (key,))
     expect = data.get("expect", [])
     if not isinstance(expect, list):
         raise PlanError('expect is a list: [{"metric": NAME, "min": 1}]', ("expect",))
@@ -316,5 +320,5 @@ def _expectation(data: Any) -> Expectation:
             raise PlanError(f"no key {key!r}: {instead(str(key), keys)}", (key,))
     try:
         return Expectation(**{"metric": "", **data})
-    except ValueError as error:
-        raise PlanError(str(error)) from None
+    except ParameterError as error:
+        raise PlanError(str(error), (error.name,)) from None

@@ -22,6 +22,7 @@ from raytwin.chaos.faults.parameters import ENDPOINT
 
 HEAD = "head"
 """The endpoint of links that is the head; node 0 and the replicas are on its host."""
+INDEX = "[0-9]{1,9}"
 Operations = Mapping[str, tuple[str, ...]]
 Part = tuple[float, str, "Target", Mapping[str, Any]]
 """A delay in seconds, an action, a target and parameters: a part of a step."""
@@ -36,6 +37,8 @@ class Target:
     """The form of a target in a plan, for error messages."""
     pattern: ClassVar[str]
     """A regular expression of all texts, for editors."""
+    never: ClassVar[tuple[str, ...]] = ()
+    """Regular expressions of those texts of this pattern that are no targets."""
     separator: ClassVar[str] = "."
     operations: ClassVar[Operations]
     """By action: the operations of the cluster that it uses."""
@@ -88,7 +91,7 @@ class Node(Target):
 
     kind = "node"
     form = "node:3"
-    pattern = r"node:[0-9]+"
+    pattern = rf"node:{INDEX}"
     operations: ClassVar[Operations] = {
         "kill": ("kill_node",),
         "restart": ("restart_node",),
@@ -131,7 +134,8 @@ class Nodes(Target):
 
     kind = "nodes"
     form = "nodes:1,2,3"
-    pattern = r"nodes:[0-9]+(,[0-9]+)*"
+    pattern = rf"nodes:{INDEX}(,{INDEX})*"
+    never = (r"^nodes:(.*,)?0*([0-9]+),(.*,)?0*\2(,|$)",)
     operations: ClassVar[Operations] = {**Node.operations, "swizzle": ("cut", "heal")}
     numbers: tuple[int, ...]
 
@@ -183,7 +187,7 @@ class Worker(Target):
 
     kind = "worker"
     form = "worker:3.1"
-    pattern = r"worker:[0-9]+\.[0-9]+"
+    pattern = rf"worker:{INDEX}\.{INDEX}"
     operations: ClassVar[Operations] = {
         "kill": ("kill_worker",),
         "pause": ("pause_worker",),
@@ -211,9 +215,17 @@ class Actor(Target):
 
     kind = "actor"
     form = "actor:1"
-    pattern = r"actor:[0-9]+"
-    operations: ClassVar[Operations] = {"kill": ("kill_actor",)}
+    pattern = rf"actor:{INDEX}"
+    operations: ClassVar[Operations] = {
+        "kill": ("kill_actor",),
+        "pause": ("pause_actor",),
+        "resume": ("resume_actors",),
+    }
     which: int
+
+    def resume(self, cluster: Any) -> None:
+        """Resume the processes of all actors: which one it was may count anew by now."""
+        cluster.resume_actors()
 
 
 @dataclass(frozen=True)
@@ -222,7 +234,12 @@ class Link(Target):
 
     kind = "link"
     form = "link:1>2, link:head>2 or link:1>replica:0.1"
-    pattern = "link:{0}>{0}".format(r"(head|(node:)?[0-9]+|replica:[0-9]+\.[0-9]+)")
+    pattern = "link:{0}>{0}".format(rf"(head|(node:)?{INDEX}|replica:{INDEX}\.{INDEX})")
+    never = (
+        r"^link:(node:)?0*([0-9]+)>(node:)?0*\2$",
+        r"^link:head>head$",
+        r"^link:replica:0*([0-9]+)\.0*([0-9]+)>replica:0*\1\.0*\2$",
+    )
     operations: ClassVar[Operations] = {
         "latency": ("set_latency",),
         "bandwidth": ("set_bandwidth",),
@@ -337,14 +354,22 @@ class Replica(Target):
 
     kind = "replica"
     form = "replica:0.1"
-    pattern = r"replica:[0-9]+\.[0-9]+"
-    operations: ClassVar[Operations] = {"kill": ("kill_member",)}
+    pattern = rf"replica:{INDEX}\.{INDEX}"
+    operations: ClassVar[Operations] = {
+        "kill": ("kill_member",),
+        "pause": ("pause_member",),
+        "resume": ("resume_members",),
+    }
     chain: int
     which: int
 
     @property
     def words(self) -> str:
         return f"replica {self.which} of chain {self.chain} of the GCS"
+
+    def resume(self, cluster: Any) -> None:
+        """Resume all paused replicas of the chain."""
+        cluster.resume_members(self.chain)
 
 
 @dataclass(frozen=True)
@@ -370,12 +395,16 @@ class Head(Target):
 
 @dataclass(frozen=True)
 class Scheduler(Target):
-    """The global scheduler: the head, or the first member of chain 0 if the GCS has replicas."""
+    """The global scheduler: the head, or the first member of chain 0 if the GCS has chains."""
 
     kind = "scheduler"
     form = "scheduler"
     pattern = "scheduler"
-    operations: ClassVar[Operations] = {"kill": ("kill_head", "kill_member")}
+    operations: ClassVar[Operations] = {
+        "kill": ("kill_head", "kill_member"),
+        "pause": ("pause_head", "pause_member"),
+        "resume": ("resume_head", "resume_members"),
+    }
 
     @property
     def words(self) -> str:
@@ -383,10 +412,24 @@ class Scheduler(Target):
 
     def kill(self, cluster: Any) -> None:
         """End the process that has the global scheduler."""
-        if cluster.config.gcs_replicas > 1:
+        if _in_replica(cluster):
             cluster.kill_member(0, 0)
         else:
             cluster.kill_head()
+
+    def pause(self, cluster: Any) -> None:
+        """Suspend the process that has the global scheduler."""
+        if _in_replica(cluster):
+            cluster.pause_member(0, 0)
+        else:
+            cluster.pause_head()
+
+    def resume(self, cluster: Any) -> None:
+        """Resume the process that has the global scheduler."""
+        if _in_replica(cluster):
+            cluster.resume_members(0)
+        else:
+            cluster.resume_head()
 
 
 TARGETS: dict[str, type[Target]] = {
@@ -416,6 +459,11 @@ def links_between(sets: Iterable[Iterable[str]], one_way: bool = False) -> list[
 def _is_index(text: str) -> bool:
     """Whether a text is a number from 0 on, as people write it."""
     return text.isascii() and text.isdigit() and len(text) <= 9
+
+
+def _in_replica(cluster: Any) -> bool:
+    """Whether the global scheduler is in a replica that is a process of its own."""
+    return cluster.config.chained and not cluster.config.gcs_durable
 
 
 def _is_replica(end: str) -> bool:

@@ -44,6 +44,8 @@ from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
 from raytwin.runtime.control.replication.client import ChainClient
+from raytwin.runtime.control.replication.replica import Replica
+from raytwin.runtime.control.replication.state_machine import Session
 from raytwin.runtime.control.scheduling import placement_groups
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.control.worker.direct_answers import DirectAnswers
@@ -74,6 +76,14 @@ def any_case(case: Case) -> bool:
 def has_chain(case: Case) -> bool:
     """Whether replicas of the GCS die."""
     return any(step.target.kind == "replica" for step in case.plan.steps)
+
+
+def has_replicas(case: Case) -> bool:
+    return case.gcs.get("gcs_replicas", 1) > 1
+
+
+def doubles_frames(case: Case) -> bool:
+    return any(step.action == "double" for step in case.plan.steps)
 
 
 def breaks_links(case: Case) -> bool:
@@ -380,6 +390,34 @@ def not_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChainClient, "_on_configured", wrong)
 
 
+def nothing_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    """A replica keeps commands, whatever the tail has acknowledged."""
+    on_ack = Replica._on_ack
+
+    def wrong(self: Replica, source: str, message: Any) -> None:
+        kept = self.kept.copy()
+        on_ack(self, source, message)
+        self.kept = kept
+
+    patch.setattr(Replica, "_on_ack", wrong)
+
+
+def confirmed_too_soon(patch: pytest.MonkeyPatch) -> None:
+    """The tail answers a command that the joining replica may lack."""
+    patch.setattr(Replica, "_limit", property(lambda self: self.machine.index))
+
+
+def delivered_twice(patch: pytest.MonkeyPatch) -> None:
+    """A channel delivers a frame as often as it arrives."""
+    on_packet = Channel.on_packet
+
+    def wrong(self: Channel, link: Any, sequence: int, acked: int, frame: Any, size: int) -> bool:
+        again = frame is not None and sequence <= self.received and link is self._link
+        return on_packet(self, link, sequence, acked, frame, size) or again
+
+    patch.setattr(Channel, "on_packet", wrong)
+
+
 MUTANTS_OF_PARTS: dict[
     str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Kind, ...], Callable[[Case], bool]]
 ] = {
@@ -419,6 +457,18 @@ MUTANTS_OF_PARTS: dict[
         lost_with_the_link, STUCK + WRONG, breaks_links,
     ),
     "requests are not repeated to a new chain": (not_repeated, STUCK + WRONG, has_chain),
+    "replicas keep what the tail has acknowledged": (
+        nothing_is_acknowledged, (Kind.MEMORY,), has_replicas,
+    ),
+    "the tail confirms what a joining replica lacks": (
+        confirmed_too_soon, (Kind.REPLICAS,), has_chain,
+    ),
+    "outputs of a chain are kept for ever": (
+        mutant_without(Session, "acknowledge"), (Kind.MEMORY,), has_replicas,
+    ),
+    "frames that arrive twice are delivered twice": (
+        delivered_twice, STUCK + WRONG + LEFT, doubles_frames,
+    ),
 }  # fmt: skip
 
 

@@ -258,15 +258,45 @@ def test_a_peer_that_acknowledges_nothing_is_unreachable_after_the_limit_and_not
     assert not a.channel.kept and net.sides[1].got == ["lost"]
 
 
-def test_a_silent_peer_for_which_much_is_kept_is_unreachable_in_half_the_time() -> None:
+def slow_net(bytes_per_s: float) -> Net:
+    """Return a net whose first process has a connection on which frames are slow."""
     net = Net()
+    a, b = net.sides
+    a.channel.send("first", 10)
+    net.run(1.0)
+    (pipe,) = [pipe for pipe in net.pipes if pipe.alive]
+    free_s = net.now_s
+
+    def carry(to: End, packet: tuple[Any, ...]) -> None:
+        nonlocal free_s
+        if to.side is b and packet[0] != "hello":
+            free_s = max(free_s, net.now_s) + packet[3] / bytes_per_s
+        net.at(free_s if to.side is b else net.now_s, lambda: to.arrive(packet))
+
+    pipe.carry = carry  # type: ignore[method-assign]
+    return net
+
+
+def test_a_peer_that_takes_less_than_it_is_sent_is_unreachable_before_memory_is_full() -> None:
+    net = slow_net(KEPT_BYTES_MAX / 100)
     a, _ = net.sides
-    net.refuse = True
-    a.channel.send("much", KEPT_BYTES_MAX + 1)
-    net.run(0.45 * LIMIT_S)
-    assert not a.unreachable
-    net.run(0.3 * LIMIT_S)
+    for _ in range(100):
+        for _ in range(10):
+            a.channel.send("much", KEPT_BYTES_MAX // 100)
+        net.run(1.0)
+        if a.unreachable:
+            break
     assert len(a.unreachable) == 1
+    assert KEPT_BYTES_MAX < a.channel.kept_bytes < 2 * KEPT_BYTES_MAX
+
+
+def test_a_peer_that_works_off_more_than_the_bound_is_reachable() -> None:
+    net = slow_net(KEPT_BYTES_MAX / 10)
+    a, b = net.sides
+    for _ in range(300):
+        a.channel.send("much", KEPT_BYTES_MAX // 100)
+    net.run(8 * LIMIT_S)
+    assert not a.unreachable and not a.channel.kept and len(b.got) == 301
 
 
 def test_a_stalled_connection_is_replaced_before_the_limit() -> None:

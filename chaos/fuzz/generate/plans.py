@@ -10,7 +10,7 @@ far sooner than the failure detector's limit. Other nodes die, and hang for long
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raytwin.chaos.faults.plan import Plan, Step
@@ -20,7 +20,9 @@ from raytwin.chaos.faults.targets import (
     Link,
     Node,
     Nodes,
+    Replica,
     Scheduler,
+    Target,
     WholeCluster,
     Worker,
     links_between,
@@ -40,6 +42,8 @@ FRAMES = 0.2
 """The share of cases in which frames are lost, doubled and late."""
 HEADS = 0.15
 """The share of cases whose head hangs for a while."""
+PAUSES = 0.1
+"""The share of cases in which an actor's process, a replica and the global scheduler hang."""
 BROKEN = 0.3
 """The share of plans with deaths of nodes in which one of them stays broken for good."""
 KINDS = (
@@ -145,6 +149,30 @@ def draw_links(rng: random.Random, nodes: int, gcs: Mapping[str, Any]) -> list[S
     return steps
 
 
+def draw_replica_links(
+    rng: random.Random, nodes: int, gcs: Mapping[str, Any], steps: Sequence[Step]
+) -> list[Step]:
+    """Return faults between nodes and replicas that pass, or one that lasts.
+
+    `steps` are the plan's others. The last replica of a chain that is cut off from a node costs the
+    node, so there are none where replicas die, and a cut lasts only in chains of several.
+    """
+    replicas, shards = gcs.get("gcs_replicas", 1), gcs.get("gcs_shards", 1)
+    dies = any(step.target.kind in ("replica", "scheduler") for step in steps)
+    if replicas == shards == 1 or dies or rng.random() >= LINKS:
+        return []
+    chains = shards + 1 if shards > 1 else 1
+
+    def draw_link() -> Link:
+        member = f"replica:{rng.randrange(chains)}.{rng.randrange(replicas)}"
+        ends = [f"node:{rng.randrange(nodes)}", member]
+        return Link(*rng.sample(ends, 2))
+
+    if replicas > 1 and rng.random() < 0.5:
+        return [Step("cut", draw_link(), rng.random() * HORIZON_S)]
+    return [step for _ in range(rng.choice((1, 3, 10))) for step in _fault_of(rng, draw_link())]
+
+
 def _reset(rng: random.Random, link: Link) -> Step:
     parameters = {"kind": rng.choice(("rst", "fin"))}
     return Step("reset", link, rng.random() * HORIZON_S, parameters=parameters)
@@ -209,14 +237,16 @@ def draw_frames(rng: random.Random) -> list[Step]:
     if rng.random() >= FRAMES:
         return []
     steps: list[Step] = []
-    # One of each: a lost frame is sent again after half of the failure detector's limit.
+    # One of each: a lost frame is sent again after half of the failure detector's limit, while
+    # doubled ones delay nothing.
     for action in rng.sample(("lose", "double", "delay"), rng.choice((1, 1, 2, 3))):
         kind = rng.choice(KINDS)
         begin_s = rng.random() * HORIZON_S
         late = {"delay_ms": rng.choice((1.0, 20.0))} if action == "delay" else {}
+        most_s = HORIZON_S if action == "double" else PASSES_S / 3
         for at_s, probability in (
             (begin_s, rng.choice((0.05, 0.3, 1.0))),
-            (begin_s + PASSES_S / 3 * rng.random(), 0.0),
+            (begin_s + most_s * rng.random(), 0.0),
         ):
             parameters = {"kind": kind, "probability": probability, **late}
             steps.append(Step(action, WholeCluster(), at_s, parameters=parameters))
@@ -231,6 +261,23 @@ def draw_head(rng: random.Random, gcs: Mapping[str, Any]) -> list[Step]:
     steps = [Step("pause", Head(), at_s), Step("resume", Head(), at_s + HORIZON_S * rng.random())]
     if gcs.get("gcs_storage") or gcs.get("gcs_replicas", 1) > 1:
         steps.append(Step("kill", Scheduler(), rng.random() * HORIZON_S))
+    return steps
+
+
+def draw_pauses(rng: random.Random, gcs: Mapping[str, Any]) -> list[Step]:
+    """Return short pauses of an actor's process, the global scheduler and a replica of the GCS."""
+    if rng.random() >= PAUSES:
+        return []
+    targets: list[Target] = [Actor(rng.randrange(4)), Scheduler()]
+    if gcs.get("gcs_replicas", 1) > 1:
+        targets.append(Replica(0, rng.randrange(3)))
+    steps = []
+    for target in targets:
+        at_s = rng.random() * HORIZON_S
+        steps.append(Step("pause", target, at_s))
+        # Once more, in case the actor's node is paused when it is due.
+        ends = (at_s + PASSES_S * rng.random(), 2 * HORIZON_S)
+        steps += [Step("resume", target, end_s) for end_s in ends]
     return steps
 
 

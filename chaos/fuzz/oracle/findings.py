@@ -20,6 +20,8 @@ class Kind(Enum):
     """The program, or the system under it, raised."""
     KEYS = "keys"
     """The history of the key-value table is not linearizable."""
+    REPLICAS = "replicas"
+    """A client has an answer that a member of the chain lacks."""
     JOBS = "jobs"
     OVERSUBSCRIPTION = "oversubscription"
     RESOURCES = "resources"

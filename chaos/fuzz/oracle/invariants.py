@@ -13,7 +13,8 @@
 ``references``       the end   no client owns or borrows an array (`local`: the driver),
                                and no node keeps a reference for a value (`sim`)
 ``memory``           each turn no store has more than its capacity; the end: the GCS waits for no
-                               object (`sim`)
+                               object, and its replicas keep no old commands and few outputs (`sim`)
+``replicas``         each turn what a node has from a chain, every living member has (`sim`)
 ``jobs``             the end   the jobs of the drivers that have ended are over (`sim`)
 ==================== ========= ==================================================
 
@@ -37,11 +38,17 @@ from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.core.resources import UNIT, is_cpu, parse_demand
 from raytwin.runtime.control.ownership.owner_table import NOBODY
 from raytwin.runtime.control.ownership.reference_counter import ON_ITS_WAY_S, PINNED
+from raytwin.runtime.control.replication.client import UNACKNOWLEDGED_MAX
+from raytwin.runtime.control.replication.replica import Replica
 
 SETTLE_S = 2.0 + ON_ITS_WAY_S
 """Longer than every timer that continues work, on every backend."""
 RESTLESS_S = 2 * SETTLE_S
 """The longest time that violations may change: an actor may restart for ever."""
+UNDER_WAY_S = 1.0
+"""The age, at the end, of the oldest command that a replica may keep."""
+OUTPUTS_MAX = 2 * UNACKNOWLEDGED_MAX
+"""The outputs to one client, at the end, that may lack an acknowledgement."""
 
 
 class Late(AssertionError):
@@ -56,6 +63,8 @@ class Watch:
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
+        self._own: dict[int, dict[str, float]] = {}
+        """The resources that each node starts with."""
         self._resumes: dict[str, int] = {}
         """{worker: its number of resumes when all leases of its node fitted last}."""
         self.found: list[Finding] = []
@@ -75,7 +84,10 @@ class Watch:
             if fits:
                 self._resumes[address] = executor.resumes
         if running or list(manager.bundles.all()):
-            for each in oversubscription(self._cluster, node, running, self._resumes):
+            own = self._own.get(node)
+            if own is None:
+                own = self._own[node] = self._cluster.own_resources(node)
+            for each in oversubscription(self._cluster, node, own, running, self._resumes):
                 if len(self.found) < 10:
                     at = f"at {self._cluster.env.now:.6f} s {each.detail}"
                     self.found.append(Finding(each.kind, at))
@@ -83,17 +95,44 @@ class Watch:
         if store is not None and store.used > store.capacity and len(self.found) < 10:
             text = f"the store of node {node} has {store.used:,} of {store.capacity:,} bytes"
             self.found.append(Finding(Kind.MEMORY, text))
+        if self._cluster.config.gcs_replicas > 1 and len(self.found) < 10:
+            self.found += lacking(self._cluster, node)
+
+
+def lacking(cluster: Any, node: int) -> list[Finding]:
+    """Return the replicas that lack what a node has from their chain: it might die with others."""
+    found = []
+    for chain, (client, master) in enumerate(
+        zip(cluster.chains[node], cluster.replicas.masters, strict=True)
+    ):
+        confirmed = client.confirmed
+        for name in [info.name for info in master.members]:
+            process = cluster.processes.get(name)
+            if process is None:
+                continue
+            session = process.components[name].machine.sessions.get(client.address)
+            if session is None or session.born != client.born:
+                continue  # the node is dead for the chain
+            if session.applied < confirmed or session.sent < client.received:
+                text = f"node {node} has answers of chain {chain} that {name} lacks"
+                found.append(Finding(Kind.REPLICAS, text))
+    return found
 
 
 def oversubscription(
-    cluster: Any, node: int, workers: Mapping[str, Any], resumes: Mapping[str, int]
+    cluster: Any,
+    node: int,
+    own: Mapping[str, float],
+    workers: Mapping[str, Any],
+    resumes: Mapping[str, int],
 ) -> list[Finding]:
     """Return the resources of which more is in use than the node has.
 
-    `workers` are the node's. The CPU of one that has resumed since `resumes` does not count: a
-    resumed task does not wait for its CPU, and the node starts nothing until all fits again. The
-    CPU of a worker that has given it up counts if the task uses it nevertheless. A bundle of
-    a placement group uses the resources it has taken, and adds its own to the node's.
+    `own` are those that the node starts with; `workers` are the node's. The CPU of one that has
+    resumed since `resumes` does not count: a resumed task does not wait for its CPU, and the node
+    starts nothing until all fits again. The CPU of a worker that has given it up counts if the
+    task uses it nevertheless. A bundle of a placement group uses the resources it has taken, and
+    adds its own to the node's.
     """
     used: dict[str, int] = {}
     bundles = list(cluster.node_managers[node].bundles.all())
@@ -112,7 +151,6 @@ def oversubscription(
                 used[name] = used.get(name, 0) + units
     if not used:
         return []
-    own = cluster.own_resources(node)
     added = [bundle.resources for bundle in bundles if bundle.committed]
     found = []
     for name, units in used.items():
@@ -171,7 +209,7 @@ def _at_end_of_sim(session: Any) -> list[Finding]:
         text = f"{len(remaining)} arrays are left in the GCS, the first is {first}"
         found.append(Finding(Kind.TABLES, text))
     clients = [each.client for each in cluster.workers.values() if each.node in whole]
-    found += _unsettled(cluster) + _jobs(cluster)
+    found += _unsettled(cluster) + _kept_by_replicas(cluster) + _jobs(cluster)
     found += _references([session.client, *clients], kept)
     for scheduler in cluster.node_managers.values():
         contained_references = scheduler.contained_references
@@ -193,6 +231,24 @@ def _unsettled(cluster: Any) -> list[Finding]:
         sizes.update(tables.table.sizes())
     found = {name: sizes[name] for name in ("awaited", "unheard") if sizes[name]}
     return [Finding(Kind.MEMORY, f"the GCS has {found}")] if found else []
+
+
+def _kept_by_replicas(cluster: Any) -> list[Finding]:
+    """Return the replicas that keep what others have acknowledged."""
+    found = []
+    for name, process in cluster.processes.items():
+        for replica in process.components.values():
+            if not isinstance(replica, Replica):
+                continue
+            machine = replica.machine
+            if replica.kept and replica.kept[0].time_s < machine.time_s - UNDER_WAY_S:
+                text = f"{name} keeps commands that are older than {UNDER_WAY_S:g} s"
+                found.append(Finding(Kind.MEMORY, text))
+            for client, session in machine.sessions.items():
+                if len(session.outbox) > OUTPUTS_MAX:
+                    text = f"{name} keeps more than {OUTPUTS_MAX} outputs for {client}"
+                    found.append(Finding(Kind.MEMORY, text))
+    return found
 
 
 def _jobs(cluster: Any) -> list[Finding]:

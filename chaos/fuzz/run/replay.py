@@ -90,8 +90,6 @@ def not_on_local(case: Case) -> list[str]:
     found = [f"{len(steps)} steps, such as {steps[0]}"] if steps else []
     if case.drivers:
         found.append(f"{len(case.drivers)} further drivers")
-    if case.timers:
-        found.append("timers of its own")
     return found
 
 
@@ -140,6 +138,7 @@ def _options(case: Case, directory: Path) -> dict[str, Any]:
         "resources": {SLOT: case.slots} if case.slots else None,
         "num_gpus": case.gpus or None,
         "policy": case.policy,
+        "timers": case.timers,
         **gcs,
     }
     if case.store_bytes != STORE_BYTES:

@@ -45,7 +45,8 @@ ACK_BYTES = 1 << 20
 ACK_S = 0.1
 """... or after so many seconds."""
 KEPT_BYTES_MAX = 1 << 30
-"""Bytes of unacknowledged frames of which a peer that is silent is unreachable in half the time."""
+"""With more bytes of unacknowledged frames than this, a peer is unreachable that has not brought
+them down for the limit of silence: it takes less than it is sent, and no memory would be enough."""
 BACK_OFF_S = 0.01
 """The first pause before a dial that follows a failure, at most; it doubles each time."""
 BACK_OFF_MAX_S = 1.0
@@ -138,7 +139,7 @@ class Channel:
         """`session`: a number that no other end of a channel has, in any process, now or before.
 
         `stall_s`: the silence after which the channel replaces a link; `limit_s`: that after which
-        it calls `on_unreachable` with a reason.
+        it calls `on_unreachable` with a reason, as after so long with too many bytes kept.
 
         `dial` begins to connect and returns the link, or None if the peer has no address now.
         `on_new_session` is called when another end of the peer's name has greeted, because its
@@ -178,6 +179,10 @@ class Channel:
         self._acked_s = 0.0
         self._progress_s = 0.0
         """When the peer last showed that it receives, or when a frame first waited for it."""
+        self._least_bytes = 0
+        """The fewest bytes kept at a look, since they exceeded `KEPT_BYTES_MAX`..."""
+        self._least_s = 0.0
+        """... and the time of that look."""
         self._peer_bytes = 0
         """Bytes of this link that the peer has reported."""
         self._watch: Timer | None = None
@@ -368,16 +373,20 @@ class Channel:
         late_s = now - self._look_s
         self._progress_s += late_s
         self._linked_s += late_s
+        self._least_s += late_s
         if self.state is State.DIALING and now - self._linked_s > self._patience_s():
             self._break("no answer")
         if self.kept:
             silent_s = now - self._progress_s
-            full = self.kept_bytes > KEPT_BYTES_MAX
-            if silent_s > self._limit_s / (2 if full else 1):
+            if silent_s > self._limit_s:
                 self._report(f"no acknowledgement for {silent_s:.1f} s")
             since_s = max(self._progress_s, self._linked_s)
             if self.state is State.OPEN and now - since_s > self._stall_s:
                 self._break("no acknowledgement")
+        if not KEPT_BYTES_MAX < self._least_bytes <= self.kept_bytes:
+            self._least_bytes, self._least_s = self.kept_bytes, now
+        elif now - self._least_s > self._limit_s:
+            self._report(f"{self.kept_bytes:,} bytes wait for an acknowledgement")
         if self.kept or self.state is State.DIALING:
             self._look()
 

@@ -161,6 +161,11 @@ class ChainClient:
         else:
             self._frames.append(Frame(source, to, [message]))
 
+    @property
+    def confirmed(self) -> int:
+        """The last request that the chain has confirmed."""
+        return self.unconfirmed[0][0] - 1 if self.unconfirmed else self._sequence
+
     def rows(self) -> list[dict[str, Any]]:
         """Return a row about each chain: that of this client, and of nested ones."""
         row = {

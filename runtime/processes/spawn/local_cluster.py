@@ -298,6 +298,16 @@ class LocalCluster:
             raise ValueError(f"chain {chain} has one member, which alone has the state")
         self.kill_replica(members[which % len(members)])
 
+    def pause_member(self, chain: int, which: int = 0) -> None:
+        """Send SIGSTOP to a replica of a chain; `which` as in `kill_member`."""
+        members = self._members(chain)
+        self.kill(members[which % len(members)], signal.SIGSTOP)
+
+    def resume_members(self, chain: int) -> None:
+        """Send SIGCONT to all replicas of a chain."""
+        for name in self._members(chain):
+            self.kill(name, signal.SIGCONT)
+
     def _members(self, chain: int) -> list[str]:
         """Return the living replicas of a chain, from the oldest."""
         self.poll()
@@ -377,17 +387,29 @@ class LocalCluster:
         Queries every node for its actors, which takes a round trip to each; raises ValueError
         if there is no actor, or while a node is paused.
         """
-        if self._paused:
-            raise ValueError(f"node {min(self._paused)} is paused and cannot list its actors")
-        actors = [row[-2:] for row in self.query("actors") if row[-1]]
-        if not actors:
-            raise ValueError(NO_ACTOR)
-        actors.sort(key=lambda row: [int(n) for n in row[0][len("worker:") :].split(".")])
+        self._signal_actor(which, signal.SIGKILL)
+
+    def pause_actor(self, which: int = 0) -> None:
+        """Send SIGSTOP to an actor's worker; `which` and errors as in `kill_actor`."""
+        self._signal_actor(which, signal.SIGSTOP)
+
+    def resume_actors(self) -> None:
+        """Send SIGCONT to all actors' workers; errors as in `kill_actor`."""
+        send_signal([pid for _, pid in self._actors()], signal.SIGCONT)
+
+    def _signal_actor(self, which: int, number: int) -> None:
+        actors = self._actors()
         address, pid = actors[which % len(actors)]
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
         except ProcessLookupError:
             raise ValueError(f"{address} has ended") from None
+
+    def _actors(self) -> list[tuple[str, int]]:
+        """Return the addresses and PIDs of actors' workers, by node and age."""
+        if self._paused:
+            raise ValueError(f"node {min(self._paused)} is paused and cannot list its actors")
+        return actors_of(self.query)
 
     def kill_head(self) -> None:
         """Send SIGKILL to the head; raises ValueError if the zygote would not restart it."""
@@ -501,6 +523,17 @@ class LocalCluster:
 
 def _unconnected(kind: str) -> Any:
     raise RaySystemError(f"cannot query {kind}: the cluster has no driver")
+
+
+def actors_of(query: Callable[[str], Any]) -> list[tuple[str, int]]:
+    """Return the addresses and PIDs of actors' workers, by node and age.
+
+    Raises ValueError if there is no actor.
+    """
+    actors = [(address, pid) for *_, address, pid in query("actors") if pid]
+    if not actors:
+        raise ValueError(NO_ACTOR)
+    return sorted(actors, key=lambda row: [int(n) for n in row[0][len("worker:") :].split(".")])
 
 
 def _names_of_replicas(config: Config) -> list[str]:
