@@ -19,6 +19,7 @@ from raytwin.chaos.faults.proxied_links import SPARE_NODES, proxied
 from raytwin.chaos.faults.targets import Link
 from raytwin.runtime.api.backend import on_connect
 from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.containers.default_disk import limited_disks
 
 LOOK_S = 0.02
 """Seconds between two queries of the node table, while a step waits for a node."""
@@ -272,7 +273,7 @@ def attached(
 
     on_connect.append(attach_to)
     try:
-        with proxied_for(plan):
+        with proxied_for(plan), limited_disks(plan.uses("fill_disk")):
             yield
     finally:
         on_connect.remove(attach_to)

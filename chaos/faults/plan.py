@@ -30,7 +30,7 @@ from raytwin.chaos.faults.actions import ACTIONS, ParameterError, instead
 from raytwin.chaos.faults.cluster_operations import CLUSTERS, PROXIED, backends_with
 from raytwin.chaos.faults.expectations import Expectation
 from raytwin.chaos.faults.parameters import is_amount
-from raytwin.chaos.faults.targets import TARGETS, Target, WholeCluster
+from raytwin.chaos.faults.targets import TARGETS, Part, Target, WholeCluster
 
 EVENT = r"(node_added|node_died):[0-9]+"
 NAME = r"[A-Za-z][A-Za-z0-9_-]*"
@@ -196,20 +196,27 @@ class Plan:
                     f" {' and '.join(able) or 'no backend yet'}",
                     ("steps", index, "action"),
                 )
+            for _, action, target, _ in _parts_of(step):
+                refusal = target.refusal(backend, action)
+                if refusal:
+                    raise PlanError(
+                        f"{step.action} {step.target} does not work on {backend}: {refusal}",
+                        ("steps", index, "target"),
+                    )
 
     @property
     def proxied_on(self) -> list[str]:
         """The backends on which a cluster needs proxies on its links for this plan."""
-        parts = [
-            part
-            for step in self.steps
-            for part in step.target.expand(step.action, step.parameters, ())
-        ]
+        parts = [part for step in self.steps for part in _parts_of(step)]
         return [
             backend
             for backend in PROXIED
             if any(on.needs_proxies(backend, action, given) for _, action, on, given in parts)
         ]
+
+    def uses(self, operation: str) -> bool:
+        """Whether a step uses an operation of the cluster."""
+        return any(operation in step.target.operations[step.action] for step in self.steps)
 
     def nodes(self) -> int:
         """Return how many nodes a cluster needs at its start to have every node of the plan."""
@@ -234,6 +241,12 @@ class Plan:
             for key, rows in self.to_data().items()
         ]
         return "{" + ",\n".join(parts) + "}"
+
+
+def _parts_of(step: Step) -> list[Part]:
+    """Return the parts of a step, but for heals of what other steps have broken."""
+    target: Target = step.target
+    return target.expand(step.action, step.parameters, ())
 
 
 def _nodes_of(step: Step) -> set[int]:

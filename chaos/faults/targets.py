@@ -76,6 +76,11 @@ class Target:
         """Return the parts of a step; `broken` are the links that steps have changed so far."""
         return [(0.0, action, self, parameters)]
 
+    def refusal(self, backend: str, action: str) -> str:
+        """Return why a backend whose clusters have the operations refuses this target; mostly
+        it does not, and the reason is empty."""
+        return ""
+
     def needs_proxies(self, backend: str, action: str, parameters: Mapping[str, Any]) -> bool:
         """Whether a cluster of a backend in `PROXIED` needs proxies on its links for an action."""
         return not PROXIED[backend].isdisjoint(self.operations[action])
@@ -110,6 +115,13 @@ class Node(Target):
     @property
     def nodes(self) -> set[int]:
         return {self.number}
+
+    def refusal(self, backend: str, action: str) -> str:
+        """Node 0 is the driver's, and on `docker` in no container."""
+        limited = action in ("disk_full", "memory_pressure", "heal")
+        if backend == "docker" and self.number == 0 and limited:
+            return "node 0 is in no container"
+        return ""
 
     def disk_slow(self, cluster: Any, bytes_per_s: float) -> None:
         """Have the node's disk move at most so many bytes a second."""

@@ -336,3 +336,12 @@ def test_a_plan_has_proxies_where_nothing_else_breaks_its_links(
     steps: list[Any], proxied: list[str]
 ) -> None:
     assert from_data({"steps": steps}).proxied_on == proxied
+
+
+@pytest.mark.parametrize("action", ["disk_full", "heal"])
+def test_node_0_on_docker_is_in_no_container(action: str) -> None:
+    plan = Plan([Step(action, "nodes:1,0", 1.0)])
+    plan.check_backend("sim")
+    with pytest.raises(PlanError, match="does not work on docker: node 0 is in no container"):
+        plan.check_backend("docker")
+    Plan([Step(action, "nodes:1,2", 1.0)]).check_backend("docker")
