@@ -23,14 +23,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
 from raytwin.chaos.faults.actions import ACTIONS, ParameterError, instead
 from raytwin.chaos.faults.cluster_operations import CLUSTERS, PROXIED, backends_with
 from raytwin.chaos.faults.expectations import Expectation
 from raytwin.chaos.faults.parameters import is_amount
-from raytwin.chaos.faults.targets import TARGETS, Part, Target, WholeCluster
+from raytwin.chaos.faults.targets import (
+    TARGETS,
+    Link,
+    Part,
+    Target,
+    WholeCluster,
+    is_replica_end,
+)
 
 EVENT = r"(node_added|node_died):[0-9]+"
 NAME = r"[A-Za-z][A-Za-z0-9_-]*"
@@ -223,6 +230,20 @@ class Plan:
         named = {number for step in self.steps for number in _nodes_of(step)}
         added = sum(step.action == "add_node" for step in self.steps)
         return max(1, max(named, default=0) + 1 - added)
+
+    def needs(self) -> list[str]:
+        """Return what a cluster needs to have all that the plan names, a sentence each."""
+        found = [f"It needs {self.nodes()} nodes or more at its start."]
+        parts = [part for step in self.steps for part in _parts_of(step)]
+        ends = {end for *_, on, _ in parts if isinstance(on, Link) for end in astuple(on)}
+        if any(on.kind == "replica" for *_, on, _ in parts) or any(map(is_replica_end, ends)):
+            found.append("It needs replicas of the GCS: init(gcs_replicas=2), or more.")
+        killed = {on.kind for _, action, on, _ in parts if action == "kill"}
+        if "head" in killed:
+            found.append("It needs a head that comes back: init(gcs_storage=FILE).")
+        if "scheduler" in killed:
+            found.append("It needs a scheduler that comes back: gcs_replicas or gcs_storage.")
+        return found
 
     def sentences(self) -> list[str]:
         """Return the plan in words, a sentence for each step and expectation."""

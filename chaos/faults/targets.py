@@ -291,7 +291,7 @@ class Link(Target):
         if super().needs_proxies(backend, action, parameters):
             return True
         ends = {self.source, self.destination}
-        filtered = ends - {HEAD, "node:0"} and not any(map(_is_replica, ends))
+        filtered = ends - {HEAD, "node:0"} and not any(map(is_replica_end, ends))
         return backend == "docker" and (not filtered or parameters.get("kind") == "fin")
 
     def latency(self, cluster: Any, latency_ms: float, jitter_ms: float = 0.0) -> None:
@@ -478,7 +478,8 @@ def _in_replica(cluster: Any) -> bool:
     return cluster.config.chained and not cluster.config.gcs_durable
 
 
-def _is_replica(end: str) -> bool:
+def is_replica_end(end: str) -> bool:
+    """Whether an endpoint of links is a replica of the GCS."""
     return end.startswith("replica:")
 
 

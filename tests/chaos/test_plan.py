@@ -345,3 +345,23 @@ def test_node_0_on_docker_is_in_no_container(action: str) -> None:
     with pytest.raises(PlanError, match="does not work on docker: node 0 is in no container"):
         plan.check_backend("docker")
     Plan([Step(action, "nodes:1,2", 1.0)]).check_backend("docker")
+
+
+@pytest.mark.parametrize(
+    ("step", "needs"),
+    [
+        ({**KILL}, []),
+        ({**KILL, "target": "replica:0.1"}, ["replicas of the GCS"]),
+        ({**KILL, "action": "cut", "target": "link:1>replica:0.1"}, ["replicas of the GCS"]),
+        ({**CLUSTER, "action": "partition",
+          "parameters": {"sets": [["replica:0.0"], ["node:1"]]}}, ["replicas of the GCS"]),
+        ({**KILL, "target": "head"}, ["a head that comes back"]),
+        ({**KILL, "target": "scheduler"}, ["a scheduler that comes back"]),
+        ({**KILL, "action": "pause", "target": "head"}, []),
+    ],
+)  # fmt: skip
+def test_what_a_plan_needs_is_said(step: dict[str, Any], needs: list[str]) -> None:
+    nodes, *more = from_data({"steps": [step]}).needs()
+    assert "nodes or more at its start" in nodes
+    assert len(more) == len(needs)
+    assert all(f"It needs {need}" in said for need, said in zip(needs, more, strict=True))
