@@ -262,35 +262,41 @@ def test_links_of_replicas_of_the_gcs_are_slow_break_and_are_cut(backend: str) -
             backend=backend, nodes=2, cpus_per_node=1, gcs_replicas=2, heartbeat_timeout_s=2.0
         )
     try:
-        square: Any = ray.remote(scheduling_strategy="SPREAD", max_retries=-1)(_square)
-        named = ray.remote(num_cpus=0)(_Counter).options(name="counter").remote()
-        ray.get(named.count.remote(), timeout=LIMIT_S)
-
-        def quickest_s() -> float:
-            times = []
-            for _ in range(3):
-                began_s = ray.now()
-                ray.get_actor("counter")
-                times.append(ray.now() - began_s)
-            return min(times)
-
-        replicas = ["replica:0.0", "replica:0.1"]
-        of_driver = [("node:0", replica) for replica in replicas]
-        for link in of_driver:
-            session.cluster.set_latency(*link, 0.3)
-        assert quickest_s() >= 0.3
-        for link in of_driver:
-            session.cluster.set_latency(*link, 0.0)
-        for a, b in [*of_driver, ("replica:0.1", "replica:0.0"), ("head", "replica:0.1")]:
-            session.cluster.reset_links(a, b, rst=True)
-            session.cluster.cut(b, a)
-            refs = [square.remote(number) for number in range(5)]
-            ray.sleep(0.1)
-            session.cluster.heal(b, a)
-            assert ray.get(refs, timeout=LIMIT_S) == [0, 1, 4, 9, 16]
-        assert alive() == [True] * 2
+        break_links_of_replicas(session.cluster)
     finally:
         ray.shutdown()
+
+
+def break_links_of_replicas(cluster: Any) -> None:
+    """Slow down, reset and cut links of the two replicas of a cluster; nothing changes."""
+    square: Any = ray.remote(scheduling_strategy="SPREAD", max_retries=-1)(_square)
+    named = ray.remote(num_cpus=0)(_Counter).options(name="counter").remote()
+    ray.get(named.count.remote(), timeout=LIMIT_S)
+
+    def quickest_s() -> float:
+        times = []
+        for _ in range(3):
+            began_s = ray.now()
+            ray.get_actor("counter")
+            times.append(ray.now() - began_s)
+        return min(times)
+
+    replicas = ["replica:0.0", "replica:0.1"]
+    of_driver = [("node:0", replica) for replica in replicas]
+    for link in of_driver:
+        cluster.set_latency(*link, 0.3)
+    assert quickest_s() >= 0.3
+    for link in of_driver:
+        cluster.set_latency(*link, 0.0)
+    others = [("node:1", "replica:0.1"), ("replica:0.1", "replica:0.0"), ("head", "replica:0.1")]
+    for a, b in [*of_driver, *others]:
+        cluster.reset_links(a, b, rst=True)
+        cluster.cut(b, a)
+        refs = [square.remote(number) for number in range(5)]
+        ray.sleep(0.1)
+        cluster.heal(b, a)
+        assert ray.get(refs, timeout=LIMIT_S) == [0, 1, 4, 9, 16]
+    assert alive() == [True] * 2
 
 
 @pytest.mark.toxiproxy
