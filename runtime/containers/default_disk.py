@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-DISK_BYTES = 1 << 30
+DISK_BYTES = 256 << 20
 SHARE = 0.25
 """The most of a container's limited memory, where its disk is."""
 

@@ -60,7 +60,7 @@ def test_a_plan_that_fills_disks_gives_them_a_limit_unless_the_program_does() ->
     with attached(full, lambda session, injector: None):
         assert _limits(None, None, None).disk_bytes == DISK_BYTES
         assert _limits(None, None, 1 << 20).disk_bytes == 1 << 20
-        assert _limits(None, 1 << 30, None).disk_bytes == 1 << 28
+        assert _limits(None, 512 << 20, None).disk_bytes == 128 << 20
     with attached(cut, lambda session, injector: None):
         assert _limits(None, None, None).disk_bytes is None
     assert _limits(None, None, None).disk_bytes is None
