@@ -10,15 +10,16 @@ import heapq
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from raytwin.chaos.faults.plan import Plan, Step
-from raytwin.chaos.faults.proxied_links import proxied
+from raytwin.chaos.faults.proxied_links import SPARE_NODES, proxied
 from raytwin.chaos.faults.targets import Link
 from raytwin.runtime.api.backend import on_connect
 from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.containers.default_disk import limited_disks
 
 LOOK_S = 0.02
 """Seconds between two queries of the node table, while a step waits for a node."""
@@ -272,10 +273,17 @@ def attached(
 
     on_connect.append(attach_to)
     try:
-        with proxied(*plan.proxied_on):
+        with proxied_for(plan), limited_disks(plan.uses("fill_disk")):
             yield
     finally:
         on_connect.remove(attach_to)
+
+
+def proxied_for(plan: Plan) -> AbstractContextManager[None]:
+    """Put proxies on the links of clusters that start within this context, where the plan needs
+    any: on those of all nodes that it adds as well."""
+    added = sum(step.action == "add_node" for step in plan.steps)
+    return proxied(*plan.proxied_on, spare_nodes=max(SPARE_NODES, added))
 
 
 def timeline(injections: list[Injection]) -> list[dict[str, Any]]:

@@ -342,7 +342,7 @@ def plan(
     except PlanError as error:
         raise UsageError(str(error)) from error
     print("\n".join(found.sentences()))
-    print(f"It needs {found.nodes()} nodes or more at its start.")
+    print("\n".join(found.needs()))
     for backend in cluster_operations.CLUSTERS:
         try:
             found.check_backend(backend)
