@@ -75,7 +75,7 @@ def any_case(case: Case) -> bool:
 
 def has_chain(case: Case) -> bool:
     """Whether replicas of the GCS die."""
-    return any(step.target.kind == "replica" for step in case.plan.steps)
+    return any(step.target.kind == "replica" and step.action == "kill" for step in case.plan.steps)
 
 
 def has_replicas(case: Case) -> bool:

@@ -42,7 +42,7 @@ FRAMES = 0.2
 """The share of cases in which frames are lost, doubled and late."""
 HEADS = 0.15
 """The share of cases whose head hangs for a while."""
-PAUSES = 0.1
+SUSPENSIONS = 0.06
 """The share of cases in which an actor's process, a replica and the global scheduler hang."""
 BROKEN = 0.3
 """The share of plans with deaths of nodes in which one of them stays broken for good."""
@@ -264,9 +264,9 @@ def draw_head(rng: random.Random, gcs: Mapping[str, Any]) -> list[Step]:
     return steps
 
 
-def draw_pauses(rng: random.Random, gcs: Mapping[str, Any]) -> list[Step]:
+def draw_suspensions(rng: random.Random, gcs: Mapping[str, Any]) -> list[Step]:
     """Return short pauses of an actor's process, the global scheduler and a replica of the GCS."""
-    if rng.random() >= PAUSES:
+    if rng.random() >= SUSPENSIONS:
         return []
     targets: list[Target] = [Actor(rng.randrange(4)), Scheduler()]
     if gcs.get("gcs_replicas", 1) > 1:
