@@ -9,7 +9,8 @@ An experiment (https://chaostoolkit.org) calls a function with plain arguments::
 They work on the cluster of the process in which they run, which `start_cluster` starts in that of
 `chaos run`. Probes return a number or a truth value, for the tolerance of the steady-state
 hypothesis. What is wrong raises an exception, which fails the experiment's activity: ValueError or
-PlanError for what cannot be done, RaySystemError without a cluster.
+PlanError for what cannot be done, RaySystemError without a cluster. The steps of a plan come later
+than `apply_plan`: what was wrong with them raises in the probe `plan_carried_out`.
 """
 
 from __future__ import annotations
@@ -18,18 +19,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import raytwin
-from raytwin.chaos.faults.cluster_operations import CLUSTERS
-from raytwin.chaos.faults.injector import attach
+from raytwin.chaos.faults.cluster_operations import CLUSTERS, PROXIED
+from raytwin.chaos.faults.injector import LocalInjector, SimInjector, attach
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.plan_files import read
+from raytwin.chaos.faults.proxied_links import proxied
+from raytwin.chaos.faults.targets import Link
 from raytwin.runtime.api.backend import present
 
 __all__ = [
     "add_node", "apply_plan", "end_cluster", "event_count", "inject", "kill_actor", "kill_head",
-    "kill_node", "kill_worker", "nodes_alive", "pause_node", "remove_node", "restart_node",
-    "resume_node", "start_cluster", "tasks_are_right",
+    "kill_node", "kill_worker", "nodes_alive", "pause_node", "plan_carried_out", "remove_node",
+    "restart_node", "resume_node", "start_cluster", "tasks_are_right",
 ]  # fmt: skip
 """The names that Chaos Toolkit discovers."""
+
+_injectors: list[SimInjector | LocalInjector] = []
+"""Of the plans that were applied to the cluster."""
+_broken: dict[Link, None] = {}
+"""The links that `inject` has broken."""
 
 
 # -- actions -----------------------------------------------------------------------
@@ -44,16 +52,27 @@ def start_cluster(
     """Start a cluster with options of `init`, unless one is connected; return True.
 
     As the first probe of the hypothesis, with the tolerance true, it starts the cluster before the
-    others look at it.
+    others look at it. The links of a cluster of processes or containers lead by way of Toxiproxy,
+    so that the experiment can break them.
     """
+    if not raytwin.is_initialized():
+        _forget()
     given = {"nodes": nodes, "cpus_per_node": cpus_per_node, **(options or {})}
-    raytwin.init(backend=backend, ignore_reinit_error=True, **given)
+    with proxied(*PROXIED):
+        raytwin.init(backend=backend, ignore_reinit_error=True, **given)
     return True
 
 
 def end_cluster() -> None:
     """End the cluster; do nothing if there is none."""
     raytwin.shutdown()
+    _forget()
+
+
+def _forget() -> None:
+    """Forget what was done to a cluster that has ended."""
+    _injectors.clear()
+    _broken.clear()
 
 
 def inject(action: str, target: str, parameters: Mapping[str, Any] | None = None) -> str:
@@ -63,24 +82,36 @@ def inject(action: str, target: str, parameters: Mapping[str, Any] | None = None
     """
     step = Step(action, target, 0.0, parameters=parameters or {})
     cluster = _cluster()
-    parts = step.target.expand(step.action, step.parameters, ())
-    if not parts or any(delay_s for delay_s, *_ in parts):
+    broken = {**_broken, **{link: None for each in _injectors for link in each.broken}}
+    parts = step.target.expand(step.action, step.parameters, tuple(broken))
+    if any(delay_s for delay_s, *_ in parts):
         raise ValueError(f"{step} is more than one moment: give it to apply_plan, as a plan's step")
     Plan([step]).check_backend(present().name)
     for _, part, on, given in parts:
         on.apply(cluster, part, given)
+        if isinstance(on, Link) and part != "heal":
+            _broken[on] = None
     return step.sentence().partition(", ")[2]
 
 
 def apply_plan(plan: str | dict[str, Any]) -> list[str]:
     """Begin to apply a plan, which goes on meanwhile; return its sentences.
 
-    The plan is a file, a name (`raytwin plan` lists them), or data.
+    The plan is a file, a name (`raytwin plan` lists them), or data. `plan_carried_out` says whether
+    all of it could be done. Raises ValueError if the plan breaks links and the cluster, which
+    `start_cluster` has not started, has no proxies on them.
     """
-    _cluster()
+    cluster = _cluster()
     found = read(plan)
     session: Any = present()
-    session.before_shutdown.append(attach(session, found).stop)
+    if session.name in found.proxied_on and not cluster.proxied:
+        raise ValueError(
+            "the plan breaks links, and this cluster was started without proxies on them: let the"
+            " experiment begin with start_cluster"
+        )
+    injector = attach(session, found)
+    session.before_shutdown.append(injector.stop)
+    _injectors.append(injector)
     return found.sentences()
 
 
@@ -135,6 +166,18 @@ def kill_head() -> str:
 def nodes_alive() -> int:
     """Return the number of living nodes."""
     return sum(row["Alive"] for row in raytwin.nodes())
+
+
+def plan_carried_out() -> bool:
+    """Return whether every step of the plans so far was carried out.
+
+    Raises ValueError for a step that was impossible.
+    """
+    for injector in _injectors:
+        for each in injector.injections:
+            if each.error:
+                raise ValueError(f"{each.step} was not possible: {each.error}")
+    return all(injector.finished for injector in _injectors)
 
 
 def event_count(kind: str) -> int:

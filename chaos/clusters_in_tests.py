@@ -112,7 +112,7 @@ class Clusters:
             lines += each.lines()
             lines += [
                 f"{'holds' if found.ok else 'FAILS'} {found.name}: {found.detail}"
-                for found in each.check()
+                for found in each.check({})
             ]
         if self._marked is not None and not lines:
             lines.append("the test has started no cluster: no fault hit it")
@@ -123,7 +123,7 @@ class Clusters:
         found = []
         for each in self.recoveries:
             found += [f"{i.step} was not possible: {i.error}" for i in each.injections if i.error]
-            found += [f"{f.name} does not hold: {f.detail}" for f in each.check() if not f.ok]
+            found += [f"{f.name} does not hold: {f.detail}" for f in each.check({}) if not f.ok]
         return found
 
     def idle(self) -> str:

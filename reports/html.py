@@ -177,6 +177,7 @@ def render(
         "title": _title,
         "published": _published,
     }
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     script, *_ = PackageLoader("raytwin.reports").get_source(environment, "report.js")
     fidelity = [
         (chapter, drawing, drawing.fidelity)

@@ -98,7 +98,9 @@ class Sketch:
 
     def finished(self, name: str, words: str) -> Drawn:
         """Lay all out, and return the drawing."""
-        self.canvas.draw_without_rendering()
+        engine = self.canvas.get_layout_engine()
+        assert engine is not None, "the canvas was made with one"
+        engine.execute(self.canvas)
         # All has its place now: to lay it out again would take as long again.
         self.canvas.set_layout_engine("none")
         height = self.canvas.get_figheight() * svg.DPI

@@ -15,7 +15,8 @@ from raytwin.chaos.faults.plan import Plan, Step
 
 STEP_S = 0.5
 STEPS = (
-    ("kill", "actor:0"), ("kill", "worker:1.0"), ("pause", "node:1"), ("resume", "node:1"),
+    ("pause", "actor:0"), ("resume", "actor:0"), ("kill", "actor:0"), ("kill", "worker:1.0"),
+    ("pause", "node:1"), ("resume", "node:1"),
     ("kill", "node:1"), ("restart", "node:1"), ("add_node", "cluster"), ("kill", "node:0"),
 )  # fmt: skip
 

@@ -57,13 +57,15 @@ class Action:
             if name not in given and not parameter.required:
                 continue
             if name not in given or not parameter.valid(given[name]):
-                raise ParameterError(name, f"give {name}, {parameter.form}")
+                near = difflib.get_close_matches(str(given.get(name)), parameter.choices, n=1)
+                hint = f": did you mean {near[0]!r}?" if near else ""
+                raise ParameterError(name, f"give {name}, {parameter.form}{hint}")
             checked[name] = parameter.convert(given[name])
         return checked
 
 
 class ParameterError(ValueError):
-    """A parameter is missing, unknown or wrong."""
+    """A parameter or a bound is missing, unknown or wrong; no name: any bound would do."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)

@@ -76,6 +76,12 @@ class ClusterOperations(Protocol):
     def kill_actor(self, which: int = 0) -> None:
         """End the process of the `which`-th actor, by node and age, modulo their number."""
 
+    def pause_actor(self, which: int = 0) -> None:
+        """Suspend an actor's process; `which` as in `kill_actor`."""
+
+    def resume_actors(self) -> None:
+        """Resume the paused processes of all actors on nodes that are not paused."""
+
     # -- head, global scheduler, replicas of the GCS -------------------------------
 
     def kill_head(self) -> None:
@@ -89,6 +95,12 @@ class ClusterOperations(Protocol):
 
     def kill_member(self, chain: int, which: int = 0) -> None:
         """End a member of a chain; `which` counts from the chain's head, modulo the size."""
+
+    def pause_member(self, chain: int, which: int = 0) -> None:
+        """Suspend a member of a chain; `which` as in `kill_member`."""
+
+    def resume_members(self, chain: int) -> None:
+        """Resume all paused members of a chain."""
 
     # -- links ---------------------------------------------------------------------
 
@@ -127,7 +139,7 @@ class ClusterOperations(Protocol):
 SLOW_LINKS = frozenset({"set_latency", "set_bandwidth", "stall_link"})
 PROXIED = {"local": SLOW_LINKS | {"reset_links", "cut"}, "docker": SLOW_LINKS}
 """By backend: the operations for which a cluster needs proxies on its links from its start; in
-containers packet filters do the rest."""
+containers packet filters do what they can of the rest (see `targets.Link`)."""
 
 CLUSTERS = {
     "sim": "raytwin.simulator.cluster.simulated_cluster:SimCluster",

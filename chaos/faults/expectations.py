@@ -1,10 +1,9 @@
 """The steady state that a plan expects in spite of its faults: bounds of metrics.
 
-The metrics are those of the scenario's result for `raytwin run`, and for `raytwin exec` the
-numbers of the recovery summary, some of them from before the faults and from after them
-(`recovery_summary`)::
+The metrics are the numbers of the recovery summary, some of them from before the faults and from
+after them (`recovery_summary`), and for `raytwin run` those of the scenario's result as well::
 
-    {"metric": "tasks_per_s_after", "min": 0.8, "relative_to": "tasks_per_s_before"}
+    {"metric": "after_tasks_per_s", "min": 0.8, "relative_to": "before_tasks_per_s"}
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raytwin.chaos.faults.actions import instead
+from raytwin.chaos.faults.actions import ParameterError, instead
 from raytwin.chaos.faults.parameters import is_number
 
 BOUNDS = ("min", "max", "equals")
@@ -30,7 +29,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Bounds of one metric. Raises ValueError for what is none."""
+    """Bounds of one metric. Raises ParameterError, a ValueError, for what is none."""
 
     metric: str
     min: float | None = None
@@ -42,15 +41,15 @@ class Expectation:
     def __post_init__(self) -> None:
         for name in ("metric", "relative_to"):
             if not isinstance(getattr(self, name), str):
-                raise ValueError(f"give {name}, the name of a metric")
+                raise ParameterError(name, f"give {name}, the name of a metric")
         if not self.metric:
-            raise ValueError("it needs metric, the name of a metric")
+            raise ParameterError("metric", "it needs metric, the name of a metric")
         bounds = {name: getattr(self, name) for name in BOUNDS}
         if all(bound is None for bound in bounds.values()):
-            raise ValueError(f"it needs one of {', '.join(BOUNDS)}")
+            raise ParameterError("", f"it needs one of {', '.join(BOUNDS)}")
         for name, bound in bounds.items():
             if bound is not None and not is_number(bound):
-                raise ValueError(f"give {name}, a number")
+                raise ParameterError(name, f"give {name}, a number")
 
     def __str__(self) -> str:
         signs = {"min": "≥", "max": "≤", "equals": "="}

@@ -10,15 +10,16 @@ import heapq
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from raytwin.chaos.faults.plan import Plan, Step
-from raytwin.chaos.faults.proxied_links import proxied
+from raytwin.chaos.faults.proxied_links import SPARE_NODES, proxied
 from raytwin.chaos.faults.targets import Link
 from raytwin.runtime.api.backend import on_connect
 from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.containers.default_disk import limited_disks
 
 LOOK_S = 0.02
 """Seconds between two queries of the node table, while a step waits for a node."""
@@ -66,7 +67,7 @@ class Injector:
         self.injections: list[Injection] = []
         self._due: list[tuple[float, int, _Due]] = []
         self._waiting = [step for step in plan.steps if step.at_s is None]
-        self._broken: dict[Link, None] = {}
+        self.broken: dict[Link, None] = {}
         """The links that steps have changed, for a step that heals them all."""
         self._count = 0
         for step in plan.steps:
@@ -97,7 +98,7 @@ class Injector:
 
     def _begin(self, step: Step, due_s: float) -> None:
         """Schedule the parts of a planned step; most have one, due at once."""
-        parts = step.target.expand(step.action, step.parameters, tuple(self._broken))
+        parts = step.target.expand(step.action, step.parameters, tuple(self.broken))
         if not parts:  # no link is broken that it could heal
             now_s = self.clock()
             self.injections.append(Injection(now_s - self.started_s, now_s, step))
@@ -121,9 +122,9 @@ class Injector:
         self.injections.append(Injection(now_s - self.started_s, now_s, step, error, whole))
         if isinstance(step.target, Link) and not error:
             if step.action == "heal":
-                self._broken.pop(step.target, None)
+                self.broken.pop(step.target, None)
             else:
-                self._broken[step.target] = None
+                self.broken[step.target] = None
         if due.last:
             self._on_event(planned.name)
 
@@ -272,10 +273,17 @@ def attached(
 
     on_connect.append(attach_to)
     try:
-        with proxied(*plan.proxied_on):
+        with proxied_for(plan), limited_disks(plan.uses("fill_disk")):
             yield
     finally:
         on_connect.remove(attach_to)
+
+
+def proxied_for(plan: Plan) -> AbstractContextManager[None]:
+    """Put proxies on the links of clusters that start within this context, where the plan needs
+    any: on those of all nodes that it adds as well."""
+    added = sum(step.action == "add_node" for step in plan.steps)
+    return proxied(*plan.proxied_on, spare_nodes=max(SPARE_NODES, added))
 
 
 def timeline(injections: list[Injection]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,8 @@ class Parameter:
     convert: Callable[[Any], Any]
     """Returns the value that a step keeps, which `valid` accepts as well."""
     required: bool = True
+    choices: Sequence[str] = ()
+    """The values, where they are texts that one may misspell."""
 
 
 def _is_resources(value: Any) -> bool:
@@ -80,6 +82,7 @@ SETS = Parameter(
         "items": {
             "type": "array",
             "minItems": 1,
+            "uniqueItems": True,
             "items": {"type": "string", "pattern": f"^{ENDPOINT}$"},
         },
     },
@@ -122,6 +125,7 @@ KIND = Parameter(
     {"type": "string"},  # without the names, or every new message would change the schema's file
     lambda value: isinstance(value, str) and value in KINDS,
     str,
+    choices=KINDS,
 )
 FACTOR = Parameter(
     "a number above 0",
@@ -133,7 +137,7 @@ SKEW = Parameter("milliseconds, a number", {"type": "number"}, is_number, float)
 SEED = Parameter(
     "an integer of at least 0",
     {"type": "integer", "minimum": 0},
-    lambda value: is_amount(value) and isinstance(value, int),
+    lambda value: is_amount(value) and value == int(value),
     int,
     required=False,
 )

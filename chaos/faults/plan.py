@@ -23,17 +23,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
 from raytwin.chaos.faults.actions import ACTIONS, ParameterError, instead
 from raytwin.chaos.faults.cluster_operations import CLUSTERS, PROXIED, backends_with
 from raytwin.chaos.faults.expectations import Expectation
 from raytwin.chaos.faults.parameters import is_amount
-from raytwin.chaos.faults.targets import TARGETS, Target, WholeCluster
+from raytwin.chaos.faults.targets import (
+    TARGETS,
+    Link,
+    Part,
+    Target,
+    WholeCluster,
+    is_replica_end,
+)
 
 EVENT = r"(node_added|node_died):[0-9]+"
 NAME = r"[A-Za-z][A-Za-z0-9_-]*"
+_PARTS = ("steps", "expect")
+SCHEMA_KEY = "$schema"
+"""By this key a JSON file names its schema, for editors."""
 _KEYS = ("name", "at_s", "after", "delay_s", "action", "target", "parameters")
 
 Place = tuple[str | int, ...]
@@ -193,18 +203,47 @@ class Plan:
                     f" {' and '.join(able) or 'no backend yet'}",
                     ("steps", index, "action"),
                 )
+            for _, action, target, _ in _parts_of(step):
+                refusal = target.refusal(backend, action)
+                if refusal:
+                    raise PlanError(
+                        f"{step.action} {step.target} does not work on {backend}: {refusal}",
+                        ("steps", index, "target"),
+                    )
 
     @property
     def proxied_on(self) -> list[str]:
         """The backends on which a cluster needs proxies on its links for this plan."""
-        used = {name for step in self.steps for name in step.target.operations[step.action]}
-        return [backend for backend, proxied in PROXIED.items() if not used.isdisjoint(proxied)]
+        parts = [part for step in self.steps for part in _parts_of(step)]
+        return [
+            backend
+            for backend in PROXIED
+            if any(on.needs_proxies(backend, action, given) for _, action, on, given in parts)
+        ]
+
+    def uses(self, operation: str) -> bool:
+        """Whether a step uses an operation of the cluster."""
+        return any(operation in step.target.operations[step.action] for step in self.steps)
 
     def nodes(self) -> int:
         """Return how many nodes a cluster needs at its start to have every node of the plan."""
         named = {number for step in self.steps for number in _nodes_of(step)}
         added = sum(step.action == "add_node" for step in self.steps)
         return max(1, max(named, default=0) + 1 - added)
+
+    def needs(self) -> list[str]:
+        """Return what a cluster needs to have all that the plan names, a sentence each."""
+        found = [f"It needs {self.nodes()} nodes or more at its start."]
+        parts = [part for step in self.steps for part in _parts_of(step)]
+        ends = {end for *_, on, _ in parts if isinstance(on, Link) for end in astuple(on)}
+        if any(on.kind == "replica" for *_, on, _ in parts) or any(map(is_replica_end, ends)):
+            found.append("It needs replicas of the GCS: init(gcs_replicas=2), or more.")
+        killed = {on.kind for _, action, on, _ in parts if action == "kill"}
+        if "head" in killed:
+            found.append("It needs a head that comes back: init(gcs_storage=FILE).")
+        if "scheduler" in killed:
+            found.append("It needs a scheduler that comes back: gcs_replicas or gcs_storage.")
+        return found
 
     def sentences(self) -> list[str]:
         """Return the plan in words, a sentence for each step and expectation."""
@@ -223,6 +262,12 @@ class Plan:
             for key, rows in self.to_data().items()
         ]
         return "{" + ",\n".join(parts) + "}"
+
+
+def _parts_of(step: Step) -> list[Part]:
+    """Return the parts of a step, but for heals of what other steps have broken."""
+    target: Target = step.target
+    return target.expand(step.action, step.parameters, ())
 
 
 def _nodes_of(step: Step) -> set[int]:
@@ -256,11 +301,12 @@ def parse_target(text: str) -> Any:
 
 def from_data(data: Any) -> Plan:
     """Return the plan from JSON data. Raises PlanError."""
+    if isinstance(data, dict):
+        for key in data:
+            if key not in (*_PARTS, SCHEMA_KEY):
+                raise PlanError(f"no key {key!r}: {instead(str(key), _PARTS)}", (key,))
     if not isinstance(data, dict) or not isinstance(data.get("steps"), list):
         raise PlanError('a plan is an object with a list of steps: {"steps": [...]}')
-    for key in data:
-        if key not in ("steps", "expect"):
-            raise PlanError(f"no key {key!r}: {instead(str(key), ('steps', 'expect'))}", (key,))
     expect = data.get("expect", [])
     if not isinstance(expect, list):
         raise PlanError('expect is a list: [{"metric": NAME, "min": 1}]', ("expect",))
@@ -308,5 +354,5 @@ def _expectation(data: Any) -> Expectation:
             raise PlanError(f"no key {key!r}: {instead(str(key), keys)}", (key,))
     try:
         return Expectation(**{"metric": "", **data})
-    except ValueError as error:
-        raise PlanError(str(error)) from None
+    except ParameterError as error:
+        raise PlanError(str(error), (error.name,)) from None

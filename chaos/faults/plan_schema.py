@@ -1,8 +1,10 @@
 """The JSON schema of fault plans, with which editors complete and check them.
 
 `plan.schema.json` is this module's output, held to it by a test; `python -m
-raytwin.chaos.faults.plan_schema` writes it anew. A YAML file names it in its first line:
-``# yaml-language-server: $schema=plan.schema.json``.
+raytwin.chaos.faults.plan_schema` writes it anew, and `raytwin plan --schema` prints it. A YAML file
+names it in its first line, ``# yaml-language-server: $schema=plan.schema.json``, and a JSON file by
+the key ``$schema``. It cannot say that a step is ``after`` one that there is, and does not say
+which kinds of messages there are.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raytwin.chaos.faults.actions import ACTIONS, Action
-from raytwin.chaos.faults.plan import EVENT, NAME
+from raytwin.chaos.faults.plan import EVENT, NAME, SCHEMA_KEY
 from raytwin.chaos.faults.targets import TARGETS
 
 FILE = Path(__file__).with_name("plan.schema.json")
@@ -28,6 +30,7 @@ def schema() -> dict[str, Any]:
         "required": ["steps"],
         "additionalProperties": False,
         "properties": {
+            SCHEMA_KEY: {"type": "string", "description": "Where this schema is."},
             "steps": {"type": "array", "items": _step()},
             "expect": {"type": "array", "items": _expectation()},
         },
@@ -40,6 +43,7 @@ def _step() -> dict[str, Any]:
         "required": ["action", "target"],
         "additionalProperties": False,
         "oneOf": [{"required": ["at_s"]}, {"required": ["after"]}],
+        "dependencies": {"delay_s": ["after"]},
         "properties": {
             "name": {
                 "type": "string",
@@ -57,6 +61,11 @@ def _step() -> dict[str, Any]:
             "target": {
                 "type": "string",
                 "pattern": f"^({'|'.join(target.pattern for target in TARGETS.values())})$",
+                "not": {
+                    "anyOf": [
+                        {"pattern": never} for target in TARGETS.values() for never in target.never
+                    ]
+                },
                 "description": ", ".join(target.form for target in TARGETS.values()),
             },
             "parameters": {"type": "object"},

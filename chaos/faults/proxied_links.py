@@ -1,11 +1,11 @@
 """Toxiproxy between the processes of a cluster: faults of links between living nodes.
 
-Each node reaches each other process by way of a proxy of its own, named ``node0→node1`` or
-``node1→head``; the head dials nobody. Connections are used both ways, so what node 1 sends to
-node 2 goes *upstream* on ``node1→node2`` and *downstream* on ``node2→node1``, and a fault of that
-link is a toxic on each. The proxies of the nodes that a cluster starts with, and of `SPARE_NODES`
-further ones, are there before these. In containers the nodes reach the proxies at the gateway of
-the cluster's network, on which the server listens.
+Each process reaches each other one by way of a proxy of its own, named ``node0→node1`` or
+``node1→head``; the head dials nobody, and a replica of the GCS no node. Connections are used both
+ways, so what node 1 sends to node 2 goes *upstream* on ``node1→node2`` and *downstream* on
+``node2→node1``, and a fault of that link is a toxic on each. The proxies of the processes that a
+cluster starts with, and of some further ones, are there before these. In containers the nodes reach
+the proxies at the gateway of the cluster's network, on which the server listens.
 
 | operation | toxic |
 |---|---|
@@ -18,16 +18,17 @@ the cluster's network, on which the server listens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from raytwin.chaos.toxiproxy.proxies import Proxies
 from raytwin.chaos.toxiproxy.toxiproxy_process import OURS, ToxiproxyProcess, find_server
-from raytwin.runtime.control.core.addresses import HEAD
+from raytwin.runtime.control.core.addresses import HEAD, chain_of, is_replica
 from raytwin.runtime.processes.spawn import local_cluster
 
 SPARE_NODES = 4
-"""Nodes that a plan may add and whose links may have faults."""
+"""Nodes that may be added and whose links may have faults, unless a plan adds more."""
 NOWHERE = "127.0.0.1:1"
 """The upstream of a proxy whose node has not been started: nobody listens there."""
 KB = 1000
@@ -41,23 +42,33 @@ class ToxiproxyLinks:
     Raises ServerError if the server does not start.
     """
 
-    def __init__(self, nodes: int, host: str) -> None:
-        """The proxies listen at `host`."""
+    def __init__(self, nodes: int, host: str, spare_nodes: int = SPARE_NODES) -> None:
+        """The proxies listen at `host`; `spare_nodes` may be added."""
+        self._host = host
         server = find_server()
         self._server = ToxiproxyProcess([server] if server else OURS)
         self._proxies = Proxies(self._server.url)
-        self._names = [f"node:{number}" for number in range(nodes + SPARE_NODES)]
+        self._names = [f"node:{number}" for number in range(nodes + spare_nodes)]
         self._addresses: dict[tuple[str, str], tuple[str, int]] = {}
         """By (dialing process, process that it reaches)."""
         self._upstreams: dict[str, str] = {}
         """By proxy: where it leads."""
         self._toxics: dict[tuple[str, str, str], dict[str, int]] = {}
         """Attributes of the toxics in force, by (proxy, kind, direction)."""
-        for source in self._names:
-            for destination in (HEAD, *self._names):
-                if source != destination:
+        self._add(self._names, [HEAD, *self._names])
+
+    def add_replicas(self, names: Sequence[str]) -> None:
+        """Make the proxies of the links of replicas of the GCS, which may start later."""
+        self._add([*names, *self._names], names)
+        self._add(names, [HEAD])
+
+    def _add(self, sources: Iterable[str], destinations: Sequence[str]) -> None:
+        for source in sources:
+            for destination in destinations:
+                if source != destination and not _of_two_chains(source, destination):
                     name = proxy_name(source, destination)
-                    self._addresses[source, destination] = self._proxies.add(name, NOWHERE, host)
+                    address = self._proxies.add(name, NOWHERE, self._host)
+                    self._addresses[source, destination] = address
 
     def close(self) -> None:
         """End the server, and with it every proxied connection."""
@@ -163,6 +174,12 @@ class ToxiproxyLinks:
         return found
 
 
+def _of_two_chains(source: str, destination: str) -> bool:
+    """Whether these are replicas of different chains, which never dial one another."""
+    both = is_replica(source) and is_replica(destination)
+    return both and chain_of(source) != chain_of(destination)
+
+
 def proxy_name(source: str, destination: str) -> str:
     """Return the name of the proxy by way of which one process reaches another.
 
@@ -173,10 +190,14 @@ def proxy_name(source: str, destination: str) -> str:
 
 
 @contextmanager
-def proxied(*backends: str) -> Iterator[None]:
-    """Put proxies on the links of clusters of these backends that start within this context."""
+def proxied(*backends: str, spare_nodes: int = SPARE_NODES) -> Iterator[None]:
+    """Put proxies on the links of clusters of these backends that start within this context.
+
+    `spare_nodes`: how many nodes may be added whose links have proxies too.
+    """
     before = dict(local_cluster.make_links)
-    local_cluster.make_links.update(dict.fromkeys(backends, ToxiproxyLinks))
+    make = partial(ToxiproxyLinks, spare_nodes=spare_nodes)
+    local_cluster.make_links.update(dict.fromkeys(backends, make))
     try:
         yield
     finally:

@@ -17,8 +17,12 @@ from dataclasses import astuple, dataclass, fields
 from itertools import permutations
 from typing import Any, ClassVar, Self
 
+from raytwin.chaos.faults.cluster_operations import PROXIED
 from raytwin.chaos.faults.parameters import ENDPOINT
 
+HEAD = "head"
+"""The endpoint of links that is the head; node 0 and the replicas are on its host."""
+INDEX = "[0-9]{1,9}"
 Operations = Mapping[str, tuple[str, ...]]
 Part = tuple[float, str, "Target", Mapping[str, Any]]
 """A delay in seconds, an action, a target and parameters: a part of a step."""
@@ -33,6 +37,8 @@ class Target:
     """The form of a target in a plan, for error messages."""
     pattern: ClassVar[str]
     """A regular expression of all texts, for editors."""
+    never: ClassVar[tuple[str, ...]] = ()
+    """Regular expressions of those texts of this pattern that are no targets."""
     separator: ClassVar[str] = "."
     operations: ClassVar[Operations]
     """By action: the operations of the cluster that it uses."""
@@ -70,6 +76,15 @@ class Target:
         """Return the parts of a step; `broken` are the links that steps have changed so far."""
         return [(0.0, action, self, parameters)]
 
+    def refusal(self, backend: str, action: str) -> str:
+        """Return why a backend whose clusters have the operations refuses this target; mostly
+        it does not, and the reason is empty."""
+        return ""
+
+    def needs_proxies(self, backend: str, action: str, parameters: Mapping[str, Any]) -> bool:
+        """Whether a cluster of a backend in `PROXIED` needs proxies on its links for an action."""
+        return not PROXIED[backend].isdisjoint(self.operations[action])
+
     def __str__(self) -> str:
         numbers = self.separator.join(map(str, astuple(self)))
         return f"{self.kind}:{numbers}" if numbers else self.kind
@@ -81,7 +96,7 @@ class Node(Target):
 
     kind = "node"
     form = "node:3"
-    pattern = r"node:[0-9]+"
+    pattern = rf"node:{INDEX}"
     operations: ClassVar[Operations] = {
         "kill": ("kill_node",),
         "restart": ("restart_node",),
@@ -100,6 +115,13 @@ class Node(Target):
     @property
     def nodes(self) -> set[int]:
         return {self.number}
+
+    def refusal(self, backend: str, action: str) -> str:
+        """Node 0 is the driver's, and on `docker` in no container."""
+        limited = action in ("disk_full", "memory_pressure", "heal")
+        if backend == "docker" and self.number == 0 and limited:
+            return "node 0 is in no container"
+        return ""
 
     def disk_slow(self, cluster: Any, bytes_per_s: float) -> None:
         """Have the node's disk move at most so many bytes a second."""
@@ -124,7 +146,8 @@ class Nodes(Target):
 
     kind = "nodes"
     form = "nodes:1,2,3"
-    pattern = r"nodes:[0-9]+(,[0-9]+)*"
+    pattern = rf"nodes:{INDEX}(,{INDEX})*"
+    never = (r"^nodes:(.*,)?0*([0-9]+),(.*,)?0*\2(,|$)",)
     operations: ClassVar[Operations] = {**Node.operations, "swizzle": ("cut", "heal")}
     numbers: tuple[int, ...]
 
@@ -176,7 +199,7 @@ class Worker(Target):
 
     kind = "worker"
     form = "worker:3.1"
-    pattern = r"worker:[0-9]+\.[0-9]+"
+    pattern = rf"worker:{INDEX}\.{INDEX}"
     operations: ClassVar[Operations] = {
         "kill": ("kill_worker",),
         "pause": ("pause_worker",),
@@ -204,9 +227,17 @@ class Actor(Target):
 
     kind = "actor"
     form = "actor:1"
-    pattern = r"actor:[0-9]+"
-    operations: ClassVar[Operations] = {"kill": ("kill_actor",)}
+    pattern = rf"actor:{INDEX}"
+    operations: ClassVar[Operations] = {
+        "kill": ("kill_actor",),
+        "pause": ("pause_actor",),
+        "resume": ("resume_actors",),
+    }
     which: int
+
+    def resume(self, cluster: Any) -> None:
+        """Resume the processes of all actors: which one it was may count anew by now."""
+        cluster.resume_actors()
 
 
 @dataclass(frozen=True)
@@ -215,7 +246,12 @@ class Link(Target):
 
     kind = "link"
     form = "link:1>2, link:head>2 or link:1>replica:0.1"
-    pattern = "link:{0}>{0}".format(r"(head|(node:)?[0-9]+|replica:[0-9]+\.[0-9]+)")
+    pattern = "link:{0}>{0}".format(rf"(head|(node:)?{INDEX}|replica:{INDEX}\.{INDEX})")
+    never = (
+        r"^link:(node:)?0*([0-9]+)>(node:)?0*\2$",
+        r"^link:head>head$",
+        r"^link:replica:0*([0-9]+)\.0*([0-9]+)>replica:0*\1\.0*\2$",
+    )
     operations: ClassVar[Operations] = {
         "latency": ("set_latency",),
         "bandwidth": ("set_bandwidth",),
@@ -248,6 +284,15 @@ class Link(Target):
     @property
     def nodes(self) -> set[int]:
         return {int(end[5:]) for end in astuple(self) if end.startswith("node:")}
+
+    def needs_proxies(self, backend: str, action: str, parameters: Mapping[str, Any]) -> bool:
+        """In containers packet filters close connections by RST, and act where an end of the link
+        is a container and the other one has an address of its own, as replicas have not."""
+        if super().needs_proxies(backend, action, parameters):
+            return True
+        ends = {self.source, self.destination}
+        filtered = ends - {HEAD, "node:0"} and not any(map(is_replica_end, ends))
+        return backend == "docker" and (not filtered or parameters.get("kind") == "fin")
 
     def latency(self, cluster: Any, latency_ms: float, jitter_ms: float = 0.0) -> None:
         """Set the latency of each frame; 0 restores the link's own latency."""
@@ -321,14 +366,22 @@ class Replica(Target):
 
     kind = "replica"
     form = "replica:0.1"
-    pattern = r"replica:[0-9]+\.[0-9]+"
-    operations: ClassVar[Operations] = {"kill": ("kill_member",)}
+    pattern = rf"replica:{INDEX}\.{INDEX}"
+    operations: ClassVar[Operations] = {
+        "kill": ("kill_member",),
+        "pause": ("pause_member",),
+        "resume": ("resume_members",),
+    }
     chain: int
     which: int
 
     @property
     def words(self) -> str:
         return f"replica {self.which} of chain {self.chain} of the GCS"
+
+    def resume(self, cluster: Any) -> None:
+        """Resume all paused replicas of the chain."""
+        cluster.resume_members(self.chain)
 
 
 @dataclass(frozen=True)
@@ -354,12 +407,16 @@ class Head(Target):
 
 @dataclass(frozen=True)
 class Scheduler(Target):
-    """The global scheduler: the head, or the first member of chain 0 if the GCS has replicas."""
+    """The global scheduler: the head, or the first member of chain 0 if the GCS has chains."""
 
     kind = "scheduler"
     form = "scheduler"
     pattern = "scheduler"
-    operations: ClassVar[Operations] = {"kill": ("kill_head", "kill_member")}
+    operations: ClassVar[Operations] = {
+        "kill": ("kill_head", "kill_member"),
+        "pause": ("pause_head", "pause_member"),
+        "resume": ("resume_head", "resume_members"),
+    }
 
     @property
     def words(self) -> str:
@@ -367,10 +424,24 @@ class Scheduler(Target):
 
     def kill(self, cluster: Any) -> None:
         """End the process that has the global scheduler."""
-        if cluster.config.gcs_replicas > 1:
+        if _in_replica(cluster):
             cluster.kill_member(0, 0)
         else:
             cluster.kill_head()
+
+    def pause(self, cluster: Any) -> None:
+        """Suspend the process that has the global scheduler."""
+        if _in_replica(cluster):
+            cluster.pause_member(0, 0)
+        else:
+            cluster.pause_head()
+
+    def resume(self, cluster: Any) -> None:
+        """Resume the process that has the global scheduler."""
+        if _in_replica(cluster):
+            cluster.resume_members(0)
+        else:
+            cluster.resume_head()
 
 
 TARGETS: dict[str, type[Target]] = {
@@ -400,6 +471,16 @@ def links_between(sets: Iterable[Iterable[str]], one_way: bool = False) -> list[
 def _is_index(text: str) -> bool:
     """Whether a text is a number from 0 on, as people write it."""
     return text.isascii() and text.isdigit() and len(text) <= 9
+
+
+def _in_replica(cluster: Any) -> bool:
+    """Whether the global scheduler is in a replica that is a process of its own."""
+    return cluster.config.chained and not cluster.config.gcs_durable
+
+
+def is_replica_end(end: str) -> bool:
+    """Whether an endpoint of links is a replica of the GCS."""
+    return end.startswith("replica:")
 
 
 def _endpoint(end: str | int) -> str:

@@ -19,7 +19,11 @@ import psutil
 
 HOST = "127.0.0.1"
 VARIABLE = "TOXIPROXY_SERVER"
-INSTALL = f"go install github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0, and set {VARIABLE}"
+INSTALL = (
+    "go install github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0; or a package, or the program"
+    " toxiproxy-server, of github.com/Shopify/toxiproxy/releases; or that program out of the image"
+    f" ghcr.io/shopify/toxiproxy:2.12.0; and set {VARIABLE} to its path if it is not on PATH"
+)
 """How to get the real server."""
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0

@@ -18,7 +18,7 @@ Containers use this machine's interpreter, libraries and modules, mounted read-o
 of empty folders; or an image that has raytwin (see `Dockerfile`).
 
 Faults are Docker's (kill, pause, disconnect, limits), and packet filters in a container's network
-name space (`packet_filters`). For links that are slow the cluster starts with proxies on this host,
+name space (`packet_filters`). For the others a cluster starts with proxies on this host,
 at the gateway, by way of which its nodes dial one another and the head; these then do what filters
 do otherwise.
 
@@ -35,6 +35,7 @@ Modules, the lower first:
 - `engine`: the connection to the Docker engine; networks; removal by label.
 - `host_image`: the image of empty folders, and what to mount.
 - `container_node`: the program in a container.
+- `default_disk`: the limit of a disk that is to be filled.
 - `node_container`: one container, from outside.
 - `packet_filters`: cut, lossy and reset links.
 - `left_clusters`: removes a cluster whose driver has ended.

@@ -29,11 +29,17 @@ from raytwin.runtime.containers.host_image import (
 )
 from raytwin.runtime.containers.node_container import Limits, NodeContainer, Recipe
 from raytwin.runtime.containers.packet_filters import ANY_PORT, End, LinkFault, Verdict, commands
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.processes.client import preload
 from raytwin.runtime.processes.spawn.driver_watcher import Watcher
-from raytwin.runtime.processes.spawn.local_cluster import LocalCluster, ProxiedLinks, new_links
+from raytwin.runtime.processes.spawn.local_cluster import (
+    LocalCluster,
+    ProxiedLinks,
+    actors_of,
+    new_links,
+)
 from raytwin.runtime.processes.spawn.worker_pids import send_signal
-from raytwin.runtime.session.node_resources import NO_ACTOR, check_node, no_worker, node_resources
+from raytwin.runtime.session.node_resources import check_node, no_worker, node_resources
 
 NODES_MAX = 200
 """The most nodes of a cluster: its subnet has 254 addresses, and none is used for two nodes."""
@@ -284,19 +290,35 @@ class ContainerCluster:
         Queries every node for its actors, which takes a round trip to each; raises ValueError
         if there is no actor, or while a node is paused or disconnected.
         """
+        self._signal_actor(which, signal.SIGKILL)
+
+    def pause_actor(self, which: int = 0) -> None:
+        """Send SIGSTOP to an actor's worker; `which` and errors as in `kill_actor`."""
+        self._signal_actor(which, signal.SIGSTOP)
+
+    def resume_actors(self) -> None:
+        """Send SIGCONT to all actors' workers; errors as in `kill_actor`."""
+        for address, pid in self._actors():
+            send_signal(self._outer_pids(address, pid), signal.SIGCONT)
+
+    def _signal_actor(self, which: int, number: int) -> None:
+        actors = self._actors()
+        address, pid = actors[which % len(actors)]
+        pids = self._outer_pids(address, pid)
+        if not pids:
+            raise ValueError(f"{address} has ended")
+        send_signal(pids, number)
+
+    def _actors(self) -> list[tuple[str, int]]:
+        """Return the addresses of actors' workers and their PIDs where they are."""
         for node, container in self.containers.items():
             if container.silent:
                 raise ValueError(f"node {node} is {container.silent} and cannot list its actors")
-        actors = [row[-2:] for row in self.query("actors") if row[-1]]
-        if not actors:
-            raise ValueError(NO_ACTOR)
-        actors.sort(key=lambda row: [int(n) for n in row[0][len("worker:") :].split(".")])
-        address, pid = actors[which % len(actors)]
-        node = int(address[len("worker:") :].split(".")[0])
-        pids = [pid] if node == 0 else self.containers[node].outer_pids(pid)
-        if not pids:
-            raise ValueError(f"{address} has ended")
-        send_signal(pids, signal.SIGKILL)
+        return actors_of(self.query)
+
+    def _outer_pids(self, worker: str, pid: int) -> list[int]:
+        node = node_of(worker)
+        return [pid] if node == 0 else self.containers[node].outer_pids(pid)
 
     def _signal_worker(self, node: int, which: int, number: int) -> None:
         self._check(node)
@@ -329,7 +351,21 @@ class ContainerCluster:
         """Send SIGKILL to a replica of a chain of the GCS; see `LocalCluster`."""
         self._here.kill_member(chain, which)
 
-    # -- links, of which an end is `node:1` or `head` --------------------------------------
+    def pause_member(self, chain: int, which: int = 0) -> None:
+        """Send SIGSTOP to a replica of a chain of the GCS."""
+        self._here.pause_member(chain, which)
+
+    def resume_members(self, chain: int) -> None:
+        """Send SIGCONT to all replicas of a chain of the GCS."""
+        self._here.resume_members(chain)
+
+    # -- links, of which an end is `node:1`, `head`, or, with proxies, `replica:0.1` -------
+
+    @property
+    def proxied(self) -> bool:
+        """Whether the cluster was started with proxies on its links."""
+        return self._here.proxied
+
     # Where they have proxies, a packet's address does not tell its sender to a filter.
 
     def set_latency(
@@ -378,7 +414,7 @@ class ContainerCluster:
             self._here.reset_links(source, destination, rst)
             return
         if not rst:
-            raise ValueError("containers close connections by RST only, not by FIN")
+            raise ValueError("without proxies containers close connections by RST, not by FIN")
         both = (source, destination), (destination, source)
         before = [filters and filters.fault for filters in map(self._links.get, both)]
         for link in both:
@@ -421,7 +457,9 @@ class ContainerCluster:
         if kind == "node" and number.isdecimal():
             self._check(int(number))
         elif end != HEAD:
-            raise ValueError(f"no end {end!r} of a link: on docker it is node:1 or head")
+            raise ValueError(
+                f"no end {end!r} of a link that has no proxies: on docker it is node:1 or head"
+            )
         return int(number or 0)
 
     def _filter(self, link: tuple[str, str], node: int, fault: LinkFault, add: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from raytwin.runtime.api.options import checks
 from raytwin.runtime.api.options.init_options import check_directory, check_names
 from raytwin.runtime.containers.container_cluster import NODES_MAX, ContainerCluster
+from raytwin.runtime.containers.default_disk import disk_bytes
 from raytwin.runtime.containers.node_container import Limits
 from raytwin.runtime.processes.client import joining
 from raytwin.runtime.processes.spawn.local_backend import (
@@ -100,4 +101,4 @@ def _limits(cpus: Any, memory: Any, disk: Any) -> Limits:
         memory = checks.integer("container_memory_bytes", memory, CONTAINER_MEMORY_MIN)
     if disk is not None:
         disk = checks.integer("container_disk_bytes", disk, 1 << 16)
-    return Limits(cpus, memory, disk)
+    return Limits(cpus, memory, disk_bytes(memory) if disk is None else disk)

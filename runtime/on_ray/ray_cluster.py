@@ -190,17 +190,34 @@ class RayCluster:
 
     def kill_actor(self, which: int = 0) -> None:
         """End the process of the `which`-th actor, by node and age, modulo their number."""
+        self._signal_actor(which, signal.SIGKILL)
+
+    def pause_actor(self, which: int = 0) -> None:
+        """Suspend an actor's process, by SIGSTOP; `which` as in `kill_actor`."""
+        self._signal_actor(which, signal.SIGSTOP)
+
+    def resume_actors(self) -> None:
+        """Resume all actors' processes, by SIGCONT."""
+        with self._lock:
+            _signal(_living(self._actors()), signal.SIGCONT)
+
+    def _signal_actor(self, which: int, number: int) -> None:
+        with self._lock:
+            actors = self._actors()
+            _signal(_living([actors[which % len(actors)]]), number)
+
+    def _actors(self) -> list[int]:
+        """Return the PIDs of actors' processes, by node and age."""
         from ray._private import state
 
-        with self._lock:
-            nodes = {node.node_id: number for number, node in self._nodes.items()}
-            actors = sorted(
-                (nodes.get(row["Address"]["NodeID"], -1), row["StartTime"], row["Pid"])
-                for row in state.actors(actor_state_name="ALIVE").values()
-            )
-            if not actors:
-                raise ValueError("there is no actor")
-            _signal([psutil.Process(actors[which % len(actors)][2])], signal.SIGKILL)
+        nodes = {node.node_id: number for number, node in self._nodes.items()}
+        actors = sorted(
+            (nodes.get(row["Address"]["NodeID"], -1), row["StartTime"], row["Pid"])
+            for row in state.actors(actor_state_name="ALIVE").values()
+        )
+        if not actors:
+            raise ValueError("there is no actor")
+        return [pid for _, _, pid in actors]
 
     def _raylet(self, node: int) -> psutil.Process:
         if node not in self._processes:
@@ -223,6 +240,15 @@ def _workers(raylet: psutil.Process) -> list[psutil.Process]:
             if title.startswith(WORKER) and not title.startswith(_OF_THE_NODE):
                 found.append(child)
     return sorted(found, key=lambda process: (process.create_time(), process.pid))
+
+
+def _living(pids: Sequence[int]) -> list[psutil.Process]:
+    """Return the processes that have not ended."""
+    found = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return found
 
 
 def _signal(processes: Sequence[psutil.Process], number: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -48,15 +48,18 @@ def cluster_config(
     task_history: bool = False,
     actor_log_bytes_max: int = Config().actor_log_bytes_max,
     actor_end_s: float = Config().actor_end_s,
+    timers: Mapping[str, float] | None = None,
 ) -> Config:
     """Return the settings from the options of `init`, and from `base` for the others.
+
+    `timers`: values of settings that have no option.
 
     Raises TypeError for a setting of a wrong type, ValueError for one that is out of range or
     contradicts another, so that a wrong setting fails here and not in every process. Values are
     converted to the setting's exact type.
     """
     config = msgspec.structs.replace(
-        Config() if base is None else base,
+        msgspec.structs.replace(Config() if base is None else base, **(timers or {})),
         policy=policy,
         seed=seed,
         heartbeat_timeout_s=heartbeat_timeout_s,

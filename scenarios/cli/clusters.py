@@ -65,6 +65,13 @@ def check_joinable(address: str, options: Mapping[str, Any]) -> None:
         raise UsageError(str(error)) from error
 
 
+def _share(name: str, free: float, total: float) -> str:
+    """Return what is free of a resource, as a person reads it."""
+    if name in ("memory", "object_store_memory"):
+        return f"{free / 1e9:.3g}/{total / 1e9:.3g} GB {name}"
+    return f"{free:g}/{total:g} {name}"
+
+
 def status(address: str) -> tuple[str, list[list[str]], list[list[str]]]:
     """Return the address of a running cluster, rows of its nodes, and rows of its jobs.
 
@@ -83,7 +90,7 @@ def status(address: str) -> tuple[str, list[list[str]], list[list[str]]]:
         for row in session.query("nodes"):
             queue, total, free = loads.get(row["node"], (0, row["resources"], {}))
             shares = [
-                f"{free.get(name, 0):g}/{amount:g} {name}"
+                _share(name, free.get(name, 0), amount)
                 for name, amount in sorted(total.items())
                 if not name.startswith("node:")
             ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from raytwin.chaos.faults.plan import Plan
 from raytwin.chaos.faults.recovery_summary import Recovery, observed
@@ -14,6 +16,12 @@ from raytwin.runtime.api import lifecycle
 from raytwin.scenarios.cli.execute import execute
 from raytwin.scenarios.core import campaigns
 from raytwin.scenarios.core.results import CheckRecord
+from raytwin.scenarios.measure.under_faults import impossible, never_due
+
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+"""A number among words; it may have commas between thousands."""
+ENDINGS = ("restart", "resume", "heal")
+"""Actions that end a fault: a script that was over before was under that fault all the same."""
 
 
 def execute_under_faults(
@@ -26,21 +34,26 @@ def execute_under_faults(
     """Run a script under a fault plan; print how its clusters recovered; return its exit code.
 
     The clusters end where the script does. The code is 1 if the script's is 0 and a cluster is not
-    as the plan expects. With `json` the summary is also written there, for the report.
+    as the plan expects, or the plan was not carried out: a step was impossible, or a fault never
+    due. A plan that expects some of that, by `faults_failed` or `faults_not_due`, is held to it.
+    With `json` the summary is also written there, for the report.
     """
     date, started_s = campaigns.now(), time.perf_counter()
     left: SystemExit | None = None
-    with observed(plan) as clusters:
+    with observed(plan) as clusters, _tail_of_output() as tail:
         try:
             code = execute(script, args, options)
         except SystemExit as error:
             left, code = error, 0 if error.code in (None, 0) else 1
         lifecycle.shutdown()
+    printed: dict[str, float] = {}
+    if numbers := NUMBER.findall(tail.text):
+        printed["printed"] = float(numbers[-1].replace(",", ""))
     held = True
     for number, cluster in enumerate(clusters, start=1):
         of = f" of cluster {number}" if len(clusters) > 1 else ""
         print(f"raytwin: recovery summary{of}", *cluster.lines(), sep="\n", file=sys.stderr)
-        for finding in cluster.check():
+        for finding in cluster.check(printed):
             held = held and finding.ok
             mark = "holds" if finding.ok else "FAILS"
             print(f"  {mark} {finding.name}: {finding.detail}", file=sys.stderr)
@@ -50,19 +63,22 @@ def execute_under_faults(
             script=script.name,
             backend=options.get("backend", "local"),
             plan=plan.sentences(),
-            clusters=list(map(_told, clusters)),
+            clusters=[_told(each, printed) for each in clusters],
             exit_code=code,
             duration_s=round(time.perf_counter() - started_s, 3),
         )
         campaigns.write(json, found)
     if not clusters:
         print("raytwin: the script has started no cluster: no fault hit it", file=sys.stderr)
+    for wrong in _not_carried_out(plan, clusters):
+        held = False
+        print(f"raytwin: the plan was not carried out: {wrong}", file=sys.stderr)
     if left is not None and code:
         raise left
     return code or (0 if held else 1)
 
 
-def _told(cluster: Recovery) -> campaigns.Cluster:
+def _told(cluster: Recovery, printed: Mapping[str, float]) -> campaigns.Cluster:
     """Return a cluster as the file has it."""
     noticed = {id(each): event for each, event in cluster.detections() if event is not None}
     steps = []
@@ -72,5 +88,45 @@ def _told(cluster: Recovery) -> campaigns.Cluster:
             at_s, kind, subject, *_ = noticed[id(each)]
             step.noticed_s, step.noticed = at_s - each.clock_s, f"{kind} {subject}"
         steps.append(step)
-    checks = [CheckRecord(each.name, each.ok, each.detail) for each in cluster.check()]
+    checks = [CheckRecord(each.name, each.ok, each.detail) for each in cluster.check(printed)]
     return campaigns.Cluster(steps, cluster.numbers(), checks)
+
+
+def _not_carried_out(plan: Plan, clusters: Sequence[Recovery]) -> list[str]:
+    """Return what of a plan was not carried out, though the plan does not expect that."""
+    expected = {each.metric for each in plan.expect}
+    wrong = [] if "faults_failed" in expected else impossible(clusters)
+    if "faults_not_due" not in expected:
+        late = [step for step in never_due(plan, clusters) if step.action not in ENDINGS]
+        wrong += [f"{step}: it was never due" for step in late]
+    return wrong
+
+
+class _Tail:
+    """Standard output, of which the last characters are kept."""
+
+    KEPT = 10_000
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        self.text = (self.text + text)[-self.KEPT :]
+        return self._output.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)
+
+
+@contextmanager
+def _tail_of_output() -> Iterator[_Tail]:
+    """Keep the end of what is printed within this context."""
+    before, tail = sys.stdout, _Tail(sys.stdout)
+    sys.stdout = tail
+    try:
+        yield tail
+    finally:
+        if sys.stdout is tail:
+            sys.stdout = before

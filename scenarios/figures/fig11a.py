@@ -395,14 +395,14 @@ SCENARIO = Scenario(
     ),
     scaled=lambda p: "" if p["time_factor"] == 1 else f"clock × {p['time_factor']:g}",
     options=(
-        Option("time_factor", float, 0.1, 1.0, "of the paper's times", minimum=0.01),
+        Option("time_factor", float, 0.07, 1.0, "of the paper's times", minimum=0.01),
         Option("task_ms", float, 50.0, 100.0, "that a link takes", minimum=0),
         Option("nodes", int, 5, 5, "nodes at the start, at least 3", minimum=NODES_MIN),
         Option("cpus_per_node", int, 1, 4, "CPUs of each node", minimum=1),
         Option("chains_per_cpu", int, 3, 3, "chains for each CPU at the start", minimum=1),
         Option("segment", int, 5, 10, "links submitted at a time", minimum=1),
         Option("value_bytes", int, 120_000, 120_000, "of a result; 0: a number", minimum=0),
-        Option("bucket_s", float, 0.5, 5.0, "over which throughput is counted", minimum=0.01),
+        Option("bucket_s", float, 0.35, 5.0, "over which throughput is counted", minimum=0.01),
     ),
     figures=(
         FigureSpec(

@@ -270,7 +270,7 @@ SCENARIO = Scenario(
         Option("tasks_per_node", int, 20_000, 60_000, "on the paper's cluster", minimum=1),
         Option("tasks_centralized", int, 40_000, 80_000, "at most, centralized", minimum=1),
         Option("window", int, 20_000, 20_000, "tasks per array on it", minimum=1),
-        Option("tasks_on_host", int, 10_000, 100_000, "tasks in all on one host", minimum=1),
+        Option("tasks_on_host", int, 20_000, 100_000, "tasks in all on one host", minimum=1),
         Option("window_on_host", int, 500, 500, "single tasks per window there", minimum=1),
         Option("repeats", int, 3, 7, "measurements of each size on local", minimum=1),
     ),

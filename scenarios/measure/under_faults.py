@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from raytwin.chaos.faults.expectations import check_all
-from raytwin.chaos.faults.injector import Injection, every_cluster, timeline
-from raytwin.chaos.faults.plan import Plan
+from collections.abc import Mapping, Sequence
+
+from raytwin.chaos.faults.expectations import Finding, check_all
+from raytwin.chaos.faults.injector import timeline
+from raytwin.chaos.faults.plan import Plan, Step
+from raytwin.chaos.faults.recovery_summary import Recovery, observed
 from raytwin.scenarios.core.scenario import Check, Outcome, Request, Scenario
 
 
@@ -15,7 +18,7 @@ def run_under(faults: Plan | None, scenario: Scenario, request: Request) -> Outc
     """
     if faults is None:
         return scenario.run(request)
-    with every_cluster(faults) as clusters:
+    with observed(faults) as clusters:
         outcome = scenario.run(request)
     meaningless = [check.name for check in outcome.checks if not check.under_faults]
     if meaningless:
@@ -25,34 +28,63 @@ def run_under(faults: Plan | None, scenario: Scenario, request: Request) -> Outc
         )
     outcome.checks = [check for check in outcome.checks if check.under_faults]
     outcome.parameters["faults"] = [str(step) for step in faults.steps]
-    for number, injections in enumerate(clusters, start=1):
-        outcome.timeline += timeline(injections)
-        for each in injections:
+    for number, cluster in enumerate(clusters, start=1):
+        outcome.timeline += timeline(cluster.injections)
+        for each in cluster.injections:
             failed = f" (not possible: {each.error})" if each.error else ""
             outcome.findings.append(f"Cluster {number}: {each.step} at {each.at_s:.3f} s{failed}.")
     outcome.checks.append(_carried_out(faults, clusters))
-    found = check_all(faults.expect, outcome.metrics)
-    outcome.checks += [Check(each.name, each.ok, each.detail) for each in found]
+    outcome.checks += _as_expected(faults, outcome.metrics, clusters)
     return outcome
 
 
-def _carried_out(faults: Plan, clusters: list[list[Injection]]) -> Check:
-    """No step was impossible, and each was due in one cluster at least.
+def impossible(clusters: Sequence[Recovery]) -> list[str]:
+    """Return the steps that a cluster could not carry out, each with the reason."""
+    return [
+        f"cluster {number}: {each.step}: {each.error}"
+        for number, cluster in enumerate(clusters, start=1)
+        for each in cluster.injections
+        if each.error
+    ]
+
+
+def never_due(faults: Plan, clusters: Sequence[Recovery]) -> list[Step]:
+    """Return the steps of a plan that were due in no cluster.
 
     Some may be over before: a scenario's clusters need not take equally long.
     """
-    wrong = [
-        f"cluster {number}: {each.step}: {each.error}"
-        for number, injections in enumerate(clusters, start=1)
-        for each in injections
-        if each.error
-    ]
-    begun = [each.planned or each.step for injections in clusters for each in injections]
-    for step in faults.steps:
-        if not any(step is each for each in begun):
-            wrong.append(f"{step}: it was never due")
+    left = [cluster.not_due() for cluster in clusters]
+    return [step for step in faults.steps if all(any(step is s for s in some) for some in left)]
+
+
+def _carried_out(faults: Plan, clusters: Sequence[Recovery]) -> Check:
+    """No step was impossible, and each was due in one cluster at least."""
+    late = [f"{step}: it was never due" for step in never_due(faults, clusters)]
+    wrong = impossible(clusters) + late
+    done = sum(len(cluster.injections) for cluster in clusters)
     return Check(
         "every step of the fault plan was carried out",
         not wrong,
-        "; ".join(wrong) or f"{len(begun)} times, in {len(clusters)} clusters",
+        "; ".join(wrong) or f"{done} times, in {len(clusters)} clusters",
     )
+
+
+def _as_expected(
+    faults: Plan, metrics: Mapping[str, float], clusters: Sequence[Recovery]
+) -> list[Check]:
+    """Compare the scenario's metrics, and each cluster's recovery, with what the plan expects.
+
+    A cluster that had ended before the plan did says nothing about it.
+    """
+    known = [each.check(metrics) for each in clusters if not each.not_due()]
+    known = known or [check_all(faults.expect, metrics)]
+    found: dict[Finding, list[int]] = {}
+    for number, findings in enumerate(known, start=1):
+        for each in findings:
+            found.setdefault(each, []).append(number)
+    checks = []
+    for each, numbers_of in found.items():
+        some = len(numbers_of) < len(known)
+        of = f" (cluster {', '.join(map(str, numbers_of))} of {len(known)})" if some else ""
+        checks.append(Check(each.name, each.ok, each.detail + of))
+    return checks

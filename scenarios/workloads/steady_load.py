@@ -13,6 +13,7 @@ replays than an early one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -111,7 +112,11 @@ class SteadyLoad:
     """Whether an actor lives on one node and waits there for its return, or moves when it dies."""
     record: str
     """The file in which tasks and calls write down that they have begun; see `executions`."""
+    write: Callable[[], None] | None = None
+    """Writes to the GCS and waits until that is done; called with every operation."""
     operations: list[Operation] = field(default_factory=list)
+    writes: list[tuple[float, float]] = field(default_factory=list)
+    """When each write to the GCS began and ended."""
     _open: dict[Any, Operation] = field(default_factory=dict)
     _handles: list[Any] = field(default_factory=list)
     _calls: list[int] = field(default_factory=list)
@@ -141,6 +146,10 @@ class SteadyLoad:
             while self._due_s <= now_s:
                 self._submit(now_s)
                 self._due_s += 1 / self.rate_per_s
+                if self.write is not None:
+                    began_s = ray.now()
+                    self.write()
+                    self.writes.append((began_s, ray.now()))
             self._collect(min(self._due_s, until_s) - now_s)
 
     def finish(self, patience_s: float) -> int:

@@ -54,7 +54,6 @@ def start(
     object_store_memory: int = STORE_BYTES,
     journal: str | os.PathLike[str] | None = None,
     direct_after: int = Config().direct_after,
-    timers: Mapping[str, float] | None = None,
     cost: str = BodyCost.DECLARED.value,
     recording: str | os.PathLike[str] | None = None,
     **settings: Any,
@@ -62,8 +61,7 @@ def start(
     """Start a simulated cluster and become its driver.
 
     `settings` are those of `cluster_config`. Any `gcs_storage` makes the GCS durable; no
-    file is written. `timers`: fields of `Config` that have no option. `cost`: see
-    `body_costs`; `recording`: the file that ``cost="recorded"`` reads.
+    file is written. `cost`: see `body_costs`; `recording`: the file that ``cost="recorded"`` reads.
     """
     if cost not in [each.value for each in BodyCost]:
         there = ", ".join(each.value for each in BodyCost)
@@ -72,8 +70,7 @@ def start(
         raise ValueError(
             "cost='recorded' and recording=FILE go together: 'raytwin record' writes the file"
         )
-    base = Config(direct_after=direct_after, **(timers or {}))  # type: ignore[arg-type]
-    config = cluster_config(base, **settings)
+    config = cluster_config(Config(direct_after=direct_after), **settings)
     if nodes_per_host < 1:
         raise ValueError(f"{nodes_per_host} nodes per host")
     cores = load_profile(profile).cores

@@ -36,6 +36,7 @@ from raytwin.runtime.control.core.addresses import (
     chain_of,
     heartbeat_of,
     is_node,
+    is_replica,
     master_of,
     node_of,
     shard_address,
@@ -640,6 +641,22 @@ class SimCluster:
 
     def kill_actor(self, which: int = 0) -> None:
         """End an actor's process; `which` counts by node and age, modulo their number."""
+        actors = self._actors()
+        self._kill(actors[which % len(actors)])
+
+    def pause_actor(self, which: int = 0) -> None:
+        """Stop an actor's process; `which` as in `kill_actor`."""
+        actors = self._actors()
+        self.workers[actors[which % len(actors)]].process.pause()
+
+    def resume_actors(self) -> None:
+        """Continue all paused actors' processes, but for those of paused nodes."""
+        for address in self._actors():
+            if not self.processes[f"node:{node_of(address)}"].paused:
+                self.workers[address].process.resume()
+
+    def _actors(self) -> list[str]:
+        """Return the addresses of actors' workers, by node and age."""
         actors = [
             worker.address
             for node in sorted(self.node_managers)
@@ -648,7 +665,7 @@ class SimCluster:
         ]
         if not actors:
             raise ValueError(NO_ACTOR)
-        self._kill(actors[which % len(actors)])
+        return actors
 
     def _kill(self, worker: str) -> None:
         for callback in self.on_kill:
@@ -703,6 +720,19 @@ class SimCluster:
         if len(members) < 2:
             raise ValueError(f"chain {chain} has one member, which alone has the state")
         self.kill_replica(members[which % len(members)])
+
+    def pause_member(self, chain: int, which: int = 0) -> None:
+        """Stop a member of a chain, as SIGSTOP does; `which` as in `kill_member`."""
+        members = self._members(chain)
+        if self.config.gcs_durable:
+            raise ValueError("the one replica of a durable GCS is in the head: pause the head")
+        self.processes[members[which % len(members)]].pause()
+
+    def resume_members(self, chain: int) -> None:
+        """Continue all paused replicas of a chain, its members or not any more."""
+        for name, process in list(self.processes.items()):
+            if is_replica(name) and chain_of(name) == chain:
+                process.resume()
 
     # -- look-ups by number ----------------------------------------------------
 

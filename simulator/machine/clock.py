@@ -57,7 +57,7 @@ class Clock(simpy.Environment):
 
     def after(self, delay_s: float, call: Callable[[], object]) -> None:
         """Call a function after a delay, from an event of its own."""
-        self.schedule(Call(call), NORMAL, delay_s)
+        heappush(self._queue, (self._now + delay_s, NORMAL, next(self._eid), Call(call)))
 
     def schedule_at(self, event: Event, when_s: float) -> None:
         """Make an event due at exactly `when_s`; `schedule` with a delay would round it."""

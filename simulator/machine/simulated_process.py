@@ -322,7 +322,8 @@ class SimProcess:
         return cost_s
 
     def _end(self, frames: list[Frame]) -> None:
-        self._end_long()
+        if self._long:
+            self._end_long()
         if not self.alive:
             return
         after_s = self.costs.after_s

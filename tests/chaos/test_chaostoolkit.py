@@ -99,6 +99,50 @@ def test_a_plan_goes_on_while_the_experiment_does() -> None:
     assert chaostoolkit.tasks_are_right(10)
 
 
+PARTITION = {"sets": [["head", "node:0"], ["node:1"]]}
+
+
+@pytest.mark.parametrize("backend", ["sim", "local"])
+def test_an_experiment_breaks_links_and_heals_them(backend: str) -> None:
+    """`start_cluster` sees to it that they can be broken."""
+    chaostoolkit.start_cluster(backend, nodes=2)
+    chaostoolkit.inject("latency", "link:0>1", {"latency_ms": 5})
+    chaostoolkit.inject("reset", "link:1>0")
+    chaostoolkit.inject("partition", "cluster", PARTITION)
+    assert chaostoolkit.inject("heal", "cluster") == "heal the cluster."
+    assert chaostoolkit.apply_plan(
+        {"steps": [{"at_s": 0, "action": "stall", "target": "link:0>1"},
+                   {"at_s": 0.2, "action": "heal", "target": "cluster"}]}
+    )  # fmt: skip
+    for _ in range(1000):
+        if chaostoolkit.plan_carried_out():
+            break
+        ray.sleep(0.03)
+    assert chaostoolkit.plan_carried_out()
+    assert chaostoolkit.tasks_are_right(20)
+
+
+def test_a_plan_that_cannot_break_links_is_refused() -> None:
+    """A cluster without proxies on its links, which `start_cluster` has not started."""
+    ray.init(nodes=2)
+    with pytest.raises(ValueError, match="started without proxies on them"):
+        chaostoolkit.apply_plan("partition")
+
+
+def test_what_a_plan_could_not_do_raises_in_its_probe() -> None:
+    chaostoolkit.start_cluster("sim", nodes=2)
+    chaostoolkit.apply_plan(
+        {"steps": [{"at_s": at_s, "action": "kill", "target": "node:0"} for at_s in (1, 9)]}
+    )
+    assert not chaostoolkit.plan_carried_out()
+    ray.sleep(2)
+    with pytest.raises(ValueError, match="kill node:0 was not possible: node 0 is the driver's"):
+        chaostoolkit.plan_carried_out()
+    chaostoolkit.end_cluster()
+    chaostoolkit.start_cluster("sim", nodes=2)
+    assert chaostoolkit.plan_carried_out()
+
+
 def test_a_lost_value_is_no_steady_state() -> None:
     chaostoolkit.start_cluster("sim", nodes=1)
     chaostoolkit.pause_node(0)
@@ -114,7 +158,7 @@ def test_what_cannot_be_done_raises() -> None:
     with pytest.raises(PlanError, match="no action 'kil'"):
         chaostoolkit.inject("kil", "node:1")
     with pytest.raises(ValueError, match="give it to apply_plan"):
-        chaostoolkit.inject("heal", "cluster")
+        chaostoolkit.inject("swizzle", "nodes:0,1", {"over_s": 1})
     with pytest.raises(PlanError, match="no plan sopt"):
         chaostoolkit.apply_plan("sopt")
 

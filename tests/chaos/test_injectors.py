@@ -415,6 +415,56 @@ def test_the_head_is_suspended_and_goes_on(start: Any, backend: str) -> None:
     clean(session)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_actors_process_is_suspended_and_goes_on(start: Any, backend: str) -> None:
+    @ray.remote
+    class Counter:
+        count = 0
+
+        def add(self) -> int:
+            self.count += 1
+            return self.count
+
+    session = start(backend, nodes=2)
+    counter = Counter.remote()
+    assert ray.get(counter.add.remote()) == 1
+    session.cluster.pause_actor(0)
+    late = counter.add.remote()
+    assert ray.wait([late], timeout=0.3) == ([], [late])
+    doubles_are_right(5)
+    session.cluster.resume_actors()
+    assert ray.get(late, timeout=LIMIT_S) == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("target", ["replica:0.1", "scheduler"])
+def test_replicas_and_the_scheduler_are_suspended_and_go_on(
+    start: Any, backend: str, target: str
+) -> None:
+    session = start(backend, nodes=2, gcs_replicas=2)
+    plan = Plan([Step("pause", target, 0.0, name="p"), Step("resume", target, None, "p", 0.5)])
+    injector = attach(session, plan)
+    while not injector.injections:
+        ray.sleep(0.01)
+    session.kv_put(b"key", b"value")
+    took_s = injector.clock() - injector.injections[0].clock_s
+    assert took_s > 0.4, "the chain waits for its paused member"
+    doubles_are_right(20)
+    injector.stop()
+    assert [each.error for each in injector.injections] == ["", ""]
+    assert all(alive().values())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_scheduler_without_replicas_is_the_head(start: Any, backend: str) -> None:
+    session = start(backend, nodes=1)
+    Step("pause", "scheduler", 0.0).target.apply(session.cluster, "pause", {})
+    with pytest.raises(ValueError, match="no chain"):
+        session.cluster.pause_member(0, 0)
+    Step("resume", "scheduler", 0.0).target.apply(session.cluster, "resume", {})
+    doubles_are_right(5)
+
+
 def test_slow_cores_take_longer_until_they_are_healed(start: Any) -> None:
     session = start("sim", nodes=2)
 

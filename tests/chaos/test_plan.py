@@ -311,3 +311,57 @@ def test_the_nodes_that_a_plan_needs() -> None:
     sets = {"sets": [["head", "node:0"], ["node:6"]]}
     cut = {**CLUSTER, "action": "partition", "parameters": sets}
     assert from_data({"steps": [cut]}).nodes() == 7
+
+
+@pytest.mark.parametrize(
+    ("steps", "proxied"),
+    [
+        ([{**KILL}], []),
+        ([{**SLOW, "parameters": {"latency_ms": 1}}], ["local", "docker"]),
+        ([{**KILL, "action": "cut", "target": "link:1>head"}], ["local"]),
+        ([{**KILL, "action": "cut", "target": "link:0>head"}], ["local", "docker"]),
+        ([{**KILL, "action": "reset", "target": "link:0>1"}], ["local"]),
+        ([{**KILL, "action": "reset", "target": "link:0>1", "parameters": {"kind": "fin"}}],
+         ["local", "docker"]),
+        ([{**KILL, "action": "cut", "target": "link:1>replica:0.1"}], ["local", "docker"]),
+        ([{**CLUSTER, "action": "partition", "parameters": {"sets": [["head"], ["node:1"]]}}],
+         ["local"]),
+        ([{**CLUSTER, "action": "partition", "parameters": {"sets": [["head"], ["node:0"]]}}],
+         ["local", "docker"]),
+        ([{**KILL, "action": "swizzle", "target": "nodes:0,1", "parameters": {"over_s": 1}}],
+         ["local"]),
+    ],
+)  # fmt: skip
+def test_a_plan_has_proxies_where_nothing_else_breaks_its_links(
+    steps: list[Any], proxied: list[str]
+) -> None:
+    assert from_data({"steps": steps}).proxied_on == proxied
+
+
+@pytest.mark.parametrize("action", ["disk_full", "heal"])
+def test_node_0_on_docker_is_in_no_container(action: str) -> None:
+    plan = Plan([Step(action, "nodes:1,0", 1.0)])
+    plan.check_backend("sim")
+    with pytest.raises(PlanError, match="does not work on docker: node 0 is in no container"):
+        plan.check_backend("docker")
+    Plan([Step(action, "nodes:1,2", 1.0)]).check_backend("docker")
+
+
+@pytest.mark.parametrize(
+    ("step", "needs"),
+    [
+        ({**KILL}, []),
+        ({**KILL, "target": "replica:0.1"}, ["replicas of the GCS"]),
+        ({**KILL, "action": "cut", "target": "link:1>replica:0.1"}, ["replicas of the GCS"]),
+        ({**CLUSTER, "action": "partition",
+          "parameters": {"sets": [["replica:0.0"], ["node:1"]]}}, ["replicas of the GCS"]),
+        ({**KILL, "target": "head"}, ["a head that comes back"]),
+        ({**KILL, "target": "scheduler"}, ["a scheduler that comes back"]),
+        ({**KILL, "action": "pause", "target": "head"}, []),
+    ],
+)  # fmt: skip
+def test_what_a_plan_needs_is_said(step: dict[str, Any], needs: list[str]) -> None:
+    nodes, *more = from_data({"steps": [step]}).needs()
+    assert "nodes or more at its start" in nodes
+    assert len(more) == len(needs)
+    assert all(f"It needs {need}" in said for need, said in zip(needs, more, strict=True))

@@ -56,6 +56,19 @@ def test_yaml() -> None:
         ("latency_ms: 2", "latency_ms: two", "line 7: step 2: latency: give latency_ms"),
         ("max: 1", "maximum: 1", "line 9: expectation 1: no key 'maximum': did you mean 'max'"),
         ("expect:", "expct:", "line 8: no key 'expct': did you mean 'expect'"),
+        ("steps:", "stepz:", "line 2: no key 'stepz': did you mean 'steps'"),
+        (
+            "{metric: nodes_died, max: 1}",
+            "metric: nodes_died\n    max: many",
+            "line 10: expectation 1: give max, a number",
+        ),
+        ("{metric: nodes_died, max: 1}", "{metric: nodes_died}", "line 9: expectation 1: it needs"),
+        (
+            'action: latency, target: "link:0>1", parameters: {latency_ms: 2}',
+            "action: lose, target: cluster, parameters: {kind: HeartBeat, probability: 1}",
+            "line 7: step 2: lose: give kind, the class of a control-plane message, such as"
+            " Heartbeat, or any: did you mean 'Heartbeat'?",
+        ),
         ("    action: kill", "    at_s: 2", "line 4: the key 'at_s' is there twice"),
         ("1.5", "!!python/name:os.system x", "line 3: a plan has no tags"),
         ("1.5", "&x 1\n    name: *x", "line 4: a plan has no aliases"),
@@ -125,12 +138,46 @@ def test_the_schemas_file_is_what_the_code_gives() -> None:
         {"at_s": 1, "after": "node_died:1", "action": "kill", "target": "node:1"},
         {"at_s": 1, "action": "kill", "target": "node:1", "parameters": {"hard": True}},
         {"at_s": "1", "action": "kill", "target": "node:1"},
+        {"at_s": 1, "delay_s": 2, "action": "kill", "target": "node:1"},
+        {"at_s": 1, "action": "cut", "target": "link:1>1"},
+        {"at_s": 1, "action": "cut", "target": "link:1>node:01"},
+        {"at_s": 1, "action": "cut", "target": "link:head>head"},
+        {"at_s": 1, "action": "cut", "target": "link:replica:0.1>replica:0.1"},
+        {"at_s": 1, "action": "kill", "target": "nodes:1,2,1"},
+        {"at_s": 1, "action": "kill", "target": "node:1234567890"},
+        {
+            "at_s": 1,
+            "action": "partition",
+            "target": "cluster",
+            "parameters": {"sets": [["head", "head"], ["node:1"]]},
+        },
     ],
 )
 def test_the_schema_refuses_what_the_parser_refuses(step: Any) -> None:
     with pytest.raises(PlanError):
         from_data({"steps": [step]})
     assert not VALIDATOR.is_valid({"steps": [step]})
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"at_s": 1, "action": "cut", "target": "link:1>11"},
+        {"at_s": 1, "action": "cut", "target": "link:replica:0.1>replica:1.1"},
+        {"at_s": 1, "action": "kill", "target": "nodes:1,11,10,0"},
+        {"at_s": 1, "action": "memory_pressure", "target": "node:1", "parameters": {"nbytes": 1e6}},
+    ],
+)
+def test_the_schema_allows_what_the_parser_allows(step: Any) -> None:
+    from_data({"steps": [step]})
+    assert VALIDATOR.is_valid({"steps": [step]})
+
+
+def test_a_json_file_names_its_schema() -> None:
+    """An editor reads that, and nobody else does."""
+    data = {"$schema": "plan.schema.json", "steps": []}
+    assert from_data(data) == Plan()
+    assert VALIDATOR.is_valid(data)
 
 
 seconds = st.floats(0, 1e6, allow_nan=False)

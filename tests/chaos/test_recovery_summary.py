@@ -45,7 +45,7 @@ def test_a_death_is_charged_to_the_latest_fault_that_explains_it() -> None:
         until_s=3,
     )  # fmt: skip
     assert noticed(recovery) == ["kill node:1: ('node_died', 'node:1')"] * 2
-    assert all(finding.ok for finding in recovery.check()), recovery.lines()
+    assert all(finding.ok for finding in recovery.check({})), recovery.lines()
 
 
 def test_a_partition_is_what_a_silent_node_has_died_of() -> None:

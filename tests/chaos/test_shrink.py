@@ -6,11 +6,13 @@ import random
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import raytwin as api
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets import Node
 from raytwin.chaos.fuzz.generate import case_file
@@ -25,6 +27,7 @@ from raytwin.chaos.fuzz.run import replay
 from raytwin.chaos.fuzz.run.campaign import write_failure
 from raytwin.chaos.fuzz.run.case_run import Report, run_case
 from raytwin.chaos.fuzz.run.shrink import Shrinker, minimal, weight, with_repairs
+from raytwin.runtime.api.backend import present
 from tests.chaos.test_mutants import mixed_up
 
 
@@ -144,6 +147,19 @@ def test_a_file_has_the_whole_case(seed: int, tmp_path: Path) -> None:
     case = replace(draw_case(seed), timers={"linger_s": 0.002})
     case_file.write(tmp_path / "case.json", case, ["value: 1 is 2"])
     assert case_file.load(tmp_path / "case.json") == case
+
+
+@pytest.mark.real
+def test_real_processes_have_a_cases_timers() -> None:
+    case = replace(draw_case(3), timers={"linger_s": 0.002}, drivers=())
+    assert not [what for what in replay.not_on_local(case) if "timers" in what]
+    options = replay._options(case, Path("nowhere"))
+    api.init(backend="local", nodes=1, cpus_per_node=1, timers=options["timers"])
+    try:
+        session: Any = present()
+        assert session.cluster.config.linger_s == 0.002
+    finally:
+        api.shutdown()
 
 
 @given(st.binary() | st.text().map(str.encode))

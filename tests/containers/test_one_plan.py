@@ -25,6 +25,8 @@ PLAN = """{"steps": [
   {"after": "node_added:1", "action": "pause", "target": "node:2"},
   {"after": "node_added:1", "delay_s": 0.1, "action": "resume", "target": "node:2"},
   {"after": "node_added:1", "delay_s": 0.2, "action": "kill", "target": "worker:2.0"},
+  {"after": "node_added:1", "delay_s": 0.25, "action": "pause", "target": "actor:0"},
+  {"after": "node_added:1", "delay_s": 0.28, "action": "resume", "target": "actor:0"},
   {"after": "node_added:1", "delay_s": 0.3, "action": "kill", "target": "actor:0"},
   {"after": "node_added:1", "delay_s": 0.4, "action": "add_node", "target": "cluster"},
   {"after": "node_added:3", "action": "remove_node", "target": "node:2"},
@@ -58,9 +60,10 @@ def test_a_plan_has_the_same_faults_and_values_in_both(start: Start, tmp_path: P
     local = run_under_the_plan(start, "local", plan)
     assert [step for step, _ in local[0]] == [
         "kill node:1", "restart node:1", "pause node:2", "resume node:2", "kill worker:2.0",
-        "kill actor:0", "add_node cluster", "remove_node node:2", "kill node:0",
+        "pause actor:0", "resume actor:0", "kill actor:0", "add_node cluster",
+        "remove_node node:2", "kill node:0",
     ]  # fmt: skip
-    assert ["the driver's own" in error for _, error in local[0]] == [False] * 8 + [True]
+    assert ["the driver's own" in error for _, error in local[0]] == [False] * 10 + [True]
     assert run_under_the_plan(start, "docker", plan) == local
 
 

@@ -10,6 +10,7 @@ import pytest
 import raytwin as ray
 from raytwin.chaos.faults.proxied_links import proxied
 from tests.chaos.test_link_faults import (
+    break_links_of_replicas,
     test_a_slow_link_does_not_hold_heartbeats_back,
     test_connections_that_break_all_the_time_change_nothing,
     test_latency_is_that_of_the_plan_in_the_round_trip,
@@ -32,6 +33,15 @@ def session(start: Start) -> Iterator[Any]:
     with proxied("docker"):
         yield start(heartbeat_timeout_s=2.0)
         ray.shutdown()
+
+
+def test_links_of_replicas_of_the_gcs_are_slow_break_and_are_cut(start: Start) -> None:
+    with proxied("docker"):
+        cluster = start(nodes=2, gcs_replicas=2, heartbeat_timeout_s=2.0).cluster
+    break_links_of_replicas(cluster)
+    cluster.reset_links("node:0", "node:1", rst=False)
+    cluster.cut("node:0", "head")
+    cluster.heal("node:0", "head")
 
 
 def test_without_proxies_links_are_not_slow(start: Start) -> None:

@@ -13,8 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raytwin as ray
+from raytwin.chaos.faults.injector import attached
+from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.runtime.containers import container_node, engine, host_image
 from raytwin.runtime.containers.container_node import ContainerSettings
+from raytwin.runtime.containers.default_disk import DISK_BYTES
+from raytwin.runtime.containers.docker_backend import _limits
 from raytwin.runtime.containers.packet_filters import End, LinkFault, Verdict, commands
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.processes.net.process_settings import NodeSettings
@@ -47,6 +51,19 @@ def test_a_wrong_option_is_one_line(wrong: dict[str, object], error: str) -> Non
         ray.init(backend="docker", object_spilling_dir="/tmp")
     with pytest.raises(TypeError, match="of backend='docker'"):
         ray.init(backend="local", container_cpus=1)
+
+
+def test_a_plan_that_fills_disks_gives_them_a_limit_unless_the_program_does() -> None:
+    full, cut = (
+        Plan([Step("disk_full", "node:1", 1.0)]), Plan([Step("cut", "link:1>head", 1.0)])
+    )  # fmt: skip
+    with attached(full, lambda session, injector: None):
+        assert _limits(None, None, None).disk_bytes == DISK_BYTES
+        assert _limits(None, None, 1 << 20).disk_bytes == 1 << 20
+        assert _limits(None, 512 << 20, None).disk_bytes == 128 << 20
+    with attached(cut, lambda session, injector: None):
+        assert _limits(None, None, None).disk_bytes is None
+    assert _limits(None, None, None).disk_bytes is None
 
 
 def test_without_an_engine_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -19,6 +19,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
+from raytwin.chaos.fuzz.run import campaign
 from raytwin.scenarios.bench.conversation import BenchError
 from raytwin.scenarios.bench.run import FULL, Effort
 from raytwin.scenarios.cli import doctor
@@ -81,6 +82,7 @@ def complaint(result: Result) -> str:
         (["run", "scaling", "--noeds", "3"], "--nodes"),
         (["run", "scaling", "--profile", "absent.json"], "raytwin calibrate"),
         (["run", "scaling", "--noeds", "3"], "see 'raytwin run --help'"),
+        (["run", "scaling", "--backend"], "see 'raytwin run --help'"),
         (["rum"], "run"),
         (["completion", "tcsh"], "'bash', 'zsh', 'fish'"),
         (["bench", "--peers", "dusk"], "no peer 'dusk'"),
@@ -442,6 +444,10 @@ def test_report_where_it_is_wanted(tmp_path: Path) -> None:
     target = tmp_path / "mine.html"
     assert raytwin("report", tmp_path, "-o", target).exit_code == 0
     assert target.read_text().startswith("<!doctype html>")
+    assert "head.turn_s" not in target.read_text()
+    (tmp_path / "profile.json").write_text('{"head": {"turn_s": 0.5}}')
+    assert raytwin("report", tmp_path, "-o", target).exit_code == 0
+    assert "head.turn_s" in target.read_text(), "what lies beside results is in it"
 
 
 After = Callable[[dict[str, object]], None]
@@ -633,3 +639,18 @@ def test_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     assert "scaling on sim" in out
     assert (tmp_path / "scaling" / "sim" / "result.json").exists()
     assert not (tmp_path / "endless").exists()
+
+
+@pytest.mark.parametrize(("options", "jobs"), [((), os.cpu_count()), (("--jobs", "3"), 3)])
+def test_the_fuzz_uses_every_core(
+    options: tuple[str, ...], jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+
+    def run_seeds(seeds: range, jobs: int, lossless: bool) -> Iterator[None]:
+        used.append(jobs)
+        yield from ()
+
+    monkeypatch.setattr(campaign, "run_seeds", run_seeds)
+    raytwin("fuzz", "--seeds", "1000", "--out", tmp_path, *options)
+    assert used == [jobs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from raytwin.chaos.faults import plan_schema
 from raytwin.reports.measurements import read_measurements
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,6 +136,45 @@ def test_a_script_that_is_not_as_expected_fails(tmp_path: Path) -> None:
     assert run(tmp_path, plan, script, "--backend", "sim", code="7").returncode == 7
 
 
+SHORT = "import ray, sys\nray.init()\nray.sleep(0.5)\nsys.exit(int(sys.argv[1]))\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "says"),
+    [
+        ('{at_s: 0.1, action: kill, target: "replica:0.1"}', 1, "the GCS has no chain 0"),
+        ("{at_s: 0.1, action: kill, target: head}", 1, "kill head: without gcs_storage"),
+        ('{at_s: 100, action: kill, target: "node:1"}', 1, "kill node:1: it was never due"),
+        ("{at_s: 100, action: heal, target: cluster}", 0, "not due     heal cluster"),
+    ],
+)
+def test_a_plan_that_was_not_carried_out_fails(
+    tmp_path: Path, step: str, code: int, says: str
+) -> None:
+    """A fault has to come; where it was not ended, the script was under it all the same."""
+    done = run(tmp_path, f"steps: [{step}]", SHORT, "--backend", "sim", "--nodes", "2")
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert ("the plan was not carried out" in done.stderr) == bool(code)
+
+
+def test_a_plan_without_a_cluster_fails(tmp_path: Path) -> None:
+    done = run(tmp_path, 'steps: [{at_s: 0, action: kill, target: "node:1"}]', "import ray\n")
+    assert done.returncode == 1
+    assert "the script has started no cluster" in done.stderr
+
+
+@pytest.mark.parametrize(("value", "code"), [(3120, 0), (3121, 1)])
+def test_a_plan_expects_the_value_that_a_script_prints(
+    tmp_path: Path, value: int, code: int
+) -> None:
+    plan = f"steps: []\nexpect: [{{metric: printed, equals: {value}}}]"
+    script = "import ray\nray.init()\nprint('2 more lines')\nprint('the ledger has', '3,120.')\n"
+    done = run(tmp_path, plan, script, "--backend", "sim")
+    assert (done.returncode, done.stdout) == (code, "2 more lines\nthe ledger has 3,120.\n")
+    assert f"expected printed = {value:,}: printed is 3,120" in done.stderr
+
+
 def test_an_exception_looks_as_ever_and_the_summary_follows(tmp_path: Path) -> None:
     plan = 'steps: [{at_s: 0.1, action: kill, target: "node:1"}]'
     script = "import ray\nray.init()\nray.sleep(0.5)\nraise KeyError('k')\n"
@@ -158,6 +199,7 @@ def test_a_cluster_that_does_not_answer_is_said_to(tmp_path: Path) -> None:
         (["exec", "--faults", "slow-disk", "x.py"], "disk_slow node:1 does not work on local"),
         (["run", "fig11b", "--faults", "slow-disk"], "disk_slow node:1 does not work on local"),
         (["plan", "sopt"], "did you mean 'spot'?"),
+        (["plan", "--schema", "spot"], "leave spot out"),
     ],
 )
 def test_what_cannot_be_gets_one_line(args: list[str], says: str) -> None:
@@ -179,9 +221,33 @@ def test_a_plan_is_printed_as_sentences(tmp_path: Path) -> None:
         "docker can carry it out.",
         "ray can carry it out.",
     ]
+    assert raytwin("plan", "--schema").stdout == plan_schema.FILE.read_text(encoding="utf-8")
     listed = raytwin("plan").stdout
     for name in ("spot", "rolling", "flaky-link", "partition", "slow-disk", "split-brain"):
         assert re.search(rf"(?m)^{name} +\w.*\.$", listed)
+
+
+def test_a_scenario_is_held_to_the_numbers_of_the_summary(tmp_path: Path) -> None:
+    """As a script is: each of its clusters, but for those that had ended before the plan did."""
+    (tmp_path / "plan.yaml").write_text(
+        'steps: [{at_s: 0.05, action: kill, target: "worker:0.0"}]\n'
+        "expect:\n"
+        "  - {metric: workers_died, equals: 1}\n"
+        "  - {metric: undetected, equals: 0}\n"
+        "  - {metric: after_tasks_per_s, min: 0.1, relative_to: before_tasks_per_s}\n"
+        "  - {metric: errors, max: 1000}\n"
+    )
+    done = raytwin(
+        "run", "fig8b", "--backend", "sim", "--nodes", "1", "--set", "tasks=4000",
+        "--faults", str(tmp_path / "plan.yaml"), "--out", str(tmp_path),
+    )  # fmt: skip
+    result = json.loads((tmp_path / "fig8b" / "sim" / "result.json").read_text())
+    expected = [check for check in result["checks"] if check["name"].startswith("expected")]
+    assert all(check["ok"] for check in expected), expected
+    assert {"expected workers_died = 1", "expected undetected = 0"} <= {
+        check["name"] for check in expected
+    }
+    assert done.returncode == 0, done.stdout
 
 
 def test_what_a_scenario_is_expected_to_be_is_checked(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_wrong_sums_of_any_system_fail_the_check(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(mpi, "missing", str)
     monkeypatch.setattr(mpi, "run", ran)
-    small = settings(fig12a, bytes_on_host=(4_000,), repeats=1, pieces=(1,))
+    small = settings(fig12a, bytes_on_host=(4_000,), repeats=1, iterations=1, pieces=(1,))
     outcome = fig12a.run(Request("local", nodes=(2,), settings=small))
     assert [check.ok for check in outcome.checks] == [False]
     assert outcome.checks[0].detail == "1 of 2 allreduces are wrong"
@@ -111,7 +111,7 @@ def test_without_mpi_the_rows_are_missing_and_a_line_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mpi, "missing", lambda: "MPI is not measured: no mpi4py")
-    small = settings(fig12a, bytes_on_host=(4_000,), repeats=1, pieces=(1,))
+    small = settings(fig12a, bytes_on_host=(4_000,), repeats=1, iterations=1, pieces=(1,))
     outcome = fig12a.run(Request("local", nodes=(2,), settings=small))
     assert {row["system"] for row in outcome.rows} == {"actors"}
     assert "MPI is not measured: no mpi4py." in outcome.findings
@@ -140,7 +140,7 @@ def test_a_peer_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(mpi, "missing", str)
     monkeypatch.setattr(mpi, "run", failed)
-    small = settings(fig12a, bytes_on_host=(4_000,), repeats=1, pieces=(1,))
+    small = settings(fig12a, bytes_on_host=(4_000,), repeats=1, iterations=1, pieces=(1,))
     with pytest.raises(PeerError, match="it failed"):
         fig12a.run(Request("local", nodes=(2,), settings=small))
     assert not ray.is_initialized()

@@ -164,7 +164,7 @@ def test_a_cluster_of_ray_has_the_faults_of_nodes_workers_and_actors() -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])  # Ray prints as well
     errors = found.pop("errors")
-    assert len(errors) == 8
+    assert len(errors) == 10
     assert "the driver's" in errors.pop("kill node:0")
     assert set(errors.values()) == {""}
     assert found == {"moved": True, "right": True, "nodes": [0, 1, 2]}

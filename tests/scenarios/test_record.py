@@ -151,7 +151,7 @@ def test_a_prediction_charges_what_was_recorded_and_is_the_same_in_each_run(fold
             "--recording is for --cost recorded, not for --cost declared",
         ),
         (["record"], "empty.py has started no cluster: there is nothing to record"),
-        (["record", "-o", "no/such/folder"], "--output: no/such/folder is not a file to write to"),
+        (["record", "-o", "no/such/folder"], "no/such/folder: No such file or directory; give"),
     ],
 )
 def test_what_cannot_be_recorded_or_read_gets_one_line(

@@ -40,6 +40,13 @@ def test_every_fault_in_virtual_time() -> None:
         elif row["fault"] == "link cut":
             assert row["executed_again"] == 0
             assert row["first_result_s"] >= 0.25 * limit_s - 1e-6
+        # Where a replica of the GCS is killed, something waits for the GCS.
+        waited_s = row["gcs_latency_max_s"]
+        assert (waited_s is not None) == (row["fault"] == "GCS replica killed")
+        name = f"{row['fault'].replace(' ', '_')}_{row['offered_per_s']}_per_s"
+        assert outcome.metrics[f"latency_max_s_p50_{name}"] == row["latency_max_s"], name
+        if waited_s is not None:
+            assert outcome.metrics[f"gcs_latency_max_s_p99_{name}"] == waited_s > 0
     assert [band.label for band in outcome.bands] == list(FAULTS)
     spans_s = [event["dur"] / 1e6 for event in outcome.timeline if event.get("cat") == "recovery"]
     full_s = [row["full_s"] for row in found if row["full_s"] is not None]
@@ -68,7 +75,8 @@ def test_on_real_processes() -> None:
 def judged(**changed: Any) -> list[str]:
     """Return which checks fail if one episode of three is as given."""
     good = {
-        "fault": "node killed", "recovered": True, "detect_s": 0.1, "first_result_s": 0.2,
+        "fault": "node killed", "offered_per_s": 60, "gcs_latency_max_s": None,
+        "recovered": True, "detect_s": 0.1, "first_result_s": 0.2,
         "full_s": 0.3, "latency_max_s": 0.3, "dip_operations": 2, "over_s": 0.3,
         "executed_again_per_useful": 0.1, "executed_again": 1, "replayed": 0, "operations": 10,
         "wrong": 0, "errors": 0, "hung": 0, "steps_missed": 0, "nodes_given_up": 0,

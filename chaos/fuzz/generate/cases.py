@@ -21,6 +21,7 @@ from raytwin.chaos.fuzz.generate.plans import (
     draw_kills_of_actors,
     draw_links,
     draw_machines,
+    draw_pauses,
     draw_plan,
     draw_replica_links,
     leave_broken,
@@ -143,6 +144,7 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
         *draw_machines(random.Random(f"machines/{seed}"), nodes),
         *draw_frames(random.Random(f"frames/{seed}")),
         *draw_head(random.Random(f"head/{seed}"), gcs),
+        *draw_pauses(random.Random(f"pauses/{seed}"), gcs),
     ]
     steps += draw_replica_links(random.Random(f"replica links/{seed}"), nodes, gcs, steps)
     plan = leave_broken(random.Random(f"broken/{seed}"), Plan(steps))

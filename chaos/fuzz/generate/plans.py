@@ -20,7 +20,9 @@ from raytwin.chaos.faults.targets import (
     Link,
     Node,
     Nodes,
+    Replica,
     Scheduler,
+    Target,
     WholeCluster,
     Worker,
     links_between,
@@ -40,6 +42,8 @@ FRAMES = 0.2
 """The share of cases in which frames are lost, doubled and late."""
 HEADS = 0.15
 """The share of cases whose head hangs for a while."""
+PAUSES = 0.1
+"""The share of cases in which an actor's process, a replica and the global scheduler hang."""
 BROKEN = 0.3
 """The share of plans with deaths of nodes in which one of them stays broken for good."""
 KINDS = (
@@ -257,6 +261,23 @@ def draw_head(rng: random.Random, gcs: Mapping[str, Any]) -> list[Step]:
     steps = [Step("pause", Head(), at_s), Step("resume", Head(), at_s + HORIZON_S * rng.random())]
     if gcs.get("gcs_storage") or gcs.get("gcs_replicas", 1) > 1:
         steps.append(Step("kill", Scheduler(), rng.random() * HORIZON_S))
+    return steps
+
+
+def draw_pauses(rng: random.Random, gcs: Mapping[str, Any]) -> list[Step]:
+    """Return short pauses of an actor's process, the global scheduler and a replica of the GCS."""
+    if rng.random() >= PAUSES:
+        return []
+    targets: list[Target] = [Actor(rng.randrange(4)), Scheduler()]
+    if gcs.get("gcs_replicas", 1) > 1:
+        targets.append(Replica(0, rng.randrange(3)))
+    steps = []
+    for target in targets:
+        at_s = rng.random() * HORIZON_S
+        steps.append(Step("pause", target, at_s))
+        # Once more, in case the actor's node is paused when it is due.
+        ends = (at_s + PASSES_S * rng.random(), 2 * HORIZON_S)
+        steps += [Step("resume", target, end_s) for end_s in ends]
     return steps
 
 

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from raytwin.chaos.fuzz.generate import case_file
@@ -35,8 +36,6 @@ def run_seeds(
 
     A caller that does not need all reports closes the generator, which ends the processes.
     """
-    # Modules stay loaded: the collections at the end of each case need not look at them.
-    gc.freeze()
     if jobs == 1:
         for seed in seeds:
             yield _run(seed, lossless)
@@ -112,6 +111,15 @@ def _run(seed: int, lossless: bool) -> Report:
         return run_case(draw_case(seed, lossless))
     finally:
         log.setLevel(level)
+        _keep_loaded()
+
+
+@cache
+def _keep_loaded() -> None:
+    """Once a case has run, the collections at the end of later ones need not look at what stays
+    loaded: modules, types and caches."""
+    gc.collect()
+    gc.freeze()
 
 
 def write_failure(report: Report, directory: Path) -> Path:

@@ -15,9 +15,8 @@ from typing import Any
 
 import raytwin.runtime.api as api
 from raytwin.chaos.faults.cluster_operations import backends_with
-from raytwin.chaos.faults.injector import Injection, attach
+from raytwin.chaos.faults.injector import Injection, attach, proxied_for
 from raytwin.chaos.faults.plan import Plan, Step
-from raytwin.chaos.faults.proxied_links import proxied
 from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, Case
 from raytwin.chaos.fuzz.oracle import invariants
 from raytwin.chaos.fuzz.oracle.findings import Finding
@@ -91,8 +90,6 @@ def not_on_local(case: Case) -> list[str]:
     found = [f"{len(steps)} steps, such as {steps[0]}"] if steps else []
     if case.drivers:
         found.append(f"{len(case.drivers)} further drivers")
-    if case.timers:
-        found.append("timers of its own")
     return found
 
 
@@ -105,7 +102,7 @@ def on_local(case: Case) -> Report:
     plan = Plan(filter(_works_on_local, case.plan.steps))
     with (
         tempfile.TemporaryDirectory(prefix="raytwin-replay-") as directory,
-        proxied(*plan.proxied_on),
+        proxied_for(plan),
     ):
         session: Any = api.init(backend="local", **_options(case, Path(directory)))
         try:
@@ -141,6 +138,7 @@ def _options(case: Case, directory: Path) -> dict[str, Any]:
         "resources": {SLOT: case.slots} if case.slots else None,
         "num_gpus": case.gpus or None,
         "policy": case.policy,
+        "timers": case.timers,
         **gcs,
     }
     if case.store_bytes != STORE_BYTES:

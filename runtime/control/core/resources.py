@@ -84,10 +84,7 @@ class ResourcePool:
     def fits(self, demand: str) -> bool:
         """Whether the demand can be met now."""
         free = self.free
-        for name, units in parse_demand(demand):  # noqa: SIM110 - a generator takes twice as long
-            if free.get(name, 0) < units:
-                return False
-        return True
+        return all(free.get(name, 0) >= units for name, units in parse_demand(demand))
 
     def usable(self, demand: str) -> bool:
         """Whether the node could meet the demand once tasks end, not counting reserved

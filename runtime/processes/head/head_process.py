@@ -52,7 +52,7 @@ def main(payload: bytes, fds: list[int]) -> None:
     """Run the head until it is killed."""
     set_up_logging("head")
     settings = _settings_of(payload)
-    spawner, listener = (socket.socket(fileno=fd) for fd in fds)
+    spawner, listener, *of_replicas = (socket.socket(fileno=fd) for fd in fds)
     # Imported only if needed: sqlite3 alone would cost every cluster 1 MB.
     if settings.config.gcs_durable:
         from raytwin.runtime.processes.head.durable_head import durable_head
@@ -61,6 +61,6 @@ def main(payload: bytes, fds: list[int]) -> None:
     elif settings.config.chained:
         from raytwin.runtime.processes.head.replicated_head import replicated_head
 
-        replicated_head(settings, listener, spawner).run()
+        replicated_head(settings, listener, spawner, of_replicas).run()
     else:
         Head(settings, listener, spawner).process.run()

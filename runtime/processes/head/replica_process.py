@@ -7,6 +7,8 @@ state from the others. It ends with the head.
 
 from __future__ import annotations
 
+import socket
+
 import msgspec
 
 from raytwin.runtime.control.assembly import make_machine
@@ -34,12 +36,14 @@ from raytwin.runtime.processes.net.process_settings import (
 class ReplicaProcess:
     """Wires one replica to the master, its neighbours and its clients."""
 
-    def __init__(self, settings: ReplicaSettings) -> None:
+    def __init__(self, settings: ReplicaSettings, listener: socket.socket | None = None) -> None:
+        """`listener`: the socket on which the replica listens, by default one of its own."""
         config = settings.config
         self.name = settings.name
         self.process = ComponentProcess(config.seed, journal_path(settings.journal))
-        self._head = settings.head
-        sock = listen(settings.host)
+        self._via = settings.via
+        self._head = settings.via.get(HEAD, settings.head)
+        sock = listener or listen(settings.host)
         host, port = sock.getsockname()[:2]
         chain = chain_of(self.name)
         self.replica = Replica(
@@ -82,7 +86,7 @@ class ReplicaProcess:
         if peer == HEAD:
             return self._head
         info = self.replica.infos.get(peer)
-        return None if info is None else (info.host, info.port)
+        return None if info is None else self._via.get(peer, (info.host, info.port))
 
     def _on_unreachable(self, channel: Channel, reason: str) -> None:
         peer = channel.peer
@@ -101,4 +105,4 @@ def main(payload: bytes, fds: list[int]) -> None:
     """Run a replica until it is fenced or the head has ended and does not return."""
     settings = msgspec.msgpack.decode(payload, type=ReplicaSettings)
     set_up_logging(settings.name)
-    ReplicaProcess(settings).run()
+    ReplicaProcess(settings, *(socket.socket(fileno=fd) for fd in fds)).run()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -109,12 +109,19 @@ class ReplicatedHead:
 
 
 def replicated_head(
-    settings: HeadSettings, listener: socket.socket, spawner: socket.socket
+    settings: HeadSettings,
+    listener: socket.socket,
+    spawner: socket.socket,
+    of_replicas: Sequence[socket.socket],
 ) -> ReplicatedHead:
-    """Return a head whose replicas are processes, which the zygote forks."""
+    """Return a head whose replicas are processes, which the zygote forks.
+
+    `of_replicas`: the sockets on which those of `settings.replicas` listen.
+    """
 
     def add_launcher(process: ComponentProcess) -> None:
-        launcher = Launcher(settings, listener.getsockname()[:2], spawner)
+        sockets = dict(zip(settings.replicas, of_replicas, strict=True))
+        launcher = Launcher(settings, listener.getsockname()[:2], spawner, sockets)
         process.add(LAUNCHER, launcher, journaled=False)
 
     return ReplicatedHead(settings, listener, spawner, add_launcher)
@@ -124,11 +131,17 @@ class Launcher:
     """``launcher``: has the zygote fork and kill replicas."""
 
     def __init__(
-        self, settings: HeadSettings, head: tuple[str, int], spawner: socket.socket
+        self,
+        settings: HeadSettings,
+        head: tuple[str, int],
+        spawner: socket.socket,
+        sockets: dict[str, socket.socket],
     ) -> None:
+        """`sockets`: those on which replicas listen, by name; any other one makes its own."""
         self._settings = settings
         self._head = head
         self._spawner = spawner
+        self._sockets = sockets
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, StopReplica):
@@ -143,9 +156,15 @@ class Launcher:
             self._head,
             self._head[0],
             self._settings.journal,
+            self._settings.replicas.get(message.name, {}),
         )
         packet = ["spawn", "replica", message.name, msgspec.msgpack.encode(settings)]
-        send_packet(self._spawner, packet)
+        sock = self._sockets.pop(message.name, None)
+        if sock is None:
+            send_packet(self._spawner, packet)
+        else:
+            with sock:  # which nobody would accept from when the replica has ended
+                send_packet(self._spawner, packet, (sock.fileno(),))
 
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""

@@ -16,7 +16,9 @@ import msgspec
 from raytwin.runtime.store.scratch import scratch
 
 PACKET_BYTES_MAX = 1 << 20
-_FDS_BYTES = socket.CMSG_SPACE(8 * array("i").itemsize)
+FDS_MAX = 250
+"""The most descriptors of a packet; Linux passes 253 at once."""
+_FDS_BYTES = socket.CMSG_SPACE(FDS_MAX * array("i").itemsize)
 _received = scratch(PACKET_BYTES_MAX)
 
 _encode = msgspec.msgpack.Encoder().encode

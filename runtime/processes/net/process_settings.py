@@ -12,17 +12,20 @@ from raytwin.runtime.control.core.config import Config
 
 
 class HeadSettings(msgspec.Struct):
-    """Settings of the head; its descriptors: spawn socket, listening socket."""
+    """Settings of the head; its descriptors: spawn socket, listening socket, those of replicas."""
 
     config: Config
     token: bytes
     journal: str = ""
     storage: str = ""
     """The file of a durable GCS; empty for any other."""
+    replicas: dict[str, dict[str, tuple[str, int]]] = {}
+    """By replica whose listening socket is among the descriptors, in this order: its `via`."""
 
 
 class ReplicaSettings(msgspec.Struct):
-    """Settings of a replica of the GCS; it has no descriptors."""
+    """Settings of a replica of the GCS; its descriptor, if it has one, is the socket on which it
+    listens, in place of its own."""
 
     name: str
     config: Config
@@ -30,6 +33,8 @@ class ReplicaSettings(msgspec.Struct):
     head: tuple[str, int]
     host: str = "127.0.0.1"
     journal: str = ""
+    via: dict[str, tuple[str, int]] = {}
+    """By process: the address of a proxy at which the replica reaches it, in place of its own."""
 
 
 class NodeSettings(msgspec.Struct):

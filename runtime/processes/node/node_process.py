@@ -158,7 +158,7 @@ class Node:
             return self._address_of(node_of(peer))
         chain = chain_of(peer)
         info = self._chain_clients[chain].members.get(peer)
-        return None if info is None else (info.host, info.port)
+        return None if info is None else self._via.get(peer, (info.host, info.port))
 
     def _on_unreachable(self, channel: Channel, reason: str) -> None:
         peer = channel.peer

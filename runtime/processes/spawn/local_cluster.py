@@ -24,14 +24,19 @@ from typing import Any, Protocol
 import msgspec
 
 from raytwin.runtime.api.exceptions import RaySystemError
-from raytwin.runtime.control.core.addresses import HEAD, chain_of
+from raytwin.runtime.control.core.addresses import (
+    HEAD,
+    REPLICAS_PER_CHAIN,
+    chain_of,
+    is_replica,
+)
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.processes.client import preload, running_clusters
 from raytwin.runtime.processes.client.direct_connections import rendezvous
 from raytwin.runtime.processes.client.running_clusters import ClusterFile
 from raytwin.runtime.processes.net import auth
 from raytwin.runtime.processes.net.connection import listen
-from raytwin.runtime.processes.net.packets import packet_pair, send_packet
+from raytwin.runtime.processes.net.packets import FDS_MAX, packet_pair, send_packet
 from raytwin.runtime.processes.net.process_settings import HeadSettings, NodeSettings
 from raytwin.runtime.processes.spawn.worker_pids import send_signal, worker_pids
 from raytwin.runtime.session.node_resources import (
@@ -48,16 +53,21 @@ LOOPBACK = "127.0.0.1"
 NODES_MAX = 500
 """The most nodes of a cluster on one machine; each node is at least two processes."""
 END_TIMEOUT_S = 20.0
+SPARE_REPLICAS = 4
+"""Replicas of a chain that may take the place of ended ones and whose links may have faults."""
 WORKER_WAIT_S = 1.0
 """How long a fault plan's action on a worker waits for the node to have one."""
 
 
 class ProxiedLinks(Protocol):
-    """Proxies between the processes of a cluster, by way of which its nodes dial one another.
+    """Proxies between the processes of a cluster, by way of which they dial one another.
 
-    Processes are named ``head`` and ``node:<n>``. The faults are those of
+    Processes are named ``head``, ``node:<n>`` and ``replica:0.<n>``. The faults are those of
     `chaos/faults/cluster_operations.py`.
     """
+
+    def add_replicas(self, names: Sequence[str]) -> None:
+        """Make the proxies of the links of replicas of the GCS, which may start later."""
 
     def listening(self, process: str, address: tuple[str, int]) -> None:
         """A process listens at an address, in place of an earlier one of its name."""
@@ -164,11 +174,20 @@ class LocalCluster:
         ]
         send_packet(self._control, ["start", paths, str(self._file), kinds, preload.of_driver()])
         settings = HeadSettings(self.config, self._token, self._journal, self._storage)
-        # The zygote restarts a killed head if its state is in a file.
-        self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)
-        head.close()
+        of_replicas: list[socket.socket] = []
         if self._links is not None:
+            names = _names_of_replicas(self.config)
+            self._links.add_replicas(names)
             self._links.listening(HEAD, self._head)
+            for name in names:
+                of_replicas.append(listen(self._host))
+                self._links.listening(name, of_replicas[-1].getsockname()[:2])
+                settings.replicas[name] = self._links.addresses_for(name)
+        fds = tuple(sock.fileno() for sock in (head, *of_replicas))
+        # The zygote restarts a killed head if its state is in a file.
+        self._spawn("head", "head", settings, fds, self.config.gcs_durable)
+        for sock in (head, *of_replicas):
+            sock.close()
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
         self.from_workers, to_driver = rendezvous()
@@ -274,14 +293,40 @@ class LocalCluster:
 
         The others may not have the state yet: only the chain's master knows that.
         """
-        self.poll()
-        replicas = [key for key in self.pids if key.startswith("replica:")]
-        members = [k for k in replicas if chain_of(k) == chain and k not in self.exited]
-        if not members:
-            raise ValueError(f"the GCS has no chain {chain} of replicas that could die alone")
+        members = self._members(chain)
         if len(members) < 2:
             raise ValueError(f"chain {chain} has one member, which alone has the state")
         self.kill_replica(members[which % len(members)])
+
+    def pause_member(self, chain: int, which: int = 0) -> None:
+        """Send SIGSTOP to a replica of a chain; `which` as in `kill_member`."""
+        members = self._members(chain)
+        self.kill(members[which % len(members)], signal.SIGSTOP)
+
+    def resume_members(self, chain: int) -> None:
+        """Send SIGCONT to all replicas of a chain."""
+        for name in self._members(chain):
+            self.kill(name, signal.SIGCONT)
+
+    def _members(self, chain: int) -> list[str]:
+        """Return the living replicas of a chain, from the oldest."""
+        self.poll()
+        living = [key for key in self.pids if is_replica(key) and key not in self.exited]
+        members = [key for key in living if chain_of(key) == chain]
+        if not members:
+            raise ValueError(f"the GCS has no chain {chain} of replicas that are processes")
+        return members
+
+    def _process_at(self, end: str) -> str:
+        """Return the name of the process at a link's end: ``replica:0.1`` counts members."""
+        if not end.startswith("replica:"):
+            return end
+        chain, which = map(int, end.removeprefix("replica:").split("."))
+        members = self._members(chain)
+        return members[which % len(members)]
+
+    def _ends(self, source: str, destination: str) -> tuple[str, str]:
+        return self._process_at(source), self._process_at(destination)
 
     # -- operations on a running cluster: see `chaos/faults/targets.py` ----------------
 
@@ -342,17 +387,29 @@ class LocalCluster:
         Queries every node for its actors, which takes a round trip to each; raises ValueError
         if there is no actor, or while a node is paused.
         """
-        if self._paused:
-            raise ValueError(f"node {min(self._paused)} is paused and cannot list its actors")
-        actors = [row[-2:] for row in self.query("actors") if row[-1]]
-        if not actors:
-            raise ValueError(NO_ACTOR)
-        actors.sort(key=lambda row: [int(n) for n in row[0][len("worker:") :].split(".")])
+        self._signal_actor(which, signal.SIGKILL)
+
+    def pause_actor(self, which: int = 0) -> None:
+        """Send SIGSTOP to an actor's worker; `which` and errors as in `kill_actor`."""
+        self._signal_actor(which, signal.SIGSTOP)
+
+    def resume_actors(self) -> None:
+        """Send SIGCONT to all actors' workers; errors as in `kill_actor`."""
+        send_signal([pid for _, pid in self._actors()], signal.SIGCONT)
+
+    def _signal_actor(self, which: int, number: int) -> None:
+        actors = self._actors()
         address, pid = actors[which % len(actors)]
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
         except ProcessLookupError:
             raise ValueError(f"{address} has ended") from None
+
+    def _actors(self) -> list[tuple[str, int]]:
+        """Return the addresses and PIDs of actors' workers, by node and age."""
+        if self._paused:
+            raise ValueError(f"node {min(self._paused)} is paused and cannot list its actors")
+        return actors_of(self.query)
 
     def kill_head(self) -> None:
         """Send SIGKILL to the head; raises ValueError if the zygote would not restart it."""
@@ -389,27 +446,27 @@ class LocalCluster:
         self, source: str, destination: str, latency_s: float, jitter_s: float = 0.0
     ) -> None:
         """Delay what one process sends to another; 0: no longer."""
-        self.links.set_latency(source, destination, latency_s, jitter_s)
+        self.links.set_latency(*self._ends(source, destination), latency_s, jitter_s)
 
     def set_bandwidth(self, source: str, destination: str, bytes_per_s: float) -> None:
         """Limit the bandwidth from one process to another."""
-        self.links.set_bandwidth(source, destination, bytes_per_s)
+        self.links.set_bandwidth(*self._ends(source, destination), bytes_per_s)
 
     def reset_links(self, source: str, destination: str, rst: bool = True) -> None:
         """Close the connections between two processes; new ones may open."""
-        self.links.reset_links(source, destination, rst)
+        self.links.reset_links(*self._ends(source, destination), rst)
 
     def stall_link(self, source: str, destination: str) -> None:
         """Hold back what one process sends to another, until `heal`."""
-        self.links.stall_link(source, destination)
+        self.links.stall_link(*self._ends(source, destination))
 
     def cut(self, source: str, destination: str) -> None:
         """Lose what one process sends to another, until `heal`."""
-        self.links.cut(source, destination)
+        self.links.cut(*self._ends(source, destination))
 
     def heal(self, source: str, destination: str) -> None:
         """End all faults of a link."""
-        self.links.heal(source, destination)
+        self.links.heal(*self._ends(source, destination))
 
     # -- operations on workers -----------------------------------------------------------
 
@@ -466,6 +523,37 @@ class LocalCluster:
 
 def _unconnected(kind: str) -> Any:
     raise RaySystemError(f"cannot query {kind}: the cluster has no driver")
+
+
+def actors_of(query: Callable[[str], Any]) -> list[tuple[str, int]]:
+    """Return the addresses and PIDs of actors' workers, by node and age.
+
+    Raises ValueError if there is no actor.
+    """
+    actors = [(address, pid) for *_, address, pid in query("actors") if pid]
+    if not actors:
+        raise ValueError(NO_ACTOR)
+    return sorted(actors, key=lambda row: [int(n) for n in row[0][len("worker:") :].split(".")])
+
+
+def _names_of_replicas(config: Config) -> list[str]:
+    """Return the names of the first replicas that are processes, of all chains.
+
+    Raises ValueError if they are too many for faults on their links.
+    """
+    if not config.chained or config.gcs_durable:
+        return []
+    per_chain = config.gcs_replicas + SPARE_REPLICAS
+    if config.chains * per_chain > FDS_MAX - 2:
+        raise ValueError(
+            f"{config.chains} chains of {config.gcs_replicas} replicas of the GCS: the links of at"
+            f" most {FDS_MAX - 2 - config.chains * SPARE_REPLICAS} may have faults"
+        )
+    return [
+        f"replica:0.{chain * REPLICAS_PER_CHAIN + number}"
+        for chain in range(config.chains)
+        for number in range(1, per_chain + 1)
+    ]
 
 
 def _environment() -> dict[str, str]:

@@ -89,17 +89,23 @@ class OneLine(TyperGroup):
             say("; ".join(["terminated" if terminated else "interrupted", *notes]))
             raise typer.Exit(TERMINATED if terminated else 130) from None
 
-    def main(self, *args: Any, **extra: Any) -> Any:
+    def _named(self, words: Sequence[str]) -> str:
+        """Return the command among words that were typed: the parser's complaints do not say."""
+        command = next((word for word in words if word in self.commands), "")
+        return f"raytwin {command}".rstrip()
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> Any:
         """Run, and leave with the right exit code."""
+        words = sys.argv[1:] if args is None else args
         from raytwin.scenarios.core.results import ResultError
 
         standalone = extra.pop("standalone_mode", True)
         extra["standalone_mode"] = False
         try:
             with sigterm_raises():
-                code = super().main(*args, **extra)
+                code = super().main(args, *more, **extra)
         except _ClickError as error:
-            command = error.ctx.command_path if getattr(error, "ctx", None) else "raytwin"
+            command = error.ctx.command_path if getattr(error, "ctx", None) else self._named(words)
             say(f"{_sentence(error.format_message())} (see '{command} --help')")
             code = 2
         except (UsageError, ResultError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import time
 import traceback
@@ -342,7 +343,12 @@ def fuzz(
     start: Annotated[
         int, typer.Option("--start", min=0, metavar="S", help="The first of them.")
     ] = 0,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, max=256, metavar="J")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", min=1, max=256, metavar="J", help="Processes; by default one for each core."
+        ),
+    ] = None,
     lossless: Annotated[
         bool, typer.Option("--lossless", help="Only plans in which no node dies.")
     ] = False,
@@ -365,7 +371,7 @@ def fuzz(
     way. `raytwin replay FILE` runs the file again. The exit code is then 1. After Ctrl-C the
     files have the smallest cases so far. DIR/fuzz.json has the numbers of all, for the report.
 
-    Example: `raytwin fuzz --seeds 2000 --jobs 2`
+    Example: `raytwin fuzz --seeds 2000`
     """
     from raytwin.chaos.fuzz.run.campaign import EXCUSED_MAX, Summary, run_seeds, write_failure
     from raytwin.chaos.fuzz.run.shrink import Shrinker, described
@@ -399,7 +405,8 @@ def fuzz(
 
     with progress.terminal() as shown:
         try:
-            with closing(run_seeds(range(start, start + seeds), jobs, lossless)) as reports:
+            used = min(seeds, jobs or os.cpu_count() or 1)
+            with closing(run_seeds(range(start, start + seeds), used, lossless)) as reports:
                 shown.begin(f"fuzz, seeds {start} to {start + seeds - 1}", seeds)
                 for report in reports:
                     shown.advance()

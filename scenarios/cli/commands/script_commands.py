@@ -96,12 +96,12 @@ def execute(
 ) -> None:
     """Run an existing Ray script unchanged: its `import ray` is raytwin.
 
-    The options go before what the script gives to `ray.init()`. On sim the script and its tasks
+        The options go before what the script gives to `ray.init()`. On sim the script and its tasks
     see virtual time; what they have used, and what saturates, goes to stderr. With --faults the
     number of nodes is by default what the plan needs, and the exit code is the script's, or 1 if
-    that is 0 and the plan expected something else.
+    that is 0 and the plan expected something else, or was not carried out.
 
-    Example: `raytwin exec --faults spot --backend sim script.py`
+        Example: `raytwin exec --faults spot --backend sim script.py`
     """
     from raytwin.scenarios.cli import clusters
     from raytwin.scenarios.cli.execute import execute as run_script
@@ -315,6 +315,9 @@ def plan(
             autocompletion=values.plans,
         ),
     ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of plans, for editors.")
+    ] = False,
 ) -> None:
     """Check a fault plan and print it as sentences; without one list those that have names.
 
@@ -322,9 +325,14 @@ def plan(
 
     Example: `raytwin plan rolling`
     """
-    from raytwin.chaos.faults import cluster_operations, plan_files
+    from raytwin.chaos.faults import cluster_operations, plan_files, plan_schema
     from raytwin.chaos.faults.plan import PlanError
 
+    if schema:
+        if faults is not None:
+            raise UsageError(f"--schema is of every plan: leave {faults} out")
+        print(plan_schema.text(), end="")
+        return
     if faults is None:
         for name in plan_files.ready_plans():
             print(f"{name:<12} {plan_files.description(name)}")
@@ -334,7 +342,7 @@ def plan(
     except PlanError as error:
         raise UsageError(str(error)) from error
     print("\n".join(found.sentences()))
-    print(f"It needs {found.nodes()} nodes or more at its start.")
+    print("\n".join(found.needs()))
     for backend in cluster_operations.CLUSTERS:
         try:
             found.check_backend(backend)
