@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from raytwin.runtime.control.local_scheduler.task_times import TaskTimes
+from raytwin.runtime.control.local_scheduler.worker_leases import TaskTimes
 
 F, G = b"f", b"g"
 

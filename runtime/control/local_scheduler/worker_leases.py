@@ -14,6 +14,7 @@ silent since its last look.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from math import inf
 
 from raytwin.runtime.control.actors.actor_record import ActorRecord
@@ -26,7 +27,6 @@ from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.local_scheduler.blocked_tasks import BlockedTasks
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.ready_queue import Lane, ReadyQueue
-from raytwin.runtime.control.local_scheduler.task_times import TaskTimes
 from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import (
     Assignment,
@@ -39,6 +39,45 @@ STUCK_AHEADS = 4
 """The interval between looks, in ``ahead_s``; a worker that is silent for longer is stuck."""
 LOOK_S_MIN = 0.004
 """The shortest interval, lest a node that gives no work ahead look all the time."""
+GENERATIONS = 2
+"""How many tasks of each worker a mean covers."""
+SAMPLES_MIN = 10
+"""How many tasks a mean covers at least, where workers are few; the first one counts as so many."""
+
+
+class TaskTimes:
+    """Mean times of the tasks that have ended on one node: exponential averages."""
+
+    def __init__(self) -> None:
+        self.means: dict[bytes, float] = {}
+        """Mean seconds of a task, by its function."""
+        self.mean_s = 0.0
+        """Mean seconds of a task of any function; 0 while none has ended."""
+        self._samples: dict[bytes, int] = {}
+        self._samples_of_all = 0
+
+    def add(self, function: bytes, count: int, each_s: float, workers: int) -> None:
+        """Add tasks of one function that took `each_s` seconds each, on a node of so many workers.
+
+        Tasks that end together count as so many, but never outweigh the past completely.
+        """
+        most = max(SAMPLES_MIN, GENERATIONS * workers)
+        past_s = self.means.get(function)
+        if past_s is None:
+            self._samples[function] = SAMPLES_MIN
+            self.means[function] = each_s
+        else:
+            samples = self._samples.get(function, SAMPLES_MIN)
+            self._samples[function] = samples = min(samples + count, most)
+            self.means[function] = past_s + _weight(count, samples) * (each_s - past_s)
+        samples = self._samples_of_all = min(max(SAMPLES_MIN, self._samples_of_all + count), most)
+        self.mean_s += _weight(count, samples) * (each_s - self.mean_s) if self.mean_s else each_s
+
+    def forget(self, is_over: Callable[[bytes], bool]) -> None:
+        """Forget the functions for which `is_over` returns true."""
+        for function in [function for function in self.means if is_over(function)]:
+            del self.means[function]
+            self._samples.pop(function, None)
 
 
 class WorkerLeases:
@@ -322,3 +361,8 @@ class WorkerLeases:
                 self._pool.take_back(worker)
         self._looked_s = self._ctx.now()
         self._watch_stuck()
+
+
+def _weight(count: int, samples: int) -> float:
+    """Return what `count` tasks weigh in a mean that covers `samples`."""
+    return 1 / samples if count == 1 else 1 - (1 - 1 / samples) ** min(count, samples)

@@ -70,7 +70,7 @@ class Load(Struct, array_like=True, gc=False):
     queue: int
     """Task elements that wait or run on the node."""
     mean_task_s: float
-    """Exponential average of a task's time, see `task_times`; 0 while nothing has run."""
+    """Exponential average of a task's time, see `TaskTimes`; 0 while nothing has run."""
     bandwidth: float
     """Exponential average of transfers to this node, bytes/s; 0: none yet."""
     assigned: int
