@@ -42,7 +42,7 @@ are retried (G4).
 | `blocked_tasks` | limits how many tasks of one kind are blocked at the same time |
 | `ready_queue` | ranges whose inputs are here, until a worker is free |
 | `worker_pool` | starts and stops workers |
-| `worker_leases` | leases workers to ready ranges, by the mean times of tasks; asks for more workers |
+| `worker_leases` | leases workers to ready ranges, by mean times of tasks; asks for more workers |
 | `dispatcher` | handles reports of workers: done, taken back, blocked, died |
 | `cancellation` | cancels tasks, with their children |
 | `starvation` | reports ranges that another node could run sooner |
