@@ -117,7 +117,7 @@ def test_while_it_starts(drive: Callable[[str], subprocess.Popen[str]], docker_e
         real = container_cluster.NodeContainer.__init__
         def announce(self, recipe, *args):
             # In one write: the containers start on threads of their own, which print at once.
-            os.write(1, f"ready {recipe.cluster}\n".encode())
+            os.write(1, f"ready {recipe.cluster}\\n".encode())
             real(self, recipe, *args)
         container_cluster.NodeContainer.__init__ = announce
         ray.init(backend="docker", nodes=3, cpus_per_node=1)
