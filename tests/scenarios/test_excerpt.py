@@ -92,14 +92,14 @@ def test_a_whole_trace_reports_no_omission() -> None:
 
 
 def test_the_chains_run_again_in_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_trace, "EVENTS_MAX", 50)
+    monkeypatch.setattr(run_trace, "EVENTS_MAX", 20)
     outcome = fig11a.run(Request("sim", settings=fig11a.SCENARIO.settings("quick", {})))
     died = [event for event in outcome.timeline if event["name"].startswith("node_died")]
     assert len(died) == len(fig11a.REMOVED_S)
     again = [event for event in outcome.timeline if "re-execution" in event["cat"]]
-    assert len(again) > 50
+    assert len(again) > 20
     first = [event for event in outcome.timeline if event["cat"] == "task"]
-    assert len(first) == 50
+    assert len(first) == 20
     assert len(run_trace.left_out(outcome.timeline)) == 1
 
 

@@ -74,7 +74,7 @@ def test_a_check_that_fails_raises_nothing_and_a_scenario_that_breaks_does() -> 
         ({"settings": {"tasks": 1.5}}, "give a whole number of at least 1"),
         ({"faults": "sport"}, "no plan sport: give a file, or a name: did you mean 'spot'"),
         ({"faults": [{"at_s": 1}]}, "step 1: it needs action"),
-        ({"faults": {"step": []}}, "a plan is an object with a list of steps"),
+        ({"faults": {"step": []}}, "no key 'step': did you mean 'steps'"),
         ({"profile": "/nowhere/profile.json"}, "cannot read profile"),
     ],
 )

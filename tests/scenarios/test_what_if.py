@@ -40,7 +40,7 @@ def what_if(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 def test_more_nodes_shorten_and_faults_lengthen_the_makespan(tmp_path: Path) -> None:
     done = what_if(
         tmp_path, "--nodes", "3,12", "--faults", "none,spot", "--cpus-per-node", "2", "--cost",
-        "declared", "--usage", "script.py", "24",
+        "declared", "--json", "script.py", "24",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     points: list[dict[str, Any]] = json.loads(done.stdout)

@@ -124,6 +124,8 @@ def execute(
         "policy": policy,
     }  # fmt: skip
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
+    if address not in (None, "local") and faults is None:
+        clusters.check_joinable(address, options)
     if backend == "sim":
         options |= _sim_options(cost, recording, profile)
     else:
@@ -145,8 +147,6 @@ def execute(
         run = partial(execute_under_faults, script, args or [], options, plan, json)
     else:
         if address is not None:
-            if address != "local":
-                clusters.check_joinable(address, options)
             options["address"] = address
         run = partial(run_script, script, args or [], options)
     if backend == "sim":
