@@ -43,7 +43,7 @@ NAMES = "|".join(typer.main.get_command(app).commands)  # type: ignore[attr-defi
 COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:raytwin|make)(?: .*)?|\. \S+")
 PLACEHOLDERS = {
     "N": "2", "C": "1", "S": "3", "BYTES": "100000000", "NAME": "fig11b",
-    "PLAN": "scenarios/applications/faults.json", "SCRIPT": "scenarios/applications/counter.py",
+    "PLAN": "scenarios/applications/faults.json", "SCRIPT": "scenarios/applications/pipeline.py",
     "REV": "main", "ARGS...": "", "script.py": "scenarios/applications/counter.py",
 }  # fmt: skip
 

@@ -72,7 +72,7 @@ def execute_under_faults(
         print("raytwin: the script has started no cluster: no fault hit it", file=sys.stderr)
     for wrong in _not_carried_out(plan, clusters):
         held = False
-        print(f"raytwin: the plan was not carried out: {wrong}", file=sys.stderr)
+        print(f"  FAILS the plan was not carried out: {wrong}", file=sys.stderr)
     if left is not None and code:
         raise left
     return code or (0 if held else 1)

@@ -7,7 +7,9 @@ records, which a defect could falsify:
 - the plan kills a worker: this hits the task that runs there, the one that its node believes to
   run there, and the worker's actor;
 - a node dies, or the GCS declares it dead: this hits the tasks and actors that were submitted or
-  assigned to this incarnation, since they were queued or ran there, or it had their values.
+  assigned to this incarnation, since they were queued or ran there, or it had their values. Where
+  the GCS is sharded, the global scheduler's choice travels to the shard that logs it: a node that
+  dies meanwhile was assigned the task, and is sent nothing.
 
 So the charges of an element are at least the retries that the faults may cost it, and at most the
 deaths of the few processes that it has met.
@@ -19,8 +21,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from raytwin.runtime.control.core.addresses import node_of
-from raytwin.runtime.control.messages import AssignTasks, ChainOutput, SubmitTasks, TaskSpec
+from raytwin.runtime.control.core.addresses import RELAY, node_of
+from raytwin.runtime.control.messages import (
+    AssignTasks,
+    ChainOutput,
+    SubmitTasks,
+    TaskSpec,
+    TasksPlaced,
+)
 from raytwin.runtime.control.replication.state_machine import decode_frames
 
 Element = tuple[bytes, int]
@@ -108,11 +116,13 @@ class Deaths:
             kind = type(message)
             if kind is SubmitTasks or kind is AssignTasks:
                 self._visit(destination, message, self._believed(destination))
-            elif kind is ChainOutput and message.body and destination.startswith("node:"):
+            elif kind is ChainOutput and message.body and destination.startswith(("node:", RELAY)):
                 self._outputs.append((message, self._believed(destination)))
 
     def _believed(self, destination: str) -> tuple[int, ...]:
         """Return the incarnations of a node of which a sender may think now."""
+        if destination == RELAY:
+            return ()  # what passes there names the incarnation
         node = node_of(destination)
         present = self._cluster.incarnations[node]
         return (*sorted(i for n, i in self._undeclared if n == node and i < present), present)
@@ -123,11 +133,16 @@ class Deaths:
         for output, believed in outputs:
             for frame in decode_frames(output.body):
                 for message in frame.messages:
-                    if type(message) is AssignTasks:
+                    if type(message) is AssignTasks and believed:
                         self._visit(frame.destination, message, believed)
+                    elif type(message) is TasksPlaced:
+                        self._visit(f"node:{message.node}", message, (message.incarnation,))
 
     def _visit(
-        self, destination: str, message: SubmitTasks | AssignTasks, believed: tuple[int, ...]
+        self,
+        destination: str,
+        message: SubmitTasks | AssignTasks | TasksPlaced,
+        believed: tuple[int, ...],
     ) -> None:
         node = node_of(destination)
         if isinstance(message, AssignTasks) and message.incarnation:

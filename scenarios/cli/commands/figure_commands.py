@@ -296,7 +296,11 @@ def reproduce(
     elif runner.commit().endswith("+"):
         print("files differ from the commit: no run is taken over from an earlier one")
     done = _run(whole.jobs, out, None, whole=whole)
-    _report(results.read_all(out, timelines=True), known, out, out / "report.html")
+    # Beside the paper's there may be results of scenarios in files, which `report` draws.
+    found = [
+        each for each in results.read_all(out, timelines=True) if each.record.scenario in known
+    ]
+    _report(found, known, out, out / "report.html")
     raise typer.Exit(0 if all(each.ok for each in done) else 1)
 
 
