@@ -31,7 +31,7 @@ SCENARIOS = {
     "run": "raytwin.scenarios.interactive.runs",
     "load": "raytwin.scenarios.interactive.runs",
 }
-"""What is no name of Ray's: a scenario from Python, and its results. By name, the module."""
+"""The modules of the functions that run scenarios and load results, which Ray does not have."""
 
 
 def __dir__() -> list[str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from raytwin.reports import plots
+from raytwin.reports import plots, templating
 from raytwin.reports.figures import Figure
 from raytwin.reports.numbers import with_unit
 from raytwin.scenarios.core.results import Result
@@ -17,13 +15,7 @@ def render(title: str, result: Result, figures: Sequence[Figure]) -> str:
 
     All text of the result is escaped.
     """
-    environment = Environment(
-        loader=PackageLoader("raytwin.reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templating.environment()
     environment.filters["show"] = with_unit
     return environment.get_template("fragment.html.j2").render(
         title=title,

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from raytwin.reports import benchmarks, palette, plots, scatter
+from raytwin.reports import benchmarks, palette, plots, scatter, templating
 from raytwin.reports.fidelity import Fidelity, judge
 from raytwin.reports.figures import STATISTICS, Figure, build, check_columns
 from raytwin.reports.lanes import View, views
@@ -61,7 +59,7 @@ class Drawing:
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the page's script needs of it."""
+        """The points and units from which the page's script makes hover values and CSV."""
         spec = self.spec
         return data_of(self.drawn, spec.x_label, spec.y_label, spec.x_unit, spec.y_unit)
 
@@ -163,13 +161,7 @@ def render(
         for name, scenario in scenarios.items()
         if name in have
     ]
-    environment = Environment(
-        loader=PackageLoader("raytwin.reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templating.environment()
     environment.filters |= {
         "show": _show,
         "percent": percent,
@@ -178,7 +170,8 @@ def render(
         "published": _published,
     }
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    script, *_ = PackageLoader("raytwin.reports").get_source(environment, "report.js")
+    assert environment.loader is not None
+    script, *_ = environment.loader.get_source(environment, "report.js")
     fidelity = [
         (chapter, drawing, drawing.fidelity)
         for chapter in chapters

@@ -105,12 +105,12 @@ class View:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Whose lanes these are: simulated, measured."""
+        """The sources of the lanes, from the top: simulated, measured."""
         return tuple(each.source for each in self.lanes)
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the page's script needs of it: the table, as a file's rows."""
+        """The table of faults as the rows of the CSV file that the page's script writes."""
         rows: list[list[Any]] = [
             ["fault", "source", "at_s", "detected_s", "first_result_s", "full_throughput_s"]
         ]

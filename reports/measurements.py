@@ -1,4 +1,4 @@
-"""What lies beside the results of scenarios in their directory, and belongs into the report.
+"""Reads the files beside scenarios' results that the report shows as well.
 
 ================ ===========================================================================
 bench.json       of ``raytwin bench --json``: raytwin against its peers

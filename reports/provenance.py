@@ -10,14 +10,14 @@ from raytwin.scenarios.core.results import LOAD_MAX, Made, Result
 
 @dataclass(frozen=True)
 class Provenance:
-    """Of all results of a report."""
+    """When, where and by which commands all results of a report were made."""
 
     first: str
     """When the first run began, ISO 8601 without seconds; empty if no result says."""
     last: str
     commits: tuple[str, ...]
     commands: tuple[str, ...]
-    """What makes them again, scenarios with the same options in one."""
+    """The commands that make the results again; one command has all scenarios of equal options."""
     duration_s: float
     unknown: int
     """Results of older versions, which do not say."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 OUTPUT = (".out", ".err")
 REMOVED = " (deleted)"
-"""What the kernel puts behind the path of a file that was removed."""
+"""The kernel appends this to the path of an open file that was removed."""
 POLL_S = 0.05
 
 

@@ -21,9 +21,9 @@ CALLS = (
 """The methods of a session that take time."""
 
 BLOCKING = frozenset(("get", "get_array", "wait", "wait_again", "next_item"))
-"""Those in which a program waits for others: what its own code does falls into parts between."""
+"""The calls in which a program waits for others; they divide a body's own time into parts."""
 SUBMITTING = frozenset(("submit", "map", "create_actor", "call_actor"))
-"""Those by which a program gets children."""
+"""The calls by which a program submits tasks and creates actors: its children."""
 
 
 def watch_calls(session: Any, watcher: BodyWatcher) -> None:

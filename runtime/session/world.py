@@ -72,7 +72,7 @@ class BodyWatcher(Protocol):
         """A body begins, or goes on for its next item; or a driver's program begins."""
 
     def end(self) -> None:
-        """It has ended."""
+        """The body, or the driver's program, has ended."""
 
     def leave(self, call: str) -> bool:
         """Own code calls the API, or waits; return whether own code was running."""

@@ -1,4 +1,4 @@
-"""What a shell may complete where a command takes a value that the command line alone can know.
+"""The values that a shell completes: names of scenarios, backends and fault plans.
 
 A person waits for it, so no scenario is imported.
 """

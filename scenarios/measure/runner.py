@@ -325,8 +325,6 @@ def run_one(
             # Nothing is broken but what the plan broke.
             steps, trace = ", ".join(map(str, faults.steps)), ""
             line = f"{line} (with the fault plan: {steps})"
-        elif isinstance(error, PeerError):
-            trace = ""  # It is not raytwin that is broken.
         elapsed_s = time.perf_counter() - started_s
         return Done(job, elapsed_s, error=f"{type(error).__name__}: {line}", trace=trace)
     return Done(job, time.perf_counter() - started_s, result)

@@ -10,8 +10,8 @@ import typer.completion
 
 from raytwin.scenarios.cli.commands.line import app
 
-# What typer does for its own options, `--show-completion` and one that edits start-up files; its
-# types do not say that these are for others.
+# typer defines the functions behind its own option `--show-completion`, but does not export them in
+# its types.
 _typer: Any = typer.completion
 _typer.completion_init()
 
