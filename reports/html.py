@@ -47,7 +47,7 @@ class Drawing:
     """A figure as the template takes it."""
 
     name: str
-    """In the page."""
+    """The figure's identifier in the page."""
     figure: Figure
     drawn: Drawn
     fidelity: Fidelity | None

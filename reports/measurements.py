@@ -80,7 +80,7 @@ class _History(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Measurements:
-    """All that was found."""
+    """The files beside the results, as far as there are any."""
 
     bench: Bench | None = None
     history: tuple[Night, ...] = ()

@@ -426,7 +426,8 @@ def _published(
             arrowprops={"arrowstyle": "<|-", "color": INK, "linewidth": 1.5},
             zorder=6,
         )
-        artists.append(arrow)
+        assert arrow.arrow_patch is not None
+        artists.append(arrow.arrow_patch)
     artists += axes.plot(
         [x],
         [point.y],

@@ -65,7 +65,7 @@ def read(given: Plan | Mapping[str, Any] | Sequence[Any] | Path | str) -> Plan:
         return given
     if isinstance(given, str | Path):
         return load(given)
-    return from_data(given if isinstance(given, Mapping) else {"steps": given})
+    return from_data(dict(given) if isinstance(given, Mapping) else {"steps": list(given)})
 
 
 def load(path: Path | str) -> Plan:

@@ -58,8 +58,8 @@ DEATHS = (
 )  # fmt: skip
 DEADLY = ("kill", "remove_node")
 """Actions after which something has died."""
-FATAL_IF_LONG = (
-    "pause", "stall", "cut", "disk_full", "memory_pressure", "slow_cores",
+MAYBE_DEADLY = (
+    "restart", "pause", "stall", "cut", "disk_full", "memory_pressure", "slow_cores",
 )  # fmt: skip
 """Actions after which something may die: none of it need."""
 _MEANT = (
@@ -235,7 +235,7 @@ def _reports(event: Event, step: Step) -> bool:
     """Whether an event is what the cluster notices first of a fault."""
     _, kind, subject, *_ = event
     target = step.target
-    if step.action not in (*DEADLY, *FATAL_IF_LONG):
+    if step.action not in (*DEADLY, *MAYBE_DEADLY):
         return False
     if target.kind == "worker":
         return kind == "worker_died" and subject.startswith(f"worker:{target.node}.")
@@ -261,11 +261,8 @@ def observed(plan: Plan) -> Iterator[list[Recovery]]:
         recovery = Recovery(plan, injector.injections, injector.started_s)
         recovery.cluster = session, injector
         found.append(recovery)
-        if session.name == "ray":
-            recovery.silent = ON_RAY
-            session.before_shutdown.append(injector.stop)
-            return
-        _count_errors(session, recovery.errors)
+        if session.name != "ray":
+            _count_errors(session, recovery.errors)
         session.before_shutdown.append(recovery.end)
 
     try:
@@ -290,6 +287,8 @@ def _count_errors(session: Any, errors: Counter[str]) -> None:
 
 def _answer(session: Any, recovery: Recovery) -> str:
     """Ask a cluster for its events and its timeline; return why it did not answer."""
+    if session.name == "ray":
+        return ON_RAY
     failed = [f"no answer within {ANSWER_TIMEOUT_S:g} s"]
 
     def ask() -> None:

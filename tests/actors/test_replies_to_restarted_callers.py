@@ -145,7 +145,7 @@ OPTIONS = pytest.mark.parametrize("options", [{}, FOREVER], ids=["once", "foreve
 
 
 STRIKES = pytest.mark.parametrize("strike", [kill_caller, restart_callers])
-# Real processes get each value of each of the three once; all that they make together is simulated.
+# Real processes get each value of the three at least once; all their combinations are simulated.
 MIXED = pytest.mark.parametrize(
     ("use", "options", "strike"),
     [

@@ -119,10 +119,10 @@ def oversubscription(
 ) -> list[Finding]:
     """Return the resources of which more is in use than the node has.
 
-    `workers` are the node's. The CPU of one that has resumed since `resumes` does not count: a
-    resumed task does not wait for its CPU, and the node starts nothing until all fits again. The
-    CPU of a worker that has given it up counts if the task uses it nevertheless. A bundle of
-    a placement group uses the resources it has taken, and adds its own to the node's.
+    `workers` are those of the node that run a task. The CPU of one that has resumed since `resumes`
+    does not count: a resumed task does not wait for its CPU, and the node starts nothing until all
+    fits again. The CPU of a worker that has given it up counts if the task uses it nevertheless.
+    A bundle of a placement group uses the resources it has taken, and adds its own to the node's.
     """
     used: dict[str, int] = {}
     bundles = list(cluster.node_managers[node].bundles.all())
@@ -132,8 +132,6 @@ def oversubscription(
     for address, worker in workers.items():
         executor = worker.executor
         running = executor.running
-        if running is None:
-            continue
         gone_on = executor.resumes > resumes.get(address, 0)
         without = gone_on or (executor.suspended and not worker.in_use)
         for name, units in parse_demand(running.demand):
