@@ -44,7 +44,10 @@ def execute_under_faults(
         try:
             code = execute(script, args, options)
         except SystemExit as error:
-            left, code = error, 0 if error.code in (None, 0) else 1
+            left, code = (
+                error,
+                error.code if isinstance(error.code, int) else int(error.code is not None),
+            )
         lifecycle.shutdown()
     printed: dict[str, float] = {}
     if numbers := NUMBER.findall(tail.text):

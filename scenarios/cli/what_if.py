@@ -108,7 +108,9 @@ def predictions(
             if done.returncode or not written.exists():
                 said = done.stderr.strip().splitlines() or ["it has started no cluster"]
                 # A summary of what it has done until then is behind its own last line.
-                said = [line for line in said if not line.startswith("raytwin: ")] or said
+                own = [line for line in said if not line.startswith("raytwin: ")]
+                ended = [f"its exit code is {done.returncode}"] if written.exists() else said
+                said = own or ended
                 point = " ".join(str(each) for each in (nodes, latency, policy, faults) if each)
                 why = said[-1].removeprefix("raytwin: ")
                 raise UsageError(f"{script} failed at {point or 'its own options'}: {why}")

@@ -52,6 +52,8 @@ def run(
             f"this process is on Ray ({modules.ON_RAY} is set): run() is for one that is not, where"
             " backend='ray' starts another"
         )
+    if scenario == registry.ALL:
+        raise UsageError("run() is of one scenario: give its name, or a file")
     sizes = parse_nodes(None if nodes is None else _typed(nodes))
     typed = {name: _typed(value) for name, value in (settings or {}).items()}
     (job,) = runner.plan([str(scenario)], [backend], scale, seed, sizes, typed, address)

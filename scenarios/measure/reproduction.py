@@ -1,8 +1,9 @@
 """A reproduction of every figure: what an earlier one has finished, and how long the rest takes.
 
 A result stands for a job if it is of the same commit, of a tree without changes, and of the same
-command, which has the scale, the seed and all settings; and if every check of it holds. Where
-raytwin is installed without a repository, its version stands for the commit.
+command, which has the scale, the seed and all settings; if it used the profile of this machine that
+the others use; and if every check of it holds. Where raytwin is installed without a repository, its
+version stands for the commit.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class Reproduction:
                 results.discard(out, job.scenario.name, job.backend)
             (out / runner.PROFILE).unlink(missing_ok=True)
             earlier = []
-        self.taken = [job for job, record in earlier if stands(record, job)]
+        profile = runner.PROFILE if runner.predict(jobs) else None
+        if profile is not None and not (out / profile).exists():
+            earlier = []  # one is measured now, and no result has used it
+        self.taken = [job for job, record in earlier if stands(record, job, profile)]
         """The jobs whose results stand."""
         self.jobs = [job for job in jobs if job not in self.taken]
         """The others, which are to be run."""
@@ -42,7 +46,7 @@ class Reproduction:
         self._since_s = time.perf_counter()
 
     def add(self, done: Done) -> None:
-        """The first of the jobs that are left has been run."""
+        """Take note that the first of the remaining jobs has run."""
         self._known_s[done.job.name] = done.elapsed_s
         self._left.remove(done.job)
         self._since_s = time.perf_counter()
@@ -74,12 +78,13 @@ def _read(out: Path, job: Job) -> Record | None:
         return None
 
 
-def stands(record: Record, job: Job) -> bool:
-    """Whether a result is what the job would be run for."""
+def stands(record: Record, job: Job, profile: str | None) -> bool:
+    """Whether a result is what the job would be run for, with a profile of that name or without."""
     made = record.made
     return (
         made is not None
         and made.command == job.command
+        and record.parameters.get("profile") == profile
         and made.commit == runner.commit()
         and not made.commit.endswith("+")
         and record.versions.get("raytwin") == measured_host.raytwin_version()

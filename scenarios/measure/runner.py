@@ -81,6 +81,8 @@ class Job:
             words += ["--seed", str(self.seed)]
         if self.nodes is not None:
             words += ["--nodes", ",".join(map(str, self.nodes))]
+        if self.address is not None:
+            words += ["--address", self.address]
         for option in self.scenario.options:
             value = self.settings.get(option.name, option.default(self.scale))
             if value != option.default(self.scale):
@@ -247,13 +249,18 @@ def profile_for(
     if path.exists():
         read_profile(path)
         return path
-    backends: dict[str, set[str]] = {}
-    for job in jobs:
-        backends.setdefault(job.scenario.name, set()).add(job.backend)
-    if not any({"sim", "local"} <= both for both in backends.values()):
+    if not predict(jobs):
         return None
     calibrate(path, progress)
     return path
+
+
+def predict(jobs: Sequence[Job]) -> bool:
+    """Whether a scenario of these jobs both predicts and measures."""
+    backends: dict[str, set[str]] = {}
+    for job in jobs:
+        backends.setdefault(job.scenario.name, set()).add(job.backend)
+    return any({"sim", "local"} <= both for both in backends.values())
 
 
 def calibrate(path: Path, progress: Progress) -> None:
@@ -382,7 +389,7 @@ def foreign_load() -> float:
 
 
 def assemble(job: Job, profile: Path | None, outcome: Outcome) -> Result:
-    """Return `outcome` with all that is needed to read it; `run_one` adds when it was made."""
+    """Return `outcome` with all that is needed to read it; `carry_out` adds when it was made."""
     parameters: dict[str, Any] = {"scale": job.scale}
     if job.nodes is not None:
         parameters["nodes"] = list(job.nodes)

@@ -76,15 +76,16 @@ def _as_expected(
 
     A cluster that had ended before the plan did says nothing about it.
     """
-    known = [each.check(metrics) for each in clusters if not each.not_due()]
-    known = known or [check_all(faults.expect, metrics)]
+    judged = [n for n, each in enumerate(clusters, start=1) if not each.not_due()]
+    known = {number: clusters[number - 1].check(metrics) for number in judged}
+    known = known or {1: check_all(faults.expect, metrics)}
     found: dict[Finding, list[int]] = {}
-    for number, findings in enumerate(known, start=1):
+    for number, findings in known.items():
         for each in findings:
             found.setdefault(each, []).append(number)
     checks = []
     for each, numbers_of in found.items():
         some = len(numbers_of) < len(known)
-        of = f" (cluster {', '.join(map(str, numbers_of))} of {len(known)})" if some else ""
+        of = f" (cluster {', '.join(map(str, numbers_of))} of {len(clusters)})" if some else ""
         checks.append(Check(each.name, each.ok, each.detail + of))
     return checks

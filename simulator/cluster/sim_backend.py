@@ -93,8 +93,11 @@ def start(
     set_current(session, _lookup, partial(check_thread, cluster.thread))
     count = len(resources)
     session.world.block(lambda: sum(i.alive for i in _known_nodes(cluster).values()) == count, None)
-    if session.world.watcher is not None:
-        session.world.watcher.begin()
+    watcher = session.world.watcher
+    if watcher is not None:
+        watcher.begin()
+        # What the driver has computed since its last API call belongs to the makespan.
+        session.before_shutdown.append(watcher.end)
     return session
 
 

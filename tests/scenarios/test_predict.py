@@ -164,3 +164,25 @@ def test_bad_options_of_a_prediction_get_one_line(options: list[str], said: str)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_what_the_driver_computes_after_its_last_call_counts(tmp_path: Path) -> None:
+    """As it counts before another call: the two makespans differ by that call alone."""
+    script = """
+import ray, time
+@ray.remote
+def f():
+    time.sleep(0.1)
+ray.get(f.remote())
+began = time.process_time()
+while time.process_time() - began < 0.5:
+    pass
+"""
+    found = []
+    for more in ("", "ray.get(f.remote())"):
+        code, _, err = run(tmp_path, script + more)
+        assert code == 0, err
+        (line,) = [line for line in err if "predicted makespan" in line]
+        found.append(float(line.split("makespan ")[1].split()[0]))
+    assert found[0] > 0.5
+    assert found[1] > found[0]

@@ -149,7 +149,7 @@ class Recorder:
             body.submissions += 1
         elif call == "put":
             body.puts += 1
-        elif call == "shutdown":
+        elif call == "shutdown" and None in self._running:
             self._end_driver()
         return True
 

@@ -96,12 +96,12 @@ def execute(
 ) -> None:
     """Run an existing Ray script unchanged: its `import ray` is raytwin.
 
-        The options go before what the script gives to `ray.init()`. On sim the script and its tasks
+    The options go before what the script gives to `ray.init()`. On sim the script and its tasks
     see virtual time; what they have used, and what saturates, goes to stderr. With --faults the
     number of nodes is by default what the plan needs, and the exit code is the script's, or 1 if
     that is 0 and the plan expected something else, or was not carried out.
 
-        Example: `raytwin exec --faults spot --backend sim script.py`
+    Example: `raytwin exec --faults spot --backend sim script.py`
     """
     from raytwin.scenarios.cli import clusters
     from raytwin.scenarios.cli.execute import execute as run_script
