@@ -26,6 +26,7 @@ from raytwin.chaos.faults.plan_files import read
 from raytwin.chaos.faults.proxied_links import proxied
 from raytwin.chaos.faults.targets import Link
 from raytwin.runtime.api.backend import present
+from raytwin.runtime.containers.default_disk import limited_disks
 
 __all__ = [
     "add_node", "apply_plan", "end_cluster", "event_count", "inject", "kill_actor", "kill_head",
@@ -58,7 +59,7 @@ def start_cluster(
     if not raytwin.is_initialized():
         _forget()
     given = {"nodes": nodes, "cpus_per_node": cpus_per_node, **(options or {})}
-    with proxied(*PROXIED):
+    with proxied(*PROXIED), limited_disks():
         raytwin.init(backend=backend, ignore_reinit_error=True, **given)
     return True
 
@@ -89,8 +90,11 @@ def inject(action: str, target: str, parameters: Mapping[str, Any] | None = None
     Plan([step]).check_backend(present().name)
     for _, part, on, given in parts:
         on.apply(cluster, part, given)
-        if isinstance(on, Link) and part != "heal":
-            _broken[on] = None
+        if isinstance(on, Link):
+            for record in (_broken, *(each.broken for each in _injectors)):
+                record.pop(on, None)
+            if part != "heal":
+                _broken[on] = None
     return step.sentence().partition(", ")[2]
 
 

@@ -17,7 +17,7 @@ import cloudpickle
 
 from raytwin.chaos.faults.plan import Plan, PlanError
 from raytwin.chaos.faults.plan_files import read
-from raytwin.chaos.faults.recovery_summary import Recovery, observed
+from raytwin.chaos.faults.recovery_summary import Recovery, impossible, observed
 from raytwin.runtime.api import lifecycle, modules
 from raytwin.runtime.api.backend import Backend, connected
 
@@ -122,7 +122,7 @@ class Clusters:
         """Return what a test must not pass with: steps that were impossible, unmet expectations."""
         found = []
         for each in self.recoveries:
-            found += [f"{i.step} was not possible: {i.error}" for i in each.injections if i.error]
+            found += impossible(each.plan, [each])
             found += [f"{f.name} does not hold: {f.detail}" for f in each.check({}) if not f.ok]
         return found
 

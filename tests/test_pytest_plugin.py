@@ -209,7 +209,7 @@ def test_a_failing_test_without_a_plan_says_nothing_of_one(simulated: tuple[int,
     ("test", "line"),
     [
         ("test_an_expectation_does_not_hold", "expected nodes_died = 2 does not hold"),
-        ("test_a_step_is_impossible", "kill node:1 was not possible: there is no node 1"),
+        ("test_a_step_is_impossible", "cluster 1: kill node:1: there is no node 1"),
         ("test_no_such_plan", "the marker faults: no plan sport: give a file, or a name: did you"),
         ("test_no_plan", "the marker faults: it takes one plan, as in faults('spot')"),
         ("test_not_for_the_backend", "memory_pressure"),

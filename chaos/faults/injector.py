@@ -244,22 +244,6 @@ def attach(session: Any, plan: Plan) -> SimInjector | LocalInjector:
 
 
 @contextmanager
-def every_cluster(plan: Plan) -> Iterator[list[list[Injection]]]:
-    """Apply the plan to each cluster that starts within this context.
-
-    Yields a list that grows by one list of injections for each cluster.
-    """
-    found: list[list[Injection]] = []
-
-    def begin(session: Any, injector: SimInjector | LocalInjector) -> None:
-        found.append(injector.injections)
-        session.before_shutdown.append(injector.stop)
-
-    with attached(plan, begin):
-        yield found
-
-
-@contextmanager
 def attached(
     plan: Plan, begin: Callable[[Any, SimInjector | LocalInjector], None]
 ) -> Iterator[None]:

@@ -34,10 +34,12 @@ from raytwin.chaos.faults.targets import (
     TARGETS,
     Link,
     Part,
+    Replica,
     Target,
     WholeCluster,
     is_replica_end,
 )
+from raytwin.runtime.control.core.addresses import chain_of
 
 EVENT = r"(node_added|node_died):[0-9]+"
 NAME = r"[A-Za-z][A-Za-z0-9_-]*"
@@ -238,6 +240,10 @@ class Plan:
         ends = {end for *_, on, _ in parts if isinstance(on, Link) for end in astuple(on)}
         if any(on.kind == "replica" for *_, on, _ in parts) or any(map(is_replica_end, ends)):
             found.append("It needs replicas of the GCS: init(gcs_replicas=2), or more.")
+        chains = [on.chain for *_, on, _ in parts if isinstance(on, Replica)]
+        last = max([*chains, *map(chain_of, filter(is_replica_end, ends))], default=0)
+        if last:
+            found.append(f"It needs shards of the GCS: init(gcs_shards={max(2, last)}), or more.")
         killed = {on.kind for _, action, on, _ in parts if action == "kill"}
         if "head" in killed:
             found.append("It needs a head that comes back: init(gcs_storage=FILE).")

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +58,8 @@ DEATHS = (
 )  # fmt: skip
 DEADLY = ("kill", "remove_node")
 """Actions after which something has died."""
+ENDINGS = ("restart", "resume", "heal")
+"""Actions that end a fault: a program that is over before was under that fault all the same."""
 MAYBE_DEADLY = (
     "restart", "pause", "stall", "cut", "disk_full", "memory_pressure", "slow_cores",
 )  # fmt: skip
@@ -246,6 +248,36 @@ def _reports(event: Event, step: Step) -> bool:
     if target.kind in ("replica", "scheduler") and kind == "replica_died":
         return chain_of(subject) == (target.chain if target.kind == "replica" else 0)
     return target.kind in ("head", "scheduler") and kind == "head_started"
+
+
+def impossible(plan: Plan, clusters: Sequence[Recovery]) -> list[str]:
+    """Return the steps that a cluster could not carry out, each with the reason.
+
+    There are none of a plan that says how many it expects, as `faults_failed`.
+    """
+    if any(each.metric == "faults_failed" for each in plan.expect):
+        return []
+    return [
+        f"cluster {number}: {each.step}: {each.error}"
+        for number, cluster in enumerate(clusters, start=1)
+        for each in cluster.injections
+        if each.error
+    ]
+
+
+def never_due(plan: Plan, clusters: Sequence[Recovery]) -> list[str]:
+    """Return the faults that were due in no cluster; some clusters may be over before.
+
+    There are none of a plan that says how many it expects, as `faults_not_due`.
+    """
+    if any(each.metric == "faults_not_due" for each in plan.expect):
+        return []
+    left = [cluster.not_due() for cluster in clusters]
+    return [
+        f"{step}: it was never due"
+        for step in plan.steps
+        if step.action not in ENDINGS and all(any(step is s for s in some) for some in left)
+    ]
 
 
 @contextmanager

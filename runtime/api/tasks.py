@@ -153,13 +153,8 @@ def _check_names(options: dict[str, Any]) -> None:
     of_actors = all(name in ACTOR_NAMES for name in options)
     if of_actors and not all(name in TASK_NAMES for name in options):
         ActorOptions().changed(options)
-        return
-    try:
+    else:
         _DEFAULT.changed(options)
-    except (TypeError, ValueError):
-        if not of_actors:
-            raise
-        ActorOptions().changed(options)
 
 
 def _make(target: Any, options: dict[str, Any]) -> RemoteFunction | ActorClass:

@@ -18,9 +18,9 @@ Containers use this machine's interpreter, libraries and modules, mounted read-o
 of empty folders; or an image that has raytwin (see `Dockerfile`).
 
 Faults are Docker's (kill, pause, disconnect, limits), and packet filters in a container's network
-name space (`packet_filters`). For the others a cluster starts with proxies on this host,
-at the gateway, by way of which its nodes dial one another and the head; these then do what filters
-do otherwise.
+name space (`packet_filters`). For faults that filters cannot make, such as slow links, a cluster
+starts with proxies on this host, at the gateway, by way of which its nodes dial one another and the
+head; these then do what filters do otherwise.
 
 Promises:
 

@@ -32,7 +32,7 @@ class Body(Struct, forbid_unknown_fields=True):
     """One execution of a task or call."""
 
     id: Annotated[str, Meta(description="The task's ID: the same in each run of one recording.")]
-    name: Annotated[str, Meta(description="Of its function or method.")]
+    name: Annotated[str, Meta(description="The name of its function or method.")]
     kind: Literal["task", "actor", "call"]
     """``actor``: the constructor."""
     parent: Annotated[

@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from raytwin.chaos.faults.plan import Plan
-from raytwin.chaos.faults.recovery_summary import Recovery, observed
+from raytwin.chaos.faults.recovery_summary import Recovery, impossible, never_due, observed
 from raytwin.runtime.api import lifecycle
 from raytwin.scenarios.cli.execute import execute
 from raytwin.scenarios.core import campaigns
 from raytwin.scenarios.core.results import CheckRecord
-from raytwin.scenarios.measure.under_faults import impossible, never_due
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 """A number among words; it may have commas between thousands."""
-ENDINGS = ("restart", "resume", "heal")
-"""Actions that end a fault: a script that was over before was under that fault all the same."""
 
 
 def execute_under_faults(
@@ -73,7 +70,7 @@ def execute_under_faults(
         campaigns.write(json, found)
     if not clusters:
         print("raytwin: the script has started no cluster: no fault hit it", file=sys.stderr)
-    for wrong in _not_carried_out(plan, clusters):
+    for wrong in impossible(plan, clusters) + never_due(plan, clusters):
         held = False
         print(f"  FAILS the plan was not carried out: {wrong}", file=sys.stderr)
     if left is not None and code:
@@ -93,16 +90,6 @@ def _told(cluster: Recovery, printed: Mapping[str, float]) -> campaigns.Cluster:
         steps.append(step)
     checks = [CheckRecord(each.name, each.ok, each.detail) for each in cluster.check(printed)]
     return campaigns.Cluster(steps, cluster.numbers(), checks)
-
-
-def _not_carried_out(plan: Plan, clusters: Sequence[Recovery]) -> list[str]:
-    """Return what of a plan was not carried out, though the plan does not expect that."""
-    expected = {each.metric for each in plan.expect}
-    wrong = [] if "faults_failed" in expected else impossible(clusters)
-    if "faults_not_due" not in expected:
-        late = [step for step in never_due(plan, clusters) if step.action not in ENDINGS]
-        wrong += [f"{step}: it was never due" for step in late]
-    return wrong
 
 
 class _Tail:

@@ -7,10 +7,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -144,8 +143,3 @@ def rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
             ]
         )
     return columns, table
-
-
-def as_data(point: Point) -> dict[str, Any]:
-    """Return a point for other programs."""
-    return asdict(point)

@@ -27,7 +27,7 @@ class Failing(msgspec.Struct):
     file: str
     """The name of its case's file, for ``raytwin replay``."""
     shrunk_to: str = ""
-    """What is left of it, in words."""
+    """The shrunk case, in words."""
 
 
 class Campaign(msgspec.Struct):
@@ -37,14 +37,14 @@ class Campaign(msgspec.Struct):
     """When it began: ISO 8601, UTC."""
     first_seed: int
     seeds: int
-    """That were asked for."""
+    """How many seeds were asked for."""
     lossless: bool
     ran: int
     failed: int
     tasks: int
     faults: int
     values: int
-    """That the programs got."""
+    """The values that the programs got."""
     verdicts: dict[str, int]
     """The values in whose place a legitimate error came, by what explains the error."""
     duration_s: float

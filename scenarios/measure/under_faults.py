@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from raytwin.chaos.faults.expectations import Finding, check_all
 from raytwin.chaos.faults.injector import timeline
-from raytwin.chaos.faults.plan import Plan, Step
-from raytwin.chaos.faults.recovery_summary import Recovery, observed
+from raytwin.chaos.faults.plan import Plan
+from raytwin.chaos.faults.recovery_summary import Recovery, impossible, never_due, observed
 from raytwin.scenarios.core.scenario import Check, Outcome, Request, Scenario
 
 
@@ -38,29 +38,9 @@ def run_under(faults: Plan | None, scenario: Scenario, request: Request) -> Outc
     return outcome
 
 
-def impossible(clusters: Sequence[Recovery]) -> list[str]:
-    """Return the steps that a cluster could not carry out, each with the reason."""
-    return [
-        f"cluster {number}: {each.step}: {each.error}"
-        for number, cluster in enumerate(clusters, start=1)
-        for each in cluster.injections
-        if each.error
-    ]
-
-
-def never_due(faults: Plan, clusters: Sequence[Recovery]) -> list[Step]:
-    """Return the steps of a plan that were due in no cluster.
-
-    Some may be over before: a scenario's clusters need not take equally long.
-    """
-    left = [cluster.not_due() for cluster in clusters]
-    return [step for step in faults.steps if all(any(step is s for s in some) for some in left)]
-
-
 def _carried_out(faults: Plan, clusters: Sequence[Recovery]) -> Check:
     """No step was impossible, and each was due in one cluster at least."""
-    late = [f"{step}: it was never due" for step in never_due(faults, clusters)]
-    wrong = impossible(clusters) + late
+    wrong = impossible(faults, clusters) + never_due(faults, clusters)
     done = sum(len(cluster.injections) for cluster in clusters)
     return Check(
         "every step of the fault plan was carried out",

@@ -1,7 +1,7 @@
 """How much of a simulated cluster a program has used, and what was used most.
 
-`UsageMeter` observes a cluster from its making to its end. A share is of the time in between: 1 is
-a resource that was busy throughout. The resources are those that can hold a program back:
+`UsageMeter` observes a cluster from its making to its end. A share is the part of that time in
+which a resource was busy. The resources are those that can hold a program back:
 
 =========== ==========================================================================
 cpus        the nodes' CPUs that tasks, actors and placement groups have reserved

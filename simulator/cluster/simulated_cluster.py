@@ -730,6 +730,9 @@ class SimCluster:
 
     def resume_members(self, chain: int) -> None:
         """Continue all paused replicas of a chain, its members or not any more."""
+        self._members(chain)
+        if self.config.gcs_durable:
+            raise ValueError("the one replica of a durable GCS is in the head: resume the head")
         for name, process in list(self.processes.items()):
             if is_replica(name) and chain_of(name) == chain:
                 process.resume()

@@ -79,7 +79,7 @@ class _Stopwatch:
         """The thread's CPU time when own code began or went on; None while it does not run."""
 
     def opened(self, session: Any) -> None:
-        """It needs none."""
+        """A stopwatch needs no session."""
 
     def begin(self) -> None:
         self._since_s = thread_time()

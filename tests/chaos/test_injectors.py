@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.chaos.faults.injector import attach, every_cluster
+from raytwin.chaos.faults.injector import attach
 from raytwin.chaos.faults.plan import Plan, PlanError, Step
+from raytwin.chaos.faults.recovery_summary import observed
 from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
 from tests.processes.helpers import LIMIT_S, eventually
 
@@ -607,6 +608,6 @@ def test_a_node_that_comes_back_the_moment_it_was_declared_dead_stays(start: Any
 
 def test_a_cluster_whose_plan_is_refused_has_ended() -> None:
     plan = Plan([Step("memory_pressure", "node:0", 0.0, parameters={"nbytes": 1})])
-    with every_cluster(plan), pytest.raises(PlanError, match="memory_pressure"):
+    with observed(plan), pytest.raises(PlanError, match="memory_pressure"):
         ray.init(backend="sim", nodes=1)
     assert not ray.is_initialized()

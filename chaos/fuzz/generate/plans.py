@@ -27,6 +27,7 @@ from raytwin.chaos.faults.targets import (
     Worker,
     links_between,
 )
+from raytwin.runtime.control.core.config import Config
 from raytwin.simulator.machine.frame_faults import ANY_KIND
 
 HEARTBEAT_TIMEOUT_S = 0.5
@@ -161,7 +162,7 @@ def draw_replica_links(
     dies = any(step.target.kind in ("replica", "scheduler") for step in steps)
     if replicas == shards == 1 or dies or rng.random() >= LINKS:
         return []
-    chains = shards + 1 if shards > 1 else 1
+    chains = Config(gcs_shards=shards).chains
 
     def draw_link() -> Link:
         member = f"replica:{rng.randrange(chains)}.{rng.randrange(replicas)}"

@@ -57,7 +57,7 @@ class _ThreadClock:
 
 
 class Line(msgspec.Struct, omit_defaults=True):
-    """A line of a process's file: one of its fields is set."""
+    """A line of a process's file: a body or a driver with its counts, or an object that was put."""
 
     body: Body | None = None
     submissions: int = 0

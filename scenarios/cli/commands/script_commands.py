@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -281,7 +282,7 @@ def whatif(
 
     from raytwin.runtime.control.scheduling.policies import POLICIES
     from raytwin.scenarios.cli.progress import terminal
-    from raytwin.scenarios.cli.what_if import Choices, as_data, predictions, rows
+    from raytwin.scenarios.cli.what_if import Choices, predictions, rows
 
     _sim_options(cost, recording, profile)
     policies = _parts(policy)
@@ -296,7 +297,7 @@ def whatif(
     with terminal() as progress:
         points = list(predictions(script, args or [], choices, options, profile, progress))
     if as_json:
-        print_json([as_data(point) for point in points])
+        print_json([asdict(point) for point in points])
         return
     columns, table = rows(points)
     shown = Table(*columns, box=None, header_style="bold", pad_edge=False)
