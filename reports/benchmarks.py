@@ -112,9 +112,8 @@ def _over_time(sketch: Sketch, axes: Axes, name: str, nights: Sequence[Night]) -
     for number, night in enumerate(nights):
         for each in night.benches:
             if each.name == name:
-                half = float(each.range.removeprefix("±").strip() or 0)
                 where = f"{_day(night)}, {night.commit.id[:9]}"
-                low, high = each.value - half, each.value + half
+                low, high = each.value - each.half, each.value + each.half
                 xs.append(number)
                 points.append(Point(where, each.value, low, high, 1))
                 unit = each.unit

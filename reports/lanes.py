@@ -2,7 +2,7 @@
 
 A lane is a node; the bars in it are tasks, actors and calls on its workers, those that were
 executed again hatched; thin bars above them are transfers of objects to it. Vertical lines are
-faults. The time of both panels counts from the first fault, so that recovery can be compared by
+faults. The time of both panels counts from the first step, so that recovery can be compared by
 eye; beside the lanes stands how long it took, fault by fault. All of it is from ``timeline.json``,
 which Perfetto opens too.
 """
@@ -49,7 +49,7 @@ NAMES_MAX = 12
 
 @dataclass(frozen=True)
 class Bar:
-    """Something that took time on a node; seconds since the first fault."""
+    """Something that took time on a node; seconds since the plan's first step."""
 
     begin_s: float
     duration_s: float
@@ -64,7 +64,7 @@ class Fault:
 
     name: str
     at_s: float
-    """Since the first fault."""
+    """Since the plan's first step."""
     detected_s: float | None
     """When the GCS declared a node or worker dead."""
     result_s: float | None
@@ -75,7 +75,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Lanes:
-    """One run of a scenario on one backend; times in seconds since the first fault."""
+    """One run of a scenario on one backend; times in seconds since the plan's first step."""
 
     source: str
     bars: Mapping[int, tuple[Bar, ...]]
@@ -266,7 +266,7 @@ def _image(found: Sequence[Lanes], name: str) -> str:
         for (axes,), lanes in zip(panels, found, strict=True):
             _panel(axes, lanes, begin_s, end_s)
         panels[-1, 0].set_xlim(begin_s, end_s)
-        panels[-1, 0].set_xlabel("seconds since the first fault", fontsize=9.5, color=MUTED)
+        panels[-1, 0].set_xlabel("seconds since the plan's first step", fontsize=9.5, color=MUTED)
         handles = [
             Patch(facecolor=TASK, label="task, actor or call"),
             Patch(facecolor=TASK, hatch="////", edgecolor=INK, label="executed again"),

@@ -42,7 +42,7 @@ class Case(msgspec.Struct):
 
 
 class Bench(msgspec.Struct):
-    """A file of the benchmark; older ones have the cases alone."""
+    """A file of the benchmark against peers."""
 
     rows: list[Case]
     date: str = ""
@@ -61,8 +61,14 @@ class Measured(msgspec.Struct):
     name: str
     value: float
     unit: str = ""
-    range: str = ""
+    range: str = "± 0"
     """Half of what lies between the lowest and the highest: "± 0.3"."""
+
+    half: float = 0.0
+    """That number."""
+
+    def __post_init__(self) -> None:
+        self.half = float(self.range.removeprefix("±"))  # a ValueError becomes a ValidationError
 
 
 class Night(msgspec.Struct):
@@ -74,8 +80,14 @@ class Night(msgspec.Struct):
     benches: list[Measured]
 
 
+class _Suites(msgspec.Struct):
+    """The suites of the history, by name; those of other projects are not read."""
+
+    raytwin: list[Night] = []
+
+
 class _History(msgspec.Struct):
-    entries: dict[str, list[Night]]
+    entries: _Suites
 
 
 @dataclass(frozen=True)
@@ -95,16 +107,16 @@ NONE = Measurements()
 
 def read_measurements(directory: Path) -> Measurements:
     """Return what lies in a directory. Raises ResultError for a file that is not what it should."""
-    bench = _read(directory / BENCH, Bench | list[Case], "raytwin bench --json")
+    bench = _read(directory / BENCH, Bench, "raytwin bench --peers ... --json")
     history = _read(directory / HISTORY, _History, "github-action-benchmark")
     profile = _read(directory / PROFILE, dict[str, Any], "raytwin calibrate")
     scripts = (
         _read(path, ScriptUnderFaults, "raytwin exec --faults --json")
         for path in sorted(directory.glob(RECOVERIES))
     )
-    nights = [night for some in (history.entries.values() if history else ()) for night in some]
+    nights = history.entries.raytwin if history is not None else []
     return Measurements(
-        Bench(bench) if isinstance(bench, list) else bench,
+        bench,
         tuple(sorted(nights, key=lambda night: night.date)),
         _read(directory / CAMPAIGN, Campaign, "raytwin fuzz"),
         tuple(script for script in scripts if script is not None),

@@ -16,6 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 
 START = 500_000
+FINDINGS = 1
+"""The exit code of a part that has found something."""
 LEAST = 0.9
 """The share of the branches that the fuzz has to reach."""
 
@@ -31,17 +33,29 @@ def main() -> None:
     for old in given.out.glob(".coverage*"):
         old.unlink()
     coverage = [sys.executable, "-m", "coverage"]
-    fuzz = ["-m", "raytwin", "fuzz", "--jobs", "1", "--out", str(given.out)]
+    fuzz = ["-m", "raytwin", "fuzz", "--jobs", "1"]
     cores = min(os.cpu_count() or 1, given.seeds)
     bounds = [START + given.seeds * core // cores for core in range(cores + 1)]
     parts = [
         subprocess.Popen(
-            [*coverage, "run", *fuzz, "--seeds", str(end - begin), "--start", str(begin)]
+            # In folders of their own, lest each overwrite the summary of the other.
+            [
+                *coverage,
+                "run",
+                *fuzz,
+                "--out",
+                str(given.out / f"coverage-{begin}"),
+                "--seeds",
+                str(end - begin),
+                "--start",
+                str(begin),
+            ]
         )
         for begin, end in pairwise(bounds)
     ]
-    for part in parts:
-        part.wait()
+    codes = {part.wait() for part in parts}
+    if not codes <= {0, FINDINGS}:
+        sys.exit("a part of the seeds did not run: its share would be of fewer seeds")
     found = given.out / "coverage.json"
     subprocess.run([*coverage, "combine", "--quiet"], check=True)
     subprocess.run([*coverage, "json", "--quiet", "-o", str(found)], check=True)

@@ -352,7 +352,8 @@ def test_node_0_on_docker_is_in_no_container(action: str) -> None:
     [
         ({**KILL}, []),
         ({**KILL, "target": "replica:0.1"}, ["replicas of the GCS"]),
-        ({**KILL, "target": "replica:3.1"}, ["replicas of the GCS", "shards of the GCS: init(gcs_shards=3)"]),
+        ({**KILL, "target": "replica:3.1"},
+         ["replicas of the GCS", "shards of the GCS: init(gcs_shards=3)"]),
         ({**KILL, "action": "cut", "target": "link:1>replica:0.1"}, ["replicas of the GCS"]),
         ({**CLUSTER, "action": "partition",
           "parameters": {"sets": [["replica:0.0"], ["node:1"]]}}, ["replicas of the GCS"]),

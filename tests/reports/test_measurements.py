@@ -78,11 +78,16 @@ def test_nothing_is_shown_where_nothing_lies(tmp_path: Path) -> None:
     assert read_measurements(tmp_path) == NONE
 
 
-def test_a_benchmark_of_older_versions_is_its_cases_alone(tmp_path: Path) -> None:
-    (tmp_path / "bench.json").write_text(json.dumps([CASE]))
-    bench = read_measurements(tmp_path).bench
-    assert bench is not None
-    assert [case.name for case in bench.rows] == ["tasks_sync"]
+def test_a_spread_that_is_no_number_is_refused_in_one_line(tmp_path: Path) -> None:
+    """As other tools write it, in the history of this suite."""
+    entry = {"commit": {"id": "a"}, "date": 1,
+             "benches": [{"name": "tasks_sync", "value": 1.0, "range": "stddev: 0.1"}]}  # fmt: skip
+    path = tmp_path / "benchmarks.json"
+    path.write_text(json.dumps({"entries": {"another": [entry]}}))
+    assert read_measurements(tmp_path).history == ()
+    path.write_text(json.dumps({"entries": {"raytwin": [entry]}}))
+    with pytest.raises(ResultError, match="github-action-benchmark"):
+        read_measurements(tmp_path)
 
 
 @pytest.mark.parametrize(
