@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from raytwin.reports.numbers import short
 from raytwin.runtime.api import backend, lifecycle
 from raytwin.simulator.cluster.cluster_usage import Usage, UsageMeter
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
@@ -88,8 +89,8 @@ def describe(usage: Usage, cluster: SimCluster) -> list[str]:
     else:
         lines.append("bodies cost what they declare: sleeps, and raytwin.compute")
     lines.append(
-        f"moved {_bytes(usage.bytes_between_hosts)} between hosts,"
-        f" {_bytes(usage.bytes_within_hosts)} within them"
+        f"moved {short(usage.bytes_between_hosts, 'bytes')} between hosts,"
+        f" {short(usage.bytes_within_hosts, 'bytes')} within them"
     )
     order = sorted(usage.shares, key=lambda name: -usage.shares[name])
     if order:
@@ -101,11 +102,3 @@ def describe(usage: Usage, cluster: SimCluster) -> list[str]:
         else:
             lines.append("nothing is saturated: the program waits for sleeps, latencies and itself")
     return lines
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.4g} {unit}"
-        count /= 1000
-    return f"{count:.4g} TB"

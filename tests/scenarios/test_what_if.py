@@ -91,3 +91,15 @@ def test_the_table_has_columns_of_what_is_varied_alone() -> None:
     columns, table = rows([Point(1, None, None, None, 2.0, usage)] * 2)
     assert columns == ["nodes", "makespan", "of the first", "CPUs reserved", "busiest"]
     assert table == [["1", "2 s", "1", "50%", "driver 75%"]] * 2
+
+
+def test_exec_refuses_an_unknown_policy_before_the_script_begins(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('runs')")
+    done = subprocess.run(
+        [sys.executable, "-m", "raytwin", "exec", "--policy", "randon", "script.py"],
+        cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "random" in line

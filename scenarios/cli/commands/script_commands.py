@@ -125,6 +125,7 @@ def execute(
         "policy": policy,
     }  # fmt: skip
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
+    _policies(policy)
     if address not in (None, "local") and faults is None:
         clusters.check_joinable(address, options)
     if backend == "sim":
@@ -157,6 +158,17 @@ def execute(
             usage = writable(usage.resolve())  # the script may change the directory
         sys.exit(predict(run, seed or 0, usage))
     sys.exit(run())
+
+
+def _policies(given: str | None) -> list[str]:
+    """Return the names and import paths of policies. Raises UsageError for an unknown name."""
+    from raytwin.runtime.control.scheduling.policies import POLICIES
+
+    names = _parts(given)
+    for name in names:
+        if ":" not in name:  # else an import path
+            parse_names(name, sorted(POLICIES), "policy")
+    return names
 
 
 def _sim_options(cost: str | None, recording: Path | None, profile: str | None) -> dict[str, Any]:
@@ -280,15 +292,11 @@ def whatif(
     """
     from rich.table import Table
 
-    from raytwin.runtime.control.scheduling.policies import POLICIES
     from raytwin.scenarios.cli.progress import terminal
     from raytwin.scenarios.cli.what_if import Choices, predictions, rows
 
     _sim_options(cost, recording, profile)
-    policies = _parts(policy)
-    for name in policies:
-        if ":" not in name:  # else an import path
-            parse_names(name, sorted(POLICIES), "policy")
+    policies = _policies(policy)
     choices = Choices(parse_nodes(nodes) or (), _parts(latency), policies, _parts(faults))
     given = {
         "--cpus-per-node": cpus_per_node, "--seed": seed, "--cost": cost, "--recording": recording,
