@@ -23,9 +23,14 @@ def watched(body: Callable[..., Any], watcher: BodyWatcher) -> Callable[..., Any
         watcher.begin()
         try:
             value = body(*args, **kwargs)
-        finally:
+        except BaseException:
             watcher.end()
-        return _items(value, watcher) if type(value) is GeneratorType else value
+            raise
+        if type(value) is GeneratorType:
+            watcher.yielded()
+            return _items(value, watcher)
+        watcher.end()
+        return value
 
     return run
 
@@ -38,9 +43,12 @@ def _items(items: Generator[Any, Any, Any], watcher: BodyWatcher) -> Generator[A
             try:
                 item = next(items)
             except StopIteration as end:
-                return end.value
-            finally:
                 watcher.end()
+                return end.value
+            except BaseException:
+                watcher.end()
+                raise
+            watcher.yielded()
             yield item
     finally:
         items.close()

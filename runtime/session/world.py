@@ -74,6 +74,9 @@ class BodyWatcher(Protocol):
     def end(self) -> None:
         """The body, or the driver's program, has ended."""
 
+    def yielded(self) -> None:
+        """A body that is a generator waits until its next item is wanted."""
+
     def leave(self, call: str) -> bool:
         """Own code calls the API, or waits; return whether own code was running."""
 

@@ -88,6 +88,8 @@ class _Stopwatch:
         self.leave("")
         self._world.pay()
 
+    yielded = end
+
     def leave(self, call: str) -> bool:
         since_s, self._since_s = self._since_s, None
         if since_s is None:
@@ -216,6 +218,11 @@ class _Replayed:
                 return
             body.cpu_s, body.waited_s = body.left.popleft()
 
+    def yielded(self) -> None:
+        body = self._of_greenlet[getcurrent()]
+        body.runs = False
+        self._end_part(body)
+
     def leave(self, call: str) -> bool:
         body = self._of_greenlet.get(getcurrent())
         if body is None or not body.runs:
@@ -223,9 +230,7 @@ class _Replayed:
         body.runs = False
         body.what, body.since_s = call, self._world.now()
         if call in BLOCKING:
-            self._pay(body)
-            if body.left:
-                body.cpu_s, body.waited_s = body.left.popleft()
+            self._end_part(body)
         return True
 
     def back(self) -> None:
@@ -245,6 +250,11 @@ class _Replayed:
 
     def stored(self, array: bytes, nbytes: int) -> None:
         """What a put costs is in the profile."""
+
+    def _end_part(self, body: _Part) -> None:
+        self._pay(body)
+        if body.left:
+            body.cpu_s, body.waited_s = body.left.popleft()
 
     def _pay(self, body: _Part) -> None:
         """Let pass what is left of a part."""

@@ -206,6 +206,20 @@ def test_what_was_recorded_between_two_waits_passes_before_the_second(
     assert 3.0 <= elapsed_s(lambda: ray.get(ray.put(1))) < 3.1
 
 
+def test_a_recorded_stream_takes_its_time_item_by_item(start: Any, tmp_path: Path) -> None:
+    def items() -> Iterator[int]:
+        yield from range(3)
+
+    own = [(0.0, 0.0), (1.0, 0.0), (0.0, 2.0), (4.0, 0.0), (0.0, 0.0)]
+    start(cost="recorded", recording=recorded(tmp_path / "r.json", {1: ("items", own)}, []))
+    began_s = ray.now()
+    came_s = []
+    for ref in ray.remote(items).options(num_returns="streaming").remote():
+        ray.get(ref)
+        came_s.append(ray.now() - began_s)
+    assert came_s == [pytest.approx(each_s, abs=0.1) for each_s in (1.0, 3.0, 7.0)]
+
+
 def test_recorded_costs_need_a_recording(start: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     for options in ({"cost": "recorded"}, {"recording": recorded(path, {}, [])}):

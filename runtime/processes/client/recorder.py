@@ -139,6 +139,10 @@ class Recorder:
     def end(self) -> None:
         self._of_thread.body.pause()
 
+    def yielded(self) -> None:
+        self._of_thread.body.pause()
+        self._of_thread.body.end_part()
+
     def leave(self, call: str) -> bool:
         body: _Running | None = getattr(self._of_thread, "body", None)
         if body is None or not body.pause():
