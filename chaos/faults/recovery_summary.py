@@ -36,6 +36,7 @@ from typing import Any
 from raytwin.chaos.faults.expectations import Finding, check_all
 from raytwin.chaos.faults.injector import Injection, attached
 from raytwin.chaos.faults.plan import Plan, Step
+from raytwin.chaos.faults.targets import Link
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.core.addresses import chain_of
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause, brief
@@ -243,6 +244,9 @@ def _reports(event: Event, step: Step) -> bool:
         return kind == "worker_died" and subject.startswith(f"worker:{target.node}.")
     if target.kind == "actor":
         return kind in ("worker_died", "actor_restarting", "actor_died")
+    if isinstance(target, Link) and kind == "replica_died":
+        ends = (target.source, target.destination)
+        return any(end.startswith(f"replica:{chain_of(subject)}.") for end in ends)
     if target.nodes:
         return kind == "node_died" and subject in {f"node:{number}" for number in target.nodes}
     if target.kind in ("replica", "scheduler") and kind == "replica_died":

@@ -57,6 +57,15 @@ def test_a_partition_is_what_a_silent_node_has_died_of() -> None:
     assert noticed(recovery) == ["cut link:head>1: ('node_died', 'node:1')"]
 
 
+def test_a_replica_that_leaves_has_left_because_of_its_link() -> None:
+    recovery = run(
+        {"steps": [{"at_s": 0.5, "action": "cut", "target": "link:1>replica:0.1"}]},
+        until_s=3, gcs_replicas=2, heartbeat_timeout_s=0.5,
+    )  # fmt: skip
+    (line,) = noticed(recovery)
+    assert line.startswith("cut link:1>replica:0.1: ('replica_died', 'replica:0.")
+
+
 @pytest.mark.parametrize("target", ["replica:0.1", "scheduler"])
 def test_the_death_of_a_replica_is_noticed(target: str) -> None:
     plan = {"steps": [{"at_s": 0.5, "action": "kill", "target": target}]}
