@@ -57,6 +57,14 @@ def test_a_partition_is_what_a_silent_node_has_died_of() -> None:
     assert noticed(recovery) == ["cut link:head>1: ('node_died', 'node:1')"]
 
 
+def test_a_restart_that_waits_for_a_death_is_not_what_was_died_of() -> None:
+    silent = {"at_s": 0.5, "action": "pause", "target": "node:1"}
+    back = {"after": "node_died:1", "action": "restart", "target": "node:1"}
+    recovery = run({"steps": [silent, back]}, until_s=3, heartbeat_timeout_s=1.0)
+    assert noticed(recovery) == ["pause node:1: ('node_died', 'node:1')"]
+    assert recovery.numbers()["detection_max_s"] > 0.5
+
+
 def test_a_replica_that_leaves_has_left_because_of_its_link() -> None:
     recovery = run(
         {"steps": [{"at_s": 0.5, "action": "cut", "target": "link:1>replica:0.1"}]},
