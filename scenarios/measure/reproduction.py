@@ -8,6 +8,7 @@ version stands for the commit.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,32 +43,47 @@ class Reproduction:
         """The jobs whose results stand."""
         self.jobs = [job for job in jobs if job not in self.taken]
         """The others, which are to be run."""
-        self._left = list(self.jobs)
+        self.simulated = sorted(
+            (job for job in self.jobs if job.backend == "sim"),
+            key=lambda job: -self._known_s.get(job.name, math.inf),
+        )
+        """Those of them that are simulated, the longest first."""
+        self.measured = [job for job in self.jobs if job.backend != "sim"]
+        self._left = [*self.simulated, *self.measured]
         self._since_s = time.perf_counter()
 
     def add(self, done: Done) -> None:
-        """Take note that the first of the remaining jobs has run."""
+        """Take note that a job has run."""
         self._known_s[done.job.name] = done.elapsed_s
         self._left.remove(done.job)
         self._since_s = time.perf_counter()
 
     def where(self) -> str:
-        """Say which figure is being run and, as far as that is known, how long the rest takes."""
+        """Say which figure is measured and, as far as that is known, how long the rest takes."""
         number = self._figures.index(self._left[0].scenario.name) + 1
+        return f"{number} of {len(self._figures)}{self._tail()}"
+
+    def what(self) -> str:
+        """Say how many figures are simulated, and how long all takes."""
+        return f"simulating {len(self.simulated)} of {len(self._figures)}{self._tail()}"
+
+    def _tail(self) -> str:
         left_s = self.left_s()
-        tail = f", {spoken(left_s)} left" if left_s is not None else ""
-        return f"{number} of {len(self._figures)}{tail}"
+        return f", {spoken(left_s)} left" if left_s is not None else ""
 
     def left_s(self) -> float | None:
         """Return for how many seconds the jobs that are left will run; None: nothing is known.
 
-        Those that never ran count as the mean of those that did.
+        Those that never ran count as the mean of those that did; those that are simulated share
+        the cores.
         """
         if not self._known_s:
             return None
         mean_s = sum(self._known_s.values()) / len(self._known_s)
-        current_s, *further_s = (self._known_s.get(job.name, mean_s) for job in self._left)
-        return max(0.0, current_s - (time.perf_counter() - self._since_s)) + sum(further_s)
+        left_s = {job.name: self._known_s.get(job.name, mean_s) for job in self._left}
+        simulated_s = sum(left_s[job.name] for job in self._left if job in self.simulated)
+        whole_s = sum(left_s.values()) - simulated_s * (1 - 1 / measured_host.cores())
+        return max(0.0, whole_s - (time.perf_counter() - self._since_s))
 
 
 def _read(out: Path, job: Job) -> Record | None:

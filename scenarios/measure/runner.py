@@ -3,7 +3,8 @@
 First everything that was asked is checked (`plan`), so a wrong argument costs
 nothing; then the machine is calibrated if a run is to be predicted; then the
 jobs run one after the other, the simulated ones of a scenario before the real
-ones, each written as soon as it is there.
+ones, each written as soon as it is there. Of a whole reproduction all predictions
+come first, on all cores (`simulate`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shlex
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -25,6 +27,7 @@ from raytwin.chaos.faults.plan_files import load
 from raytwin.runtime.api import lifecycle
 from raytwin.runtime.api.exceptions import RayError
 from raytwin.runtime.on_ray import NotOnRay, ray_session
+from raytwin.runtime.processes.spawn.pool import forked_pool
 from raytwin.scenarios.bench.trees import ROOT, commit_of
 from raytwin.scenarios.core import measured_host, results
 from raytwin.scenarios.core.results import (
@@ -42,6 +45,7 @@ from raytwin.scenarios.core.scenario import (
     Progress,
     Request,
     Scenario,
+    Silent,
     UsageError,
     did_you_mean,
 )
@@ -303,6 +307,34 @@ def run(
         outcome = run_one(job, out, profile, progress, faults)
         done.append(outcome)
         after(outcome)
+    return done
+
+
+def simulate(
+    jobs: Sequence[Job],
+    out: Path,
+    profile: Path | None,
+    progress: Progress,
+    after: Callable[[Done], None],
+) -> list[Done]:
+    """Run simulated jobs beside each other, the rest as in `run`: none of them measures a time.
+
+    The first ones begin first, and each is returned when it ends.
+    """
+    done: list[Done] = []
+    if not jobs:
+        return done
+
+    def work(number: int) -> tuple[float, Result | None, str, str]:
+        ended = run_one(jobs[number], out, profile, Silent())
+        return ended.elapsed_s, ended.result, ended.error, ended.trace
+
+    with forked_pool(min(len(jobs), measured_host.cores()), work) as submit:
+        running = {submit(number): job for number, job in enumerate(jobs)}
+        for ended in as_completed(running):
+            done.append(Done(running[ended], *ended.result()))
+            progress.advance()
+            after(done[-1])
     return done
 
 

@@ -27,9 +27,9 @@ from raytwin.scenarios.cli.commands import figure_commands
 from raytwin.scenarios.cli.commands.line import Terminated, parse_nodes
 from raytwin.scenarios.cli.commands.measure_commands import ALONE_ROUNDS
 from raytwin.scenarios.cli.main import app
-from raytwin.scenarios.core import results
+from raytwin.scenarios.core import measured_host, results
 from raytwin.scenarios.core.scenario import BEYOND, Outcome, Request
-from raytwin.scenarios.measure import registry, runner
+from raytwin.scenarios.measure import registry, reproduction, runner
 from raytwin.scenarios.peers import PeerError
 from tests.scenarios import synthetic
 
@@ -358,19 +358,35 @@ def test_reproduce_reports_what_failed(tmp_path: Path) -> None:
     assert "4 of 5" in text
 
 
-@pytest.fixture
-def attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which of two scenarios was run on which backend; `placement` breaks the first time."""
+class Attempts:
+    """Which of two scenarios was run on which backend, in this process or in one of the pool's;
+    `placement` breaks on sim the first time."""
 
-    def counted(request: Request, name: str) -> Outcome:
-        ran.append(f"{name} on {request.backend}")
-        if ran == ["scaling on sim", "scaling on local", "placement on sim"]:
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.clear()
+
+    def run(self, name: str, request: Request) -> Outcome:
+        with self.log.open("a") as log:
+            log.write(f"{name} on {request.backend}\n")
+        broken = self.log.with_suffix(".broken")
+        if (name, request.backend) == ("placement", "sim") and not broken.exists():
+            broken.touch()
             raise RuntimeError("it broke")
         return synthetic.ALL[name].run(request)
 
-    ran: list[str] = []
+    def read(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+    def clear(self) -> None:
+        self.log.write_text("")
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Attempts:
+    ran = Attempts(tmp_path_factory.mktemp("attempts") / "log")
     some = {
-        name: replace(synthetic.ALL[name], run=partial(counted, name=name))
+        name: replace(synthetic.ALL[name], run=partial(ran.run, name))
         for name in ("scaling", "placement")
     }
     monkeypatch.setattr(registry, "scenarios", lambda: some)
@@ -380,7 +396,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_reproduction_goes_on_where_it_failed(
-    attempts: list[str], calibrations: list[object], tmp_path: Path
+    attempts: Attempts, calibrations: list[object], tmp_path: Path
 ) -> None:
     first = raytwin("reproduce", "--quick", "--out", tmp_path)
     assert first.exit_code == 1
@@ -389,7 +405,7 @@ def test_a_reproduction_goes_on_where_it_failed(
     attempts.clear()
     again = raytwin("reproduce", "--quick", "--out", tmp_path)
     assert again.exit_code == 0, again.output
-    assert attempts == ["placement on sim"]
+    assert attempts.read() == ["placement on sim"]
     (line,) = (line for line in again.stdout.splitlines() if "taken over" in line)
     assert line.endswith(
         "(--fresh runs all anew): scaling on sim, scaling on local, placement on local"
@@ -400,7 +416,7 @@ def test_a_reproduction_goes_on_where_it_failed(
 
 @pytest.mark.parametrize("what", ["commit", "changed files", "scale", "seed", "fresh"])
 def test_a_reproduction_takes_nothing_over_that_it_would_not_come_to(
-    what: str, attempts: list[str], calibrations: list[object],
+    what: str, attempts: Attempts, calibrations: list[object],
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     raytwin("reproduce", "--quick", "--out", tmp_path)
@@ -416,16 +432,16 @@ def test_a_reproduction_takes_nothing_over_that_it_would_not_come_to(
         monkeypatch.setattr(runner, "commit", lambda: {"commit": "deed"}.get(what, "c0ffee+"))
     result = raytwin("reproduce", *arguments, "--out", tmp_path)
     assert "taken over from" not in result.stdout.replace("is taken over from an earlier one", "")
-    assert len(attempts) == 4
+    assert len(attempts.read()) == 4
     assert ("files differ from the commit" in result.stdout) == (what == "changed files")
     assert len(calibrations) == 1 + (what == "fresh")
 
 
 def test_a_reproduction_says_where_it_is_and_how_long_the_rest_takes(
-    attempts: list[str], tmp_path: Path
+    attempts: Attempts, tmp_path: Path
 ) -> None:
     first = raytwin("reproduce", "--quick", "--out", tmp_path).stderr.splitlines()
-    assert "1 of 2: scaling on sim" in first, "nothing is known yet"
+    assert "simulating 2 of 2" in first, "nothing is known yet"
     assert "1 of 2, about 10 s left: scaling on local" in first
     assert "2 of 2, about 10 s left: placement on local" in first
     record = results.read(tmp_path / "scaling" / "sim").record
@@ -435,7 +451,8 @@ def test_a_reproduction_says_where_it_is_and_how_long_the_rest_takes(
     attempts.clear()
     arguments = ("reproduce", "--quick", "--seed", 1, "--out", tmp_path)
     second = raytwin(*arguments).stderr.splitlines()
-    assert "1 of 2, about 4 min left: scaling on sim" in second, "200, 0 and 0 s, and their mean"
+    left_s = (200 + 200 / 3) / measured_host.cores()  # 200, 0 and 0 s, and their mean
+    assert f"simulating 2 of 2, {reproduction.spoken(left_s)} left" in second
     assert "1 of 2, about 10 s left: scaling on local" in second
 
 

@@ -1,18 +1,12 @@
-"""Runs many seeds of the fuzz on several processes.
-
-The kernel kills the processes when their parent dies; only the parent handles Ctrl-C.
-"""
+"""Runs many seeds of the fuzz on several processes."""
 
 from __future__ import annotations
 
 import gc
 import logging
-import multiprocessing
-import os
-import signal
 from collections import Counter, deque
 from collections.abc import Generator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,7 +15,7 @@ from raytwin.chaos.fuzz.generate import case_file
 from raytwin.chaos.fuzz.generate.cases import draw_case
 from raytwin.chaos.fuzz.oracle.legitimate_errors import Verdict
 from raytwin.chaos.fuzz.run.case_run import Report, run_case
-from raytwin.runtime.processes.spawn.zygote import die_with
+from raytwin.runtime.processes.spawn.pool import forked_pool
 
 EXCUSED_MAX = 0.02
 """The largest share of values in whose place a campaign accepts an error without certain cause."""
@@ -40,21 +34,14 @@ def run_seeds(
         for seed in seeds:
             yield _run(seed, lossless)
         return
-    # Forked, so that greenlets and SimPy need not be loaded again.
-    fork = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(jobs, fork, _begin, (os.getpid(),))
     pending: deque[Future[Report]] = deque()
-    try:
+    with forked_pool(jobs, _run) as submit:
         for seed in seeds:
-            pending.append(pool.submit(_run, seed, lossless))
+            pending.append(submit(seed, lossless))
             if len(pending) > 4 * jobs:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
-    finally:
-        for process in multiprocessing.active_children():
-            process.kill()
-        pool.shutdown(cancel_futures=True)
 
 
 @dataclass
@@ -94,12 +81,6 @@ class Summary:
             f" {self.verdicts[Verdict.CHARGED]:,} lost to deaths that hit just them,"
             f" {self.excused:.2%} excused"
         )
-
-
-def _begin(parent_pid: int) -> None:
-    die_with(parent_pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _run(seed: int, lossless: bool) -> Report:

@@ -25,6 +25,7 @@ Modules, the lower first:
 - `worker_pids`: finds the workers that faults hit.
 - `local_cluster`: the driver's side: starts, kills, pauses and queries processes.
 - `local_backend`: `init(backend="local")`.
+- `pool`: processes beside a cluster, for simulations.
 """
 
 from __future__ import annotations

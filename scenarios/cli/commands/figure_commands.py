@@ -329,8 +329,12 @@ def _run(
                 _print(console, each)
 
         try:
-            within = progress.Part(shown, whole.where) if whole is not None else shown
-            return runner.run(jobs, out, used, within, after, faults)
+            if whole is None:
+                return runner.run(jobs, out, used, shown, after, faults)
+            shown.begin(whole.what(), len(whole.simulated))
+            done = runner.simulate(whole.simulated, out, used, shown, after)
+            within = progress.Part(shown, whole.where)
+            return done + runner.run(whole.measured, out, used, within, after)
         except KeyboardInterrupt as error:
             then = ", and the same command goes on from there" if whole is not None else ""
             error.add_note(f"what had been completed is kept{then}")
