@@ -12,11 +12,13 @@ ARGS ?=
 AGAINST ?= main
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+# Python compiles what is imported when it is: most of what is installed never is.
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet install --no-compile
 GOAL := $(firstword $(MAKECMDGOALS))
 
-# Each stamp stands for one install; they wait for one another, because two pips
-# in one environment break it, and run again when pyproject.toml has changed.
+# Each stamp stands for one install, and runs again when pyproject.toml has changed. What installs
+# more than another sets the other's stamp, too. Two pips at once break an environment.
+.NOTPARALLEL:
 CREATED := $(VENV)/.raytwin-created
 INSTALLED := $(VENV)/.raytwin-installed
 INSTALLED_PEERS := $(VENV)/.raytwin-installed-peers
@@ -111,25 +113,25 @@ $(CREATED):
 
 $(INSTALLED): $(CREATED) pyproject.toml
 	@echo "installing raytwin"
-	@$(PIP) install -e .
+	@$(PIP_INSTALL) -e .
 	@touch $@
 
-$(INSTALLED_PEERS): $(INSTALLED)
-	@echo "installing the peers of figures and tables"
-	@$(PIP) install -e '.[peers,rl]'
-	@touch $@
+$(INSTALLED_PEERS): $(CREATED) pyproject.toml
+	@echo "installing raytwin, and the peers of figures and tables"
+	@$(PIP_INSTALL) -e '.[peers,rl]'
+	@touch $(INSTALLED) $@
 
-$(INSTALLED_DEV): $(INSTALLED)
-	@echo "installing what the tests need"
-	@$(PIP) install -e '.[dev]'
-	@touch $@
+$(INSTALLED_DEV): $(CREATED) pyproject.toml
+	@echo "installing raytwin, and what the tests need"
+	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $(INSTALLED) $@
 
-$(INSTALLED_RAY): $(INSTALLED_DEV)
-	@echo "installing Ray and the other peers"
-	@$(PIP) install -e '.[dev,docs,ray,serve,peers,rl,joblib]'
-	@touch $@
+$(INSTALLED_RAY): $(CREATED) pyproject.toml
+	@echo "installing raytwin, what the tests need, Ray and the other peers"
+	@$(PIP_INSTALL) -e '.[dev,docs,ray,serve,peers,rl,joblib]'
+	@touch $(INSTALLED) $(INSTALLED_PEERS) $(INSTALLED_DEV) $(INSTALLED_DOCS) $@
 
 $(INSTALLED_DOCS): $(INSTALLED)
 	@echo "installing what the documentation needs"
-	@$(PIP) install -e '.[docs]'
+	@$(PIP_INSTALL) -e '.[docs]'
 	@touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ def _flat(samples: list[tuple[int, float]], begin: int) -> Check:
     """
     first = next(index for index, (at, _) in enumerate(samples) if at >= begin)
     sizes = [nbytes for _, nbytes in samples]
-    lesser = [min(pair) for pair in zip(sizes, sizes[1:] + sizes[-1:], strict=True)]
+    lesser = [min(pair) for pair in pairwise(sizes)]
     level, most = max(lesser[: first + 1]), max(lesser[first:])
     return Check(
         f"with flushing memory stays within 10 % of what it reached after {begin:,} tasks",
@@ -194,7 +195,7 @@ SCENARIO = Scenario(
     scaled=lambda p: f"{p['tasks']:,} of {TASKS:,} tasks",
     options=(
         Option("tasks", int, 500_000, 5_000_000, "empty tasks; a fifth of it on sim", minimum=100),
-        Option("looks", int, 20, 60, "at the memory, each of half a second or more", minimum=2),
+        Option("looks", int, 10, 60, "at the memory, each of half a second or more", minimum=3),
         Option("settled_after", int, 300_000, 500_000, "tasks before it is judged", minimum=1),
         Option("memory_max", int, 4_000_000, 16_000_000, "bytes of rows in memory", minimum=1_000),
         Option(
