@@ -83,7 +83,10 @@ class SimDriver:
     def kill(self) -> None:
         """End the driver at once, and unwind its program."""
         if not self.done:
-            self._end("killed by SIGKILL")
+            self.done = True
+            if self._world is not None:
+                # In an event of its own: the program may run within a turn of its process.
+                self._cluster.env.after(0, partial(self._leave, "killed by SIGKILL"))
             if self._greenlet is not None and self._greenlet is not getcurrent():
                 self._greenlet.throw()
 
@@ -122,12 +125,13 @@ class SimDriver:
             self._end("its program has ended")
 
     def _end(self, reason: str) -> None:
+        """End the driver in good order, once its last frames have left."""
         if self.done:
             return
         self.done = True
         if self._world is not None:
-            # In an event of its own: the program may run within a turn of its process.
-            self._cluster.env.after(0, partial(self._leave, reason))
+            left = partial(self._leave, reason)
+            self._cluster.env.after(0, partial(self._world.process.when_sent, left))
 
     def _die(self, reason: str) -> None:
         """End the driver, whose program has ended the process at once (`os._exit`, a signal)."""
@@ -155,13 +159,15 @@ class SimAdmission:
         self._keys += 1
         if welcome is not None:
             self._waiting[self._keys] = welcome
-        self._send(RegisterJob(info, self._keys))
+        self._arrive(RegisterJob(info, self._keys))
 
     def ended(self, job: int, reason: str) -> None:
         """Report the end of a driver and its job to node 0."""
-        self._send(JobEnded(job_id(job), f"its driver is gone ({reason})"))
+        ended = JobEnded(job_id(job), f"its driver is gone ({reason})")
+        # The node receives the driver's last frames before it learns of its end.
+        self._cluster.network.send(0, 0, 0, partial(self._arrive, ended))
 
-    def _send(self, message: RegisterJob | JobEnded) -> None:
+    def _arrive(self, message: RegisterJob | JobEnded) -> None:
         self._cluster.processes["node:0"].arrive("admission:0", "node:0", [message])
 
     def handle(self, source: str, message: JobRegistered) -> None:

@@ -12,7 +12,8 @@ import pytest
 import raytwin as ray
 from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, draw_case
 from raytwin.chaos.fuzz.oracle.deaths import Deaths
-from raytwin.chaos.fuzz.oracle.legitimate_errors import Verdict
+from raytwin.chaos.fuzz.oracle.history import History
+from raytwin.chaos.fuzz.oracle.legitimate_errors import Oracle, Verdict
 from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, Body, Call, Op
 from raytwin.chaos.fuzz.run.campaign import OUTCOMES_MIN, Summary
 from raytwin.chaos.fuzz.run.case_run import Report
@@ -95,6 +96,31 @@ def test_an_actor_is_hit_with_its_worker(sim: Any) -> None:
     sim.cluster.kill_actor(0)
     assert ray.get([first.add.remote(), second.add.remote()]) == [1, 1]
     assert deaths.hits("Counter") == 1, "the most of one actor of the class"
+
+
+def test_a_restart_is_spent_on_a_node_that_died_before_the_actor_s_placement_left() -> None:
+    """The head catches up: it places the actor, and hears of the node's death.
+
+    The class has its restarts in its name, as those of random programs.
+    """
+    with ray.init(backend="sim", nodes=2, cpus_per_node=1, gcs_storage="any") as session:
+        deaths = Deaths(session.cluster)
+        once = type("a1r1", (), {"add": lambda self: 1})
+        made = ray.remote(once).options(num_cpus=1, max_restarts=1, max_task_retries=-1)
+        first = made.remote()
+        assert ray.get(first.add.remote()) == 1
+        session.cluster.pause_head()
+        second = made.remote()
+        ray.sleep(0.01)
+        session.cluster.restart_node(1)
+        ray.sleep(0.01)
+        session.cluster.resume_head()
+        assert ray.get(second.add.remote()) == 1
+        session.cluster.kill_actor(1)
+        with pytest.raises(ray.exceptions.ActorDiedError) as died:
+            ray.get(second.add.remote())
+        assert deaths.hits("a1r1") == 1
+        assert Oracle(History(), deaths).judge(died.value) is Verdict.EXCUSED
 
 
 def test_a_campaign_that_excuses_too_much_fails() -> None:

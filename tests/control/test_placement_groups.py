@@ -24,6 +24,7 @@ from raytwin.runtime.control.messages import (
     QueryReply,
     RemoveGroup,
     ReturnBundle,
+    RunTasks,
     SubmitTasks,
     TaskExtra,
     TaskResults,
@@ -312,13 +313,14 @@ GROUP = "00" * 12
 class OnNode:
     """A node with one CPU, which a group has; array 1 of four elements is in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, committed: bool = True) -> None:
         self.ctx = Alone()
         self.scheduler = NodeManager(self.ctx, 0, {"CPU": 1}, Config())
         self.scheduler.start("localhost", 1)
         self.turn("driver:0.0", ExportFunction(b"f", b"blob"))
         self.turn("global", PrepareBundle(GROUP, 0, {"CPU": 1.0}, 1, 1))
-        self.turn("global", CommitBundle(GROUP, 0, 1))
+        if committed:
+            self.turn("global", CommitBundle(GROUP, 0, 1))
         self.task = spec(1, 0, 4, demand=demand_in("CPU:1", GROUP, 0))
         self.task.extra = TaskExtra(group=f"{GROUP}/0")
 
@@ -343,6 +345,17 @@ def test_queued_tasks_of_a_removed_group_end_where_they_were_accepted() -> None:
     assert not node.ctx.take(PlaceTasks)
     node.ctx.pass_time(1.0)
     assert [m.done for m in node.ctx.take(TaskUpdates) if m.done] == [[(node.task.array, 0, 4, ())]]
+
+
+def test_a_task_waits_for_the_bundle_that_its_assignment_has_overtaken() -> None:
+    """It was told that its group is gone, by a node that had only prepared the bundle: a shard
+    assigns tasks, and the global scheduler commits bundles."""
+    node = OnNode(committed=False)
+    node.turn("worker:0.1", WorkerReady(1))
+    node.turn("gcs.1", AssignTasks([node.task]))
+    assert not node.ended() and not node.ctx.take(RunTasks)
+    node.turn("global", CommitBundle(GROUP, 0, 1))
+    assert node.ctx.take(RunTasks, "worker:0.1")
 
 
 def test_a_task_submitted_after_its_groups_removal_does_not_stay() -> None:

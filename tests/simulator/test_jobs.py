@@ -170,6 +170,31 @@ def test_a_group_ends_with_its_job_and_its_name_is_free() -> None:
     assert ray.util.placement_group([{"CPU": 2}] * 2, name="g").wait(30)
 
 
+def remove_a_group() -> None:
+    ray.util.remove_placement_group(ray.util.placement_group([{"CPU": 2}], lifetime="detached"))
+
+
+def kill_an_actor() -> None:
+    keeper = Keeper.options(name="kept", lifetime="detached").remote()
+    ray.get(keeper.keep.remote(1))
+    ray.kill(keeper)
+
+
+@pytest.mark.parametrize("program", [remove_a_group, kill_an_actor])
+def test_what_a_driver_has_ended_last_is_gone(program: Any) -> None:
+    session: Any = ray.init(backend="sim", nodes=2, cpus_per_node=2)
+    session.cluster.run_driver(program).wait()
+    ray.sleep(1.0)
+    clean(session)
+
+
+def test_what_a_driver_has_submitted_last_arrives_before_its_end() -> None:
+    session: Any = ray.init(backend="sim", nodes=2, cpus_per_node=2)
+    session.cluster.run_driver(Keeper.options(lifetime="detached").remote).wait()
+    ray.sleep(1.0)
+    assert [row[3] for row in session.query("actors")] == ["alive"]
+
+
 def test_the_job_with_the_least_cpus_gets_the_next_lease() -> None:
     """A job with few tasks is not behind all of one that came first with many."""
     session: Any = ray.init(backend="sim", nodes=1, cpus_per_node=4)

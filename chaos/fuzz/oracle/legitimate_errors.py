@@ -21,9 +21,10 @@ Loss                 a node has died, and one of these holds: the object was put
                      or an earlier run of an actor's call made the object
                      (``EARLIER_RUN``)
 ActorDeath           `DeathCause.WORKER_DIED`, ``NODE_DIED``: the actor has r restarts,
-                     and at least r + 1 deaths hit it, the program's kills included; with
-                     ``NODE_DIED`` it is excused if r did, as for a task.
-                     ``KILLED``: the program killed the actor for good, or r + 1 times.
+                     and at least r + 1 deaths hit it, the program's kills included; it is
+                     excused if r did, as for a task; with ``WORKER_DIED`` at least one did.
+                     ``KILLED``: the program killed the actor for good, or it killed it and
+                     the same holds.
                      ``EXITED``: the program has called `exit_actor`, and a death hit the
                      actor: else it answers all calls before.
                      ``REPLAY_DIVERGED``: the actor may fail under faults.
@@ -189,17 +190,15 @@ class Oracle:
                     return Verdict.OWN
                 if (End.KILL, name) not in ends:
                     return Objection(f"the program has not killed {name}")
-                return self._judge_ended(name, name, ends, seen_s)
+                return self._judge_restarts(name, ends, seen_s, 1)
             case DeathCause.EXITED:
                 if (End.LEAVE, name) in ends and self.deaths.hits(name, seen_s):
                     return Verdict.CHARGED
                 return Objection("calls before the last one are answered")
             case DeathCause.WORKER_DIED:
-                return self._judge_ended(name, name, ends, seen_s)
+                return self._judge_restarts(name, ends, seen_s, 1)
             case DeathCause.NODE_DIED:
-                hits = self._deaths_of(name, ends, seen_s)
-                judgement = self._judge_ended(name, name, ends, seen_s)
-                return self._unless_placed_late(judgement, hits, name)
+                return self._judge_restarts(name, ends, seen_s, 0)
             case DeathCause.REPLAY_DIVERGED:
                 spec = self.history.actor_of.get(death.detail)
                 if spec is not None and not spec.exact and self.deaths.hits(name, seen_s):
@@ -208,6 +207,15 @@ class Oracle:
             case DeathCause.REPLAY_INPUT_FAILED if death.root is not None:
                 return self._judge(death.root, ends, seen_s)
         return Objection("nothing has ended it")
+
+    def _judge_restarts(
+        self, actor: str, ends: list[tuple[End, str]], seen_s: float, least: int
+    ) -> Judgement:
+        """Judge the death of an actor that has no restarts left; `least` deaths are seen at least,
+        since its last one was."""
+        judgement = self._judge_ended(actor, actor, ends, seen_s)
+        hits = self._deaths_of(actor, ends, seen_s)
+        return self._unless_placed_late(judgement, hits, actor) if hits >= least else judgement
 
     def _judge_ended(
         self, name: str, actor: str, ends: list[tuple[End, str]], seen_s: float
@@ -227,7 +235,7 @@ class Oracle:
         return self._unless_placed_late(_charge(hits, name), hits, name)
 
     def _unless_placed_late(self, judgement: Judgement, hits: int, name: str) -> Judgement:
-        """Excuse a last death that was not seen to hit a task or actor, if a node has died.
+        """Excuse one death that was not seen to hit a task or actor, if a node has died.
 
         The scheduler may have placed it there before it knew, and the placement has not left.
         """

@@ -94,6 +94,16 @@ class Bundles:
         """Whether a client of this node has removed a group with a bundle here."""
         return any(bundle.removed for bundle in self._of(group))
 
+    def is_gone(self, spec: TaskSpec) -> bool:
+        """Whether a range's group was removed, and the resources it demands with it.
+
+        A shard's `AssignTasks` may overtake the global scheduler's `CommitBundle`: the range
+        waits for the bundle that is only prepared.
+        """
+        if self._pool.feasible(spec.demand):
+            return False
+        return all(bundle.committed for bundle in self._of(group_of(spec)))
+
     def _of(self, group: str) -> list[_Bundle]:
         return [bundle for (of, _), bundle in self._bundles.items() if of == group]
 

@@ -307,10 +307,9 @@ class NodeManager:
             self.log.expose(array)
 
     def _push(self, spec: TaskSpec) -> None:
-        """Queue a range that could run now, if the resources it demands still exist here."""
+        """Queue a range that could run now, unless its placement group is gone."""
         actor = spec.extra is not None and spec.extra.actor is not None
-        if spec.extra is not None and spec.extra.group and not self.pool.feasible(spec.demand):
-            # The placement group was removed, and its resources with it.
+        if spec.extra is not None and spec.extra.group and self.bundles.is_gone(spec):
             if actor:
                 self.inputs.unclaim(spec)
                 self.actors.pass_on(spec)
