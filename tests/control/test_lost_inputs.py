@@ -68,7 +68,7 @@ class Table:
         self.news(node, done=[(made.array, 0, 1, (500,))], **rows)
 
     def kill(self, node: int) -> None:
-        self.gcs.handle("links", NodeUnreachable(node, "it burnt"))
+        self.gcs.handle("links", NodeUnreachable(node, "it burnt", 1))
 
     def ask(self, *oids: bytes, node: int = 3) -> None:
         self.gcs.handle(f"node:{node}", LocateObjects(list(oids)))
