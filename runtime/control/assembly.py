@@ -44,7 +44,11 @@ def make_machine(config: Config, chain: int = 0) -> Machine:
 
 
 def make_node(
-    ctx: Context, address: str, config: Config, make: Callable[[Context], NodeManager]
+    ctx: Context,
+    address: str,
+    incarnation: int,
+    config: Config,
+    make: Callable[[Context], NodeManager],
 ) -> tuple[Component, list[ChainClient], NodeManager]:
     """Make a node manager with the router and chain clients between it and the cluster's GCS.
 
@@ -68,7 +72,7 @@ def make_node(
         further = routed if config.gcs_shards > 1 else scheduler
         if chain < config.chains - 1:
             further = partial(chained, chain + 1)
-        chains[chain] = ChainClient(inner, address, further, chain)
+        chains[chain] = ChainClient(inner, address, further, chain, float(incarnation))
         return chains[chain]
 
     component = chained(0, ctx) if config.chained else scheduler(ctx)

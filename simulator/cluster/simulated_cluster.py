@@ -298,18 +298,20 @@ class SimCluster:
         self.network.add_node(number, host)
         address = f"node:{number}"
         process = SimProcess(self, address, number, self.hosts[host], self.costs["node"])
-        own = self.own_resources(number)
+        own, incarnation = self.own_resources(number), self.incarnations[number]
 
         def make(ctx: Context) -> NodeManager:
-            return NodeManager(ctx, number, own, self.config, self.incarnations[number])
+            return NodeManager(ctx, number, own, self.config, incarnation)
 
-        component, chains, manager = make_node(process.context(address), address, self.config, make)
+        component, chains, manager = make_node(
+            process.context(address), address, incarnation, self.config, make
+        )
         self.journaled.add(address)
         process.add(address, component)
         store = self.stores[number] = SimStore(self, number, self._store_bytes)
         process.add(f"store:{number}", store)
         process.add(f"pool:{number}", SimPool(self, number, process))
-        heartbeat, incarnation = heartbeat_of(number), self.incarnations[number]
+        heartbeat = heartbeat_of(number)
         heartbeats = Heartbeats(process.context(heartbeat), number, incarnation, self.config)
         process.add(heartbeat, heartbeats)
 

@@ -94,12 +94,12 @@ class Commands:
         node = rng.randrange(NODES)
         client = "master" if rng.random() < 0.15 else f"node:{node}"
         self.sequence[client] = self.sequence.get(client, 0) + 1
+        gcs, scheduler = machine.components["gcs"], machine.components["global"]
+        assert isinstance(gcs, Gcs)
+        assert isinstance(scheduler, GlobalScheduler)
         if client == "master":
-            frames = [self._head_frame(client, node)]
+            frames = [self._head_frame(client, node, gcs)]
         else:
-            gcs, scheduler = machine.components["gcs"], machine.components["global"]
-            assert isinstance(gcs, Gcs)
-            assert isinstance(scheduler, GlobalScheduler)
             # Bundles are counted in the machine: one answer at a time.
             frames = [
                 self._frame(client, node, gcs, scheduler, may_group=not number)
@@ -111,14 +111,15 @@ class Commands:
             encode_frames(frames),
         )  # fmt: skip
 
-    def _head_frame(self, client: str, node: int) -> Frame:
+    def _head_frame(self, client: str, node: int, gcs: Gcs) -> Frame:
         """Return what the failure detector has the master pass on."""
         rng = self.rng
         if rng.random() < 0.7:
             load = Load(rng.randint(0, 9), 0.01, 1e6, rng.randint(0, 9), {"CPU": NODE_CPUS})
             return Frame(client, "global", [LoadChanged(node, load)])
         self.sequence.pop(f"node:{node}", None)
-        messages = [NodeUnreachable(node, "gone"), ClientGone(f"node:{node}", 0.0)]
+        life = gcs.nodes.rows[node].incarnation if node in gcs.nodes.rows else 1
+        messages = [NodeUnreachable(node, "gone", life), ClientGone(f"node:{node}", 0.0)]
         return Frame(client, "gcs", messages)
 
     def _frame(

@@ -65,7 +65,7 @@ def test_an_actor_gives_a_result_again_that_was_lost_in_transit() -> None:
     number, owner = array(10), "driver:0.0"
     made = TaskUpdates(1, [], [(number, 0, 1, (5000,))], [], [], calls=[(number, owner, ACTOR)])
     gcs.handle("node:1", made)
-    gcs.handle("gcs", NodeUnreachable(1, "gone"))
+    gcs.handle("gcs", NodeUnreachable(1, "gone", 0))
     gcs.handle("node:0", ResultsMissing(0, [(number, 0, 1)]))
     assert ctx.take(TaskResults) == []
 

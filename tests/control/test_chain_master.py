@@ -112,7 +112,7 @@ def test_of_a_client_and_the_last_replica_that_are_cut_off_the_client_leaves() -
             chain.master.handle("node:1", ReplicaSuspected(name_of(2), "silent"))
             chain.ctx.pass_time(PAIR_PERIODS * chain.master.config.heartbeat_s)
         [unreachable] = chain.ctx.take(NodeUnreachable, "master")
-        assert unreachable.node == 1, way
+        assert (unreachable.node, unreachable.incarnation) == (1, 7), way
         chain.master.handle("health", unreachable)
         assert chain.ctx.take(ClientGone), way
     assert chain.members() == [name_of(2)] and not chain.master.lost
@@ -122,9 +122,20 @@ def test_a_client_that_is_dead_costs_no_replica() -> None:
     chain = Chain()
     chain.master.handle("node:1", ChainHello("node:1", 7.0))
     chain.master.handle(name_of(2), ClientUnreachable("node:1", 7.0, "silent"))
-    chain.master.handle("health", NodeUnreachable(1, "no heartbeat"))
+    chain.master.handle("health", NodeUnreachable(1, "no heartbeat", 7))
     chain.ctx.pass_time(PAIR_PERIODS * chain.master.config.heartbeat_s)
     assert chain.members() == [name_of(1), name_of(2)]
+
+
+def test_a_late_report_of_a_death_ends_no_session_of_the_next_incarnation() -> None:
+    chain = Chain()
+    chain.master.handle("node:1", ChainHello("node:1", 7.0))
+    chain.master.handle("node:1", ChainHello("node:1", 8.0))
+    chain.master.handle("health", NodeUnreachable(1, "no heartbeat", 7))
+    assert not chain.ctx.take(ClientGone)
+    chain.master.handle("health", NodeUnreachable(1, "no heartbeat", 8))
+    [gone] = chain.ctx.take(ClientGone)
+    assert (gone.client, gone.born) == ("node:1", 8.0)
 
 
 def test_a_last_replica_that_hangs_costs_no_client() -> None:

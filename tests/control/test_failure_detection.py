@@ -214,6 +214,24 @@ def test_a_node_whose_peers_left_before_is_the_one_to_leave_next() -> None:
 def test_reports_about_the_dead_or_of_earlier_incarnations_change_nothing() -> None:
     made = Pairs()
     made.report(1, 2, peer_incarnation=7)
-    made.gcs.handle("gcs", NodeUnreachable(3, "gone"))
+    made.gcs.handle("gcs", NodeUnreachable(3, "gone", 1))
     made.report(1, 3)
     assert made.judge() == {3}
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_an_incarnation_that_is_dead_before_it_registers_may_not_register(before: int) -> None:
+    """A chain of the GCS has ended its sessions: it joined, and nothing that it sent arrived."""
+    ctx = Alone()
+    gcs = Gcs(ctx, CONFIG)
+    gcs.handle("node:0", RegisterNode(info(0)))
+    for incarnation in range(1, before + 1):
+        gcs.handle("node:1", RegisterNode(info(1, incarnation=incarnation)))
+    gcs.handle("master", NodeUnreachable(1, "cut off", before + 1))
+    assert not gcs.nodes.rows[1].alive and gcs.nodes.alive == {0}
+    ctx.sent.clear()
+    gcs.handle("node:1", RegisterNode(info(1, incarnation=before + 1)))
+    [refused] = ctx.take(NodeChanged, "node:1")
+    assert (refused.info.alive, refused.info.incarnation) == (False, before + 1)
+    gcs.handle("node:1", RegisterNode(info(1, incarnation=before + 2)))
+    assert gcs.nodes.alive == {0, 1}

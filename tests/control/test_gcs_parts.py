@@ -320,7 +320,7 @@ def test_pending_values_are_kept_for_a_task_that_is_placed_again() -> None:
     waiting = spec(2, owner="driver:0.0", retries=1)
     waiting.deps = (oid,)
     gcs.handle("global", TaskUpdates(1, [waiting], [], [], []))
-    gcs.handle("node:1", NodeUnreachable(1, "it died"))
+    gcs.handle("node:1", NodeUnreachable(1, "it died", 0))
     assert array(1) in gcs.table.store.lineage.needed
     gcs.handle("node:0", LocateObjects([oid]))
     ctx.pass_time(LOST_S + 0.1)

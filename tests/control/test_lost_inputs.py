@@ -68,7 +68,7 @@ class Table:
         self.news(node, done=[(made.array, 0, 1, (500,))], **rows)
 
     def kill(self, node: int) -> None:
-        self.gcs.handle("links", NodeUnreachable(node, "it burnt"))
+        self.gcs.handle("links", NodeUnreachable(node, "it burnt", 1))
 
     def ask(self, *oids: bytes, node: int = 3) -> None:
         self.gcs.handle(f"node:{node}", LocateObjects(list(oids)))
@@ -206,6 +206,16 @@ def test_a_restarted_owner_learns_that_an_actor_made_a_released_value() -> None:
         table.gcs.handle(f"node:{node}", OwnersFound(node, [], [array(1)]))
     [location] = table.told()
     assert location.lost == Loss(LossCause.RELEASED, refusal=Refusal.ACTOR_WENT_ON)
+
+
+def test_a_small_result_of_a_call_shares_the_fate_of_its_owner() -> None:
+    """The owner's node had the only copy: what the actor does since does not matter."""
+    table = Table()
+    table.news(1, calls=[(array(1), "worker:1.1", b"a")], done=[(array(1), 0, 1, ())])
+    table.kill(1)
+    table.ask(oid(1), node=2)
+    [location] = table.told()
+    assert location.lost == Loss(LossCause.OWNER_DIED, refusal=Refusal.ACTOR_WENT_ON)
 
 
 def test_a_failed_fetch_learns_that_an_actor_made_an_unreported_value() -> None:

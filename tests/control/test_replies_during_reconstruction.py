@@ -125,7 +125,7 @@ def test_watchers_of_an_actor_learn_which_node_reconstructs_it() -> None:
     gcs.handle("node:1", ActorStarted(ACTOR, 0, 1, 0))
     gcs.handle("node:1", LogCalls(ACTOR, 0, 0, [CallRecord(call(2, FAR), result(2, node=1))]))
     gcs.handle("node:0", WatchActors([ACTOR]))
-    gcs.handle("links", NodeUnreachable(1, "it burnt"))
+    gcs.handle("links", NodeUnreachable(1, "it burnt", 1))
     gcs.handle("global", ActorPlaced(ACTOR, 1, 2))
     ctx.sent.clear()
     gcs.handle("node:2", FetchLineage(ACTOR, 1))

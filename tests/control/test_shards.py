@@ -205,7 +205,7 @@ def test_nodes_learn_of_a_node_after_all_shards() -> None:
     turn("gcs.2", NodesSeen(1))
     assert ctx.take(Registered, "node:0")
     turn("node:1", RegisterNode(node_info(1)))
-    turn("gcs", NodeUnreachable(1, "gone"))
+    turn("gcs", NodeUnreachable(1, "gone", 1))
     ctx.take(NodeChanged, "gcs")
     turn("gcs.1", NodesSeen(3))
     turn("gcs.2", NodesSeen(2))

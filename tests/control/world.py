@@ -245,7 +245,7 @@ class World:
         self.cut.add(node)
 
     def _unreachable_frame(self, node: int) -> bytes:
-        return Encoder.encode(Frame("gcs", "gcs", [NodeUnreachable(node, "connection lost")]))
+        return Encoder.encode(Frame("gcs", "gcs", [NodeUnreachable(node, "connection lost", 1)]))
 
     def _remove(self, node: int) -> None:
         for address in list(self.components):

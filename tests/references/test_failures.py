@@ -56,6 +56,11 @@ class Maker(Box):
     def put_small(self) -> Any:
         return [ray.put("small")]
 
+    def call(self, other: Any) -> Any:
+        answer = other.wait.remote([ray.put("small")])
+        ray.wait([answer])
+        return [answer]
+
     def submit(self, seconds: float) -> Any:
         @ray.remote(num_cpus=0, resources={"N2": 1}, max_retries=0)
         def slow() -> int:
@@ -115,8 +120,9 @@ def test_a_giver_dies_and_the_taker_reads_on(start: Start) -> None:
 
 def test_a_get_of_an_object_owned_on_a_dead_node_raises(start: Start) -> None:
     session = start()
-    maker = on(1)(Maker).remote()
-    refs = [*ray.get(maker.make.remote(1)), *ray.get(maker.put_small.remote())]
+    maker, waiter = on(1)(Maker).remote(), on(0)(Waiter).remote()
+    made = [maker.make.remote(1), maker.put_small.remote(), maker.call.remote(waiter)]
+    refs = [ref for refs in ray.get(made) for ref in refs]
     ray.sleep(0.5)
     kill_one(session, 1, "node")
     for ref in refs:

@@ -8,7 +8,8 @@
 
 The failure detector reports a node whose heartbeats stay out, and the world one whose process has
 ended. A dead incarnation stays dead, and everybody refuses its frames: it is fenced. If the node
-was merely slow, or cut off, it leaves when it hears of this.
+was merely slow, or cut off, it leaves when it hears of this. An incarnation may be dead before it
+registers: the chains of the GCS have ended its sessions, so it must not join.
 
 Two nodes may both reach the head and not one another. `PeerUnreachable` says so, and one of the
 pair has to leave, because each may wait for the other forever. The reports of `PAIR_PERIODS`
@@ -86,10 +87,13 @@ class NodeTable:
 
     def on_unreachable(self, source: str, message: NodeUnreachable) -> None:
         """Declare a node dead whose process has ended, or whose heartbeats stay out."""
-        known = self.rows.get(message.node)
-        if message.incarnation and known is not None and known.incarnation > message.incarnation:
+        node, incarnation, reason = message.node, message.incarnation, message.reason
+        known = self.rows.get(node)
+        if known is not None and known.incarnation > incarnation:
             return  # a later incarnation has registered already
-        self.declare_dead(message.node, message.reason)
+        self.declare_dead(node, reason)
+        if known is None or known.incarnation < incarnation:
+            self._fence(NodeInfo(node, "", 0, {}, False, incarnation, reason))
 
     def on_peer_unreachable(self, source: str, message: PeerUnreachable) -> None:
         """Note a pair of nodes that is cut, unless one of them is dead; judge it a little later."""
@@ -123,11 +127,16 @@ class NodeTable:
         info = self.rows.get(node)
         if info is None or not info.alive:
             return
-        info = NodeInfo(node, info.host, info.port, info.resources, False, info.incarnation, reason)
-        self.rows[node] = info
-        self.alive.discard(node)
-        self._log("node_died", f"node:{node}", reason)
+        self._fence(
+            NodeInfo(node, info.host, info.port, info.resources, False, info.incarnation, reason)
+        )
+
+    def _fence(self, info: NodeInfo) -> None:
+        """Enter the row of a dead incarnation, and publish it."""
+        self.rows[info.node] = info
+        self.alive.discard(info.node)
+        self._log("node_died", f"node:{info.node}", info.reason)
         # The dead node is notified as well: it may only be cut off.
         self._pubsub.publish("nodes", NodeChanged(info))
-        self._pubsub.drop(f"node:{node}")
+        self._pubsub.drop(f"node:{info.node}")
         self._on_died(info)

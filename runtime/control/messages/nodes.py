@@ -44,14 +44,11 @@ class NodeChanged(Struct, array_like=True, tag=32):
 
 
 class NodeUnreachable(Struct, array_like=True, tag=42):
-    """A node's process has ended, or the head has heard nothing of it for too long.
-
-    ``incarnation``: the node's, if it is known; 0: the present one.
-    """
+    """An incarnation of a node has ended, or nothing was heard of it for too long."""
 
     node: int
     reason: str
-    incarnation: int = 0
+    incarnation: int
 
 
 class PeerUnreachable(Struct, array_like=True, tag=197):

@@ -93,7 +93,7 @@ class ChainClient:
         born: float | None = None,
     ) -> None:
         """`born` distinguishes this client from earlier ones of its address; by default the
-        time."""
+        time, of a node its incarnation."""
         self.ctx = ctx
         self.address = address
         self.master = master_of(chain)

@@ -224,7 +224,8 @@ class Master:
         if len(members) > 1:
             self._drop(replica, f"{client} and it are cut off: {reason}", sure=False)
             return
-        dead = NodeUnreachable(node_of(client), f"{client} is cut off from {replica}: {reason}")
+        why = f"{client} is cut off from {replica}: {reason}"
+        dead = NodeUnreachable(node_of(client), why, int(born))
         for chain in range(self.config.chains):
             self.ctx.send(master_of(chain), dead)
 
@@ -256,10 +257,11 @@ class Master:
             self.ctx.send(address, self._configuration())
 
     def _on_unreachable(self, message: NodeUnreachable) -> None:
-        client = f"node:{message.node}"
-        born = self._clients.pop(client, None)
-        tables = shard_address(self.chain) if self.chain else "gcs"
+        """An incarnation of a node has left: the GCS declares it dead, and its sessions end."""
+        client, born = f"node:{message.node}", float(message.incarnation)
         if not self.chain:
             self.ctx.send("gcs", message)
-        if born is not None:
+        if client in self._clients and self._clients[client] <= born:
+            del self._clients[client]
+            tables = shard_address(self.chain) if self.chain else "gcs"
             self.ctx.send(tables, ClientGone(client, born))

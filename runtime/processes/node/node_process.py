@@ -59,7 +59,11 @@ class Node:
 
         # If the GCS is a chain, the node manager sends to it through a client of the chain.
         component, self._chain_clients, self.manager = make_node(
-            self.process.context(self.address), self.address, settings.config, make
+            self.process.context(self.address),
+            self.address,
+            settings.incarnation,
+            settings.config,
+            make,
         )
         self.process.add(self.address, component)
         if settings.listening:
