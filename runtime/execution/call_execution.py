@@ -94,7 +94,9 @@ class CallRunner:
             if not spec.args:
                 return function
             args, kwargs = self.world.deserialize(spec.args)
+            self.world.charge("load", 1)
             if unread:
+                self.world.charge("input", len(unread))
                 inputs = []
                 while unread:
                     inputs.append(self.session.values.decode_input(unread.pop()))

@@ -117,7 +117,7 @@ class SessionActors:
         payload, deps = self._tasks.pack(args, kwargs, held) if args or kwargs else (b"", ())
         with self.world:
             self._references.collect()
-            self.world.charge("submit", 1)
+            self._tasks.charge(payload, deps)
             returns = call.returns
             pending = self._pending_calls(call) if call.limited else None
             array = self._context.next_array()

@@ -82,7 +82,7 @@ class TaskSubmitter:
         payload, deps = self.pack(args, kwargs, held) if args or kwargs else (b"", ())
         with self.world:
             self._references.collect()
-            self.world.charge("submit", 1)
+            self.charge(payload, deps)
             client = self.client
             client.submitter.export(key, blob)
             array = self._context.next_array()
@@ -102,6 +102,16 @@ class TaskSubmitter:
                 end = ObjectRef(object_id(array, 0, 0), self._references)
                 return ObjectRefGenerator(end, self._session)
             return self._references.refs_to(entry)
+
+    def charge(self, payload: bytes, deps: Sequence[bytes]) -> None:
+        """Account for the submission of a task or call with packed arguments, if it has any."""
+        charge = self.world.charge
+        charge("submit", 1)
+        if payload:
+            charge("argument", 1)
+            charge("argument_byte", len(payload))
+            if deps:
+                charge("reference", len(deps))
 
     @property
     def _inherits_nothing(self) -> bool:

@@ -1,13 +1,13 @@
 """Measuring this machine: microbenchmarks in, a cost profile out.
 
-Runs a cluster of one node with one CPU on the real runtime and reads how much
-CPU time each process used (from the kernel's scheduler statistics, which count
-nanoseconds) for a few loads, see `calibration_loads`; `fit` finds the
-figures of a profile that explain them. Memory and loopback bandwidth are timed
+Runs small clusters on the real runtime and reads how much CPU time each process used (from the
+kernel's scheduler statistics, which count nanoseconds) for a few loads, see `calibration_loads`;
+`fit` finds the figures of a profile that explain them. Memory and loopback bandwidth are timed
 with objects of `OBJECT_BYTES`.
 
-Every figure is the median of several rounds. Nothing of a scenario is in here:
-what the profile then predicts has not been fitted.
+Every figure is the median of several rounds, each with clusters of its own: clusters differ more
+than runs in one. Nothing of a scenario is in here: what the profile then predicts has not been
+fitted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from raytwin.runtime.store.arena_writer import Copier
 from raytwin.scenarios.bench.cases import repeated_per_s
 from raytwin.scenarios.core.scenario import Progress
 from raytwin.scenarios.measure.fit import LEAST_S, Load, fit
-from raytwin.scenarios.workloads.calibration_loads import LOADS, WINDOW
+from raytwin.scenarios.workloads.calibration_loads import LOADS, WINDOW, by_cluster
 from raytwin.scenarios.workloads.programs import empty
 
 ROUNDS = 5
@@ -85,7 +85,8 @@ class _Meter:
 
     def __init__(self, cluster: Any) -> None:
         cluster.poll()
-        self._pids = {"head": [cluster.pids["head"]], "node": [cluster.pids["node:0"]]}
+        nodes = [pid for key, pid in cluster.pids.items() if key.startswith("node:")]
+        self._pids = {"head": [cluster.pids["head"]], "node": nodes}
         zygote = psutil.Process(cluster.pids["zygote"])
         known = {pid for pids in self._pids.values() for pid in pids}
         self._pids["worker"] = [p.pid for p in zygote.children() if p.pid not in known]
@@ -104,18 +105,19 @@ def _cpu_s(pid: int) -> float:
 
 
 def _measure_loads(progress: Progress) -> dict[str, Load]:
-    session: Any = ray.init(backend="local", nodes=1, cpus_per_node=1)
     rounds: dict[str, list[Load]] = {name: [] for name in LOADS}
-    try:
-        for run in LOADS.values():
-            run()
-        meter = _Meter(session.cluster)
-        for _ in range(ROUNDS):
-            for name, run in LOADS.items():
-                rounds[name].append(_load(meter, run))
-            progress.advance()
-    finally:
-        ray.shutdown()
+    for _ in range(ROUNDS):
+        for names in by_cluster().values():
+            session: Any = ray.init(backend="local", nodes=LOADS[names[0]].nodes)
+            try:
+                for name in names:
+                    LOADS[name].run()
+                meter = _Meter(session.cluster)
+                for name in names:
+                    rounds[name].append(_load(meter, LOADS[name].run))
+            finally:
+                ray.shutdown()
+        progress.advance()
     return {
         name: {key: statistics.median(load[key] for load in loads) for key in loads[0]}
         for name, loads in rounds.items()

@@ -1,22 +1,23 @@
 """From CPU times that were measured to the figures of a profile that explain them.
 
-A role's CPU time is linear in the amounts of turns, ranges, calls, ... that a load causes, and
-these depend on how messages batch, so on the figures. Hence: simulate the
-same load with the figures so far, count, solve for better figures, and again until they
-no longer move. A role has as many `UNKNOWNS` as the loads can distinguish. The cost of a ``submit``
-is measured by itself, within the calls.
+A role's CPU time is linear in the amounts of turns, ranges, bytes, calls, ... that a load causes,
+and these depend on how messages batch, so on the figures. Hence: simulate the same load with the
+figures so far, count, solve for better figures (non-negative least squares of the relative errors),
+and again; the figures that explain the loads best are kept. A role has as many `UNKNOWNS` as the
+loads can distinguish. What submitting calls cost is measured by itself (`CALLS`), and what the
+simulation charges besides, as copies into the store, is known.
 
-The head has the node's figures. Then the way of one task: CPU time is not all of it,
-since messages take time to wake a reader, and not all CPU time is in it, since a process
-that has sent keeps books while the reader is at work (`after_s`). The time of a hop is
-measured on bare processes. How long one task at a time takes on the real runtime gives the
-rest: the part of turns that comes after what they send, or more time for a hop if
-there is none.
+Then the way of one task: CPU time is not all of it, since messages take time to wake a reader, and
+not all CPU time is in it, since a process that has sent keeps books while the reader is at work
+(`after_s`). The time of a hop is measured on bare processes. How long one task at a time takes on
+the real runtime gives the rest: the part of turns that comes after what they send, or more time for
+a hop if there is none.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
+import statistics
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,11 +26,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from scipy.optimize import nnls
 
 import raytwin as ray
 from raytwin.runtime.control.messages import PutObjects
-from raytwin.scenarios.workloads.calibration_loads import LOADS
-from raytwin.simulator.machine.costs import ROLES, CostModel, Profile, size_of
+from raytwin.scenarios.workloads.calibration_loads import LOADS, by_cluster
+from raytwin.simulator.machine.costs import COLD_MAX, ROLES, CostModel, Profile, size_of
 
 Load = dict[str, float]
 """Seconds per operation: CPU by role, ``wall``, and ``call`` (within submitting calls)."""
@@ -37,17 +39,23 @@ Load = dict[str, float]
 HOPS = 3
 """Messages from a driver's submission of a short task until the driver has its result."""
 ROUNDS = 6
-"""After three the figures of one machine moved by less than 1 %."""
+MEASURABLE = 0.02
+"""A role that uses less than this part of a load's time is not judged by it."""
 LEAST_S = 1e-8
 """A difference of two noisy figures is never taken to be less."""
 AFTER_MAX = 0.9
 """Of a turn: to be woken and to send comes before."""
 UNKNOWNS = {
-    "node": ("turn", "range", "element", "put_range"),
-    "driver": ("turn", "element", "get", "put", "wait"),
-    "worker": ("turn", "run", "task"),
+    "head": ("turn", "range"),
+    "node": ("turn", "other", "range", "element", "put_range", "byte"),
+    "driver": ("turn", "other", "element", "get", "put", "wait", "byte"),
+    "worker": ("turn", "other", "run", "task", "load", "input", "byte"),
 }
-"""By role: its costs. A ``run`` is a range that a worker runs."""
+"""By role: its costs. A ``run`` is a range that a worker runs; a ``load`` is of a task's arguments.
+An ``other`` is a process that ran since the last turn. The head's others, elements and bytes cost
+what a node's do."""
+CALLS = ("submit", "argument", "argument_byte", "reference")
+"""The costs of a submitting call: see `Profile.call_s`."""
 
 Amounts = Counter[str]
 """How often a role did each thing that costs CPU time."""
@@ -61,46 +69,96 @@ def fit(loads: dict[str, Load], machine: dict[str, Any]) -> dict[str, Any]:
     """
     hop_s = machine["loopback_latency_s"]
     after = 0.0
-    profile = _profile(machine, loads, _first_guess(loads), hop_s, after)
-    for _ in range(ROUNDS):
+    figures = _first_guess(loads)
+    best, least = {}, math.inf
+    for number in range(ROUNDS):
+        profile = _profile(machine, figures, hop_s, after)
         usage, walls = simulate(profile)
-        figures = {role: _figures(role, loads, usage[role]) for role in UNKNOWNS}
+        found = residuals(loads, usage, walls)
+        error = statistics.fmean(map(abs, found.values()))
+        # How messages batch may hang on little, and figures go to and fro: the best are kept.
+        if error < least:
+            best, least = {**profile, "residuals": found}, error
+        calls = _calls(loads, usage["driver"])
+        solved = {role: _figures(role, loads, usage[role], figures, calls) for role in UNKNOWNS} | {
+            "call": calls
+        }
+        if number:  # half the way: from the second on what is solved overshoots
+            solved = {
+                role: {name: (figures[role][name] + each) / 2 for name, each in found.items()}
+                for role, found in solved.items()
+            }
+        figures = solved
         # Driver, node, worker, driver: the result does not wait for the node.
-        on_the_way = sum(figures[role]["turn"] for role in figures)
+        on_the_way = sum(figures[role]["turn"] for role in ("driver", "node", "worker"))
         # How much sooner the task has to be back than it was with the last figures.
         early_s = walls["sync"] - loads["sync"]["wall"]
         hops_s = hop_s - machine["loopback_latency_s"]
         wanted_s = after * on_the_way - HOPS * hops_s + early_s
         after = min(AFTER_MAX, max(0.0, wanted_s) / max(LEAST_S, on_the_way))
         hop_s = machine["loopback_latency_s"] + max(0.0, -wanted_s) / HOPS
-        profile = _profile(machine, loads, figures, hop_s, after)
-    return profile
+    return best
+
+
+def residuals(
+    loads: dict[str, Load], usage: Mapping[str, Mapping[str, Amounts]], walls: Mapping[str, float]
+) -> dict[str, float]:
+    """Return by how much the simulated loads are off, by "load role": 0.1 is 10 % too long.
+
+    A role that hardly does anything in a load has none there.
+    """
+    found = {f"{load} wall": walls[load] / loads[load]["wall"] - 1 for load in loads}
+    for role, each in usage.items():
+        for load, amounts in each.items():
+            if loads[load][role] >= MEASURABLE * loads[load]["wall"]:
+                simulated_s = max(LEAST_S, amounts["busy"])
+                found[f"{load} {role}"] = simulated_s / loads[load][role] - 1
+    return found
 
 
 def simulate(profile: dict[str, Any]) -> tuple[dict[str, dict[str, Amounts]], dict[str, float]]:
-    """Run the loads on `sim`; return the amounts per operation by role and load, and the walls."""
+    """Run the loads on `sim`; return the amounts per operation by role and load, and the walls.
+
+    ``busy`` is the CPU time that a role was charged, s.
+    """
     usage: dict[str, dict[str, Amounts]] = {role: {} for role in ROLES}
     walls = {}
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "profile.json"
         path.write_bytes(msgspec.json.encode(msgspec.convert(profile, Profile)))
-        session: Any = ray.init(backend="sim", nodes=1, cpus_per_node=1, profile=str(path))
-        try:
-            amounts = count(session.cluster)
-            for run in LOADS.values():
-                run()
-            for name, run in LOADS.items():
-                for each in amounts.values():
-                    each.clear()
-                begun_s = ray.now()
-                operations, _ = run()
-                walls[name] = (ray.now() - begun_s) / operations
-                for role, each in amounts.items():
-                    per_operation: Any = {key: n / operations for key, n in each.items()}
-                    usage[role][name] = Counter(per_operation)
-        finally:
-            ray.shutdown()
+        for names in by_cluster().values():
+            nodes = LOADS[names[0]].nodes
+            session: Any = ray.init(
+                backend="sim", nodes=nodes, nodes_per_host=len(nodes), profile=str(path)
+            )
+            try:
+                amounts = count(session.cluster)
+                for name in names:
+                    LOADS[name].run()
+                for name in names:
+                    for each in amounts.values():
+                        each.clear()
+                    before, begun_s = busy(session.cluster), ray.now()
+                    operations, _ = LOADS[name].run()
+                    walls[name] = (ray.now() - begun_s) / operations
+                    after = busy(session.cluster)
+                    for role, each in amounts.items():
+                        found: Any = {**each, "busy": after[role] - before[role]}
+                        usage[role][name] = Counter(
+                            {key: n / operations for key, n in found.items()}
+                        )
+            finally:
+                ray.shutdown()
     return usage, walls
+
+
+def busy(cluster: Any) -> dict[str, float]:
+    """Return the CPU time that a simulated cluster's processes were charged so far, by role, s."""
+    used: dict[str, float] = dict.fromkeys(ROLES, 0.0)
+    for process in set(cluster.processes.values()):
+        # What a program has used and not paid for yet belongs to the load that is over.
+        used[process.name.partition(":")[0]] += process.busy_s + process.debt_s
+    return used
 
 
 class _CountedCosts(CostModel):
@@ -109,10 +167,12 @@ class _CountedCosts(CostModel):
     def __init__(self, role: str, profile: Profile, amounts: Amounts) -> None:
         super().__init__(getattr(profile, role), profile)
         self._amounts = amounts
+        self.minds_others = True
 
-    def turn(self) -> float:
+    def turn(self, others: int) -> float:
         self._amounts["turn"] += 1
-        return super().turn()
+        self._amounts["other"] += min(others, COLD_MAX)
+        return super().turn(others)
 
     def received(self, messages: list[Any]) -> float:
         for message in messages:
@@ -134,9 +194,10 @@ class _CountedCosts(CostModel):
         return super().ran(count)
 
     def _count(self, message: Any, ranges_of: str) -> None:
-        ranges, elements, _ = size_of(message)
+        ranges, elements, nbytes = size_of(message)
         self._amounts[ranges_of] += ranges
         self._amounts["element"] += elements
+        self._amounts["byte"] += nbytes
 
 
 def count(cluster: Any) -> dict[str, Amounts]:
@@ -160,87 +221,114 @@ Figures = dict[str, float]
 def _first_guess(loads: dict[str, Load]) -> dict[str, Figures]:
     """Return figures that batch in about the right way."""
     sync, single, array = loads["sync"], loads["single"], loads["array"]
+    node = {"turn": sync["node"] / 2, "range": single["node"] / 2}
     known = {
-        "node": {"turn": sync["node"] / 2, "range": single["node"] / 2},
+        "head": node,
+        "node": node,
         "driver": {"turn": sync["driver"]},
         "worker": {"turn": sync["worker"], "run": single["worker"], "task": array["worker"]},
+        "call": {"submit": single["call"]},
     }
-    return {role: dict.fromkeys(names, 0.0) | known[role] for role, names in UNKNOWNS.items()}
+    names = {**UNKNOWNS, "call": CALLS}
+    return {role: dict.fromkeys(names[role], 0.0) | known[role] for role in names}
 
 
-def _figures(role: str, loads: dict[str, Load], usage: dict[str, Amounts]) -> Figures:
+def _calls(loads: dict[str, Load], usage: Mapping[str, Amounts]) -> Figures:
+    """Return what submitting calls cost, from the loads that have measured it."""
+    rows = {
+        load: tuple(float(amounts[name]) for name in CALLS)
+        for load, amounts in usage.items()
+        if loads[load]["call"]
+    }
+    return _solve(CALLS, rows, {load: loads[load]["call"] for load in rows})
+
+
+def _figures(
+    role: str,
+    loads: dict[str, Load],
+    usage: Mapping[str, Amounts],
+    before: Mapping[str, Figures],
+    calls: Figures,
+) -> Figures:
+    """Return a role's figures; `before` are those that the simulation has charged."""
     names, rows, wanted_s = UNKNOWNS[role], {}, {}
     for load, amounts in usage.items():
         if role == "worker" and not amounts["task"]:
             continue
+        if role == "head" and len(LOADS[load].cpus) == 1:
+            continue  # it has hardly anything to do
         rows[load] = tuple(float(amounts[name]) for name in names)
-        wanted_s[load] = loads[load][role]
+        charged_s = sum(before[role][name] * amounts[name] for name in names)
+        submitted_s = 0.0
         if role == "driver":
-            wanted_s[load] -= loads["single"]["call"] * amounts["submit"]
+            charged_s += sum(before["call"][name] * amounts[name] for name in CALLS)
+            submitted_s = sum(calls[name] * amounts[name] for name in CALLS)
+        # Copies; and of the head what is the node's to find.
+        known_s = max(0.0, amounts["busy"] - charged_s)
+        wanted_s[load] = loads[load][role] - submitted_s - known_s
     return _solve(names, rows, wanted_s)
 
 
 def _solve(
     unknowns: Sequence[str], rows: Mapping[str, tuple[float, ...]], wanted_s: Mapping[str, float]
 ) -> Figures:
-    """Return non-negative figures that explain `wanted_s` best, by relative error.
-
-    There are few unknowns: every choice of those that are 0 is tried.
-    """
+    """Return non-negative figures that explain `wanted_s` best, by relative error."""
     wanted = np.array([max(LEAST_S, wanted_s[name]) for name in rows])
     amounts = np.array(list(rows.values())) / wanted[:, None]
-    best, least = np.zeros(len(unknowns)), np.inf
-    for chosen in itertools.product((False, True), repeat=len(unknowns)):
-        columns = np.flatnonzero(chosen)
-        found = np.zeros(len(unknowns))
-        if len(columns):
-            found[columns] = np.linalg.lstsq(amounts[:, columns], np.ones(len(wanted)))[0]
-        error = float(np.sum((amounts @ found - 1) ** 2))
-        if (found >= 0).all() and error < least:
-            best, least = found, error
-    return dict(zip(unknowns, map(float, best), strict=True))
+    # Bytes are counted in thousands, and turns in ones: alike columns are solved more exactly.
+    scale = np.maximum(amounts.max(axis=0), np.finfo(float).tiny)
+    found = nnls(amounts / scale, np.ones(len(wanted)))[0] / scale
+    return dict(zip(unknowns, map(float, found), strict=True))
 
 
 def _profile(
-    machine: dict[str, Any],
-    loads: dict[str, Load],
-    figures: dict[str, Figures],
-    hop_s: float,
-    after: float,
+    machine: dict[str, Any], figures: dict[str, Figures], hop_s: float, after: float
 ) -> dict[str, Any]:
-    node, driver, worker = figures["node"], figures["driver"], figures["worker"]
+    head, node, driver, worker, call = (
+        figures[role] for role in ("head", "node", "driver", "worker", "call")
+    )
 
-    def turn(figure: Figures) -> dict[str, float]:
-        return {"turn_s": figure["turn"], "after_s": after * figure["turn"]}
+    def turn(figure: Figures, cold: Figures | None = None) -> dict[str, float]:
+        cold_s = (cold or figure)["other"]
+        return {"turn_s": figure["turn"], "after_s": after * figure["turn"], "cold_s": cold_s}
 
-    ranges = {"range_s": node["range"], "element_s": node["element"]}
-    scheduler = {
-        **turn(node),
-        "received": ranges,
-        "sent": ranges,
-        "received_by_type": {
-            "PutObjects": {"range_s": node["put_range"], "element_s": node["element"]}
-        },
-    }
-    elements = {"element_s": driver["element"]}
+    def scheduler(figure: Figures) -> dict[str, Any]:
+        each = {
+            "range_s": figure["range"], "element_s": node["element"], "byte_s": node["byte"]
+        }  # fmt: skip
+        put = {**each, "range_s": node["put_range"]}
+        return {
+            **turn(figure, node),
+            "received": each,
+            "sent": each,
+            "received_by_type": {"PutObjects": put},
+        }
+
+    elements = {"element_s": driver["element"], "byte_s": driver["byte"]}
+    of_worker = {"byte_s": worker["byte"]}
+    submitted = {"element_s": driver["element"], **of_worker}
     return {
         **machine,
         "loopback_latency_s": hop_s,
         "latency_s": hop_s,
-        "head": scheduler,
-        "node": scheduler,
+        "head": scheduler(head),
+        "node": scheduler(node),
         # A submitter is a worker too: as a client it costs what a driver does.
         "worker": {
             **turn(worker),
-            "received_by_type": {"TaskResults": elements},
-            "sent_by_type": {"SubmitTasks": elements},
+            "received": of_worker,
+            "sent": of_worker,
+            "received_by_type": {"TaskResults": submitted},
+            "sent_by_type": {"SubmitTasks": submitted},
         },
         "driver": {**turn(driver), "received": elements, "sent": elements},
         "call_s": {
-            "submit": loads["single"]["call"],
+            **call,
             "get": driver["get"],
             "put": driver["put"],
             "wait": driver["wait"],
+            "load": worker["load"],
+            "input": worker["input"],
         },
         "range_s": worker["run"],
         "task_s": worker["task"],

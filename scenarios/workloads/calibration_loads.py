@@ -1,28 +1,79 @@
 """The loads of a calibration: small programs that run on both backends.
 
-Each is about one thing and returns the number of its operations and the CPU time
-of the calling thread within API calls that submit, s (0 where it is not measured):
+Each is about one thing and returns the number of its operations and the CPU time of the calling
+thread within API calls that submit, s (0 where it is not measured). On a cluster of one node:
 
 - `sync`: empty tasks one at a time; every process wakes for every message;
 - `single`: windows of single tasks; batches, so what a wake-up costs spreads thin;
 - `array`: a task array; ranges, so what a message costs spreads thin;
 - `put`: small objects, put and dropped;
-- `wait`: windows of single tasks, taken one by one as they come.
+- `wait`: windows of single tasks, taken one by one as they come;
+- `argument`, `bytes`: tasks with a small and with a large value as their argument;
+- `reference`, `references`: tasks with one and with four results of others by reference;
+- `stored`: tasks with a result of another by reference that is in the object store.
+
+On two, of which the driver's has no CPU, so that the global scheduler places every task:
+
+- `far_sync`, `far`: as `sync` and `single`;
+- `far_stored`: as `stored`; the global scheduler asks the GCS where the inputs are.
+
+On four, of which the driver's has no CPU:
+
+- `turns`: as `sync`, on one node after the other; each process wakes after all others have run.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import raytwin as ray
 from raytwin.scenarios.workloads.programs import empty
 
-SYNC_TASKS = 400
-WINDOW = 500
-WINDOWS = 6
-ARRAY_TASKS = 200_000
+SYNC_TASKS = 120
+WINDOW = 300
+WINDOWS = 3
+ARRAY_TASKS = 100_000
 PUT_BYTES = 1_000
+ARGUMENT_BYTES = 1_000
+LARGE_BYTES = 50_000
+STORED_BYTES = 120_000
+"""Just above the boundary between messages and the store: copies should not be what is measured."""
+REFERENCES = 4
+
+Run = Callable[[], tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class CalibrationLoad:
+    """A program, and the cluster that it is for."""
+
+    run: Run
+    cpus: tuple[int, ...] = (1,)
+    """Of each node; the driver is on the first."""
+
+    @property
+    def nodes(self) -> list[dict[str, float]]:
+        """The nodes as `init` takes them."""
+        return [{"CPU": cpus} for cpus in self.cpus]
+
+
+@ray.remote
+def _small() -> int:
+    return 0
+
+
+@ray.remote
+def _stored() -> Any:
+    return ray.Blob(STORED_BYTES)
+
+
+@ray.remote
+def _take(*_values: Any) -> None:
+    return None
 
 
 def _sync() -> tuple[int, float]:
@@ -32,13 +83,7 @@ def _sync() -> tuple[int, float]:
 
 
 def _single() -> tuple[int, float]:
-    call_s = 0.0
-    for _ in range(WINDOWS):
-        started_s = time.thread_time()
-        refs = [empty.remote() for _ in range(WINDOW)]
-        call_s += time.thread_time() - started_s
-        ray.get(refs)
-    return WINDOW * WINDOWS, call_s
+    return _windows(WINDOWS, lambda: ([()] * WINDOW, 0.0), empty)
 
 
 def _array() -> tuple[int, float]:
@@ -62,10 +107,76 @@ def _wait() -> tuple[int, float]:
     return WINDOW * WINDOWS, 0.0
 
 
-LOADS: dict[str, Callable[[], tuple[int, float]]] = {
-    "sync": _sync,
-    "single": _single,
-    "array": _array,
-    "put": _put,
-    "wait": _wait,
+def _with_value(nbytes: int, windows: int) -> tuple[int, float]:
+    return _windows(windows, lambda: ([(bytes(nbytes),)] * WINDOW, 0.0))
+
+
+def _with_results(make: Any, references: int, windows: int) -> tuple[int, float]:
+    """Run tasks, and as many that have results of some of these as arguments."""
+
+    def arguments() -> tuple[Sequence[tuple[Any, ...]], float]:
+        made, call_s = _submitted(make, [()] * WINDOW)
+        ray.wait(made, num_returns=WINDOW, fetch_local=False)
+        given = [tuple(made[at - each] for each in range(references)) for at in range(WINDOW)]
+        return given, call_s
+
+    return _windows(windows, arguments)
+
+
+def _windows(
+    windows: int,
+    arguments: Callable[[], tuple[Sequence[tuple[Any, ...]], float]],
+    task: Any = _take,
+) -> tuple[int, float]:
+    """Run windows of one task for each of `arguments`, which gives the time of its calls, too."""
+    total_s = 0.0
+    for _ in range(windows):
+        given, made_s = arguments()
+        refs, call_s = _submitted(task, given)
+        total_s += made_s + call_s
+        del given
+        ray.get(refs)
+    return WINDOW * windows, total_s
+
+
+def _submitted(task: Any, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], float]:
+    """Submit a task for each of `arguments`; return the references, and the calls' CPU time, s."""
+    started_s = time.thread_time()
+    refs = [task.remote(*each) for each in arguments]
+    return refs, time.thread_time() - started_s
+
+
+def _turns() -> tuple[int, float]:
+    for number in range(SYNC_TASKS):
+        node = 1 + number % (len(_TURNS) - 1)
+        ray.get(empty.options(resources={f"node:{node}": 0.001}).remote())
+    return SYNC_TASKS, 0.0
+
+
+_FAR = (0, 1)
+_TURNS = (0, 1, 1, 1)
+
+LOADS: Mapping[str, CalibrationLoad] = {
+    "sync": CalibrationLoad(_sync),
+    "single": CalibrationLoad(_single),
+    "array": CalibrationLoad(_array),
+    "put": CalibrationLoad(_put),
+    "wait": CalibrationLoad(_wait),
+    "argument": CalibrationLoad(partial(_with_value, ARGUMENT_BYTES, 2)),
+    "bytes": CalibrationLoad(partial(_with_value, LARGE_BYTES, 1)),
+    "reference": CalibrationLoad(partial(_with_results, _small, 1, 1)),
+    "references": CalibrationLoad(partial(_with_results, _small, REFERENCES, 1)),
+    "stored": CalibrationLoad(partial(_with_results, _stored, 1, 1)),
+    "far_sync": CalibrationLoad(_sync, _FAR),
+    "far": CalibrationLoad(_single, _FAR),
+    "far_stored": CalibrationLoad(partial(_with_results, _stored, 1, 1), _FAR),
+    "turns": CalibrationLoad(_turns, _TURNS),
 }
+
+
+def by_cluster() -> dict[tuple[int, ...], list[str]]:
+    """Return the names of the loads by the CPUs of their cluster's nodes."""
+    found: dict[tuple[int, ...], list[str]] = {}
+    for name, load in LOADS.items():
+        found.setdefault(load.cpus, []).append(name)
+    return found

@@ -6,11 +6,15 @@ takes on the modelled machine, and how fast that machine's network, memory and d
 A turn of a process costs::
 
     turn_s                             wake up, poll, sleep again
+    + cold_s    x other processes      that ran on the host since its last turn, `COLD_MAX` at
+                                       most: its caches have grown cold
     + frame_s   x frames sent          a system call each
     + for each message received or sent:
         message_s                      to decode or encode and to handle it
-        + range_s   x its ranges       (of tasks or results)
+        + range_s   x its ranges       (of tasks or results, and inputs of tasks by reference;
+                                        a message of none of them counts as one)
         + element_s x its elements
+        + byte_s    x its bytes
 
 The frames leave `after_s` before the turn is over: after the write to a socket the
 writer still cleans up, while the reader wakes up already.
@@ -74,6 +78,7 @@ class MessageCost(msgspec.Struct, forbid_unknown_fields=True):
     message_s: float = 0.0
     range_s: float = 0.0
     element_s: float = 0.0
+    byte_s: float = 0.0
 
 
 class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
@@ -82,6 +87,7 @@ class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
     turn_s: float = 0.0
     after_s: float = 0.0
     """The part of `turn_s` after the turn's frames have left."""
+    cold_s: float = 0.0
     frame_s: float = 0.0
     received: MessageCost = msgspec.field(default_factory=MessageCost)
     sent: MessageCost = msgspec.field(default_factory=MessageCost)
@@ -89,6 +95,8 @@ class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
     sent_by_type: dict[str, MessageCost] = msgspec.field(default_factory=dict)
 
 
+COLD_MAX = 8
+"""Of so many others little is left in the caches; assumed."""
 ROLES = ("head", "node", "worker", "driver")
 
 
@@ -115,7 +123,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     worker: RoleCost
     driver: RoleCost
     call_s: dict[str, float] = msgspec.field(default_factory=dict)
-    """CPU time of an API call: submit, map, get, put, wait."""
+    """CPU time of an API call: submit, get, put, wait; of what a submission packs besides: argument
+    (if it has any), argument_byte, reference; of what a worker unpacks: load, input (a value that
+    was given by reference)."""
     range_s: float = 0.0
     """CPU time of a worker per range: receive, decode, encode, report."""
     task_s: float = 0.0
@@ -130,6 +140,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     disk_bandwidth: float = 1.25e9
     """Of a node's disk, which takes evicted objects; the default is the rate of an
     m4.16xlarge to its network disks (10 Gbit/s)."""
+
+    residuals: dict[str, float] = msgspec.field(default_factory=dict)
+    """By how much the loads that the figures were fitted to are off: see `fit.residuals`."""
 
     def copy_s(self, nbytes: int, threads: int) -> float:
         """Return the seconds that `threads` threads take to copy `nbytes` into the store."""
@@ -180,7 +193,7 @@ def load_profile(name: str | os.PathLike[str]) -> Profile:
 Size = tuple[int, int, int]
 """Ranges, elements and bytes of a message."""
 
-_BARE: Size = (0, 0, 60)
+_BARE: Size = (1, 0, 60)
 
 
 def _size_of_tasks(message: Any) -> Size:
@@ -192,12 +205,14 @@ def _size_of_assignments(message: RunTasks) -> Size:
 
 
 def _size_of_specs(specs: list[TaskSpec]) -> Size:
+    ranges = len(specs)
     elements = 0
     nbytes = 120 * len(specs)
     for spec in specs:
+        ranges += len(spec.deps)
         elements += spec.count
         nbytes += args_bytes(spec)
-    return len(specs), elements, nbytes
+    return ranges, elements, nbytes
 
 
 def _size_of_call(message: DirectCall) -> Size:
@@ -231,11 +246,11 @@ def _size_of_updates(message: TaskUpdates) -> Size:
 
 
 def _size_of_payload(message: ObjectPayload) -> Size:
-    return 0, 0, 60 + (0 if message.result is None else len(message.result.payload))
+    return 1, 0, 60 + (0 if message.result is None else len(message.result.payload))
 
 
 def _size_of_values(message: ObjectsReady) -> Size:
-    return 0, 0, 60 + sum(60 + len(value.payload) for value in message.values)
+    return len(message.values), 0, 60 + sum(60 + len(value.payload) for value in message.values)
 
 
 def _size_of_commands(message: ChainCommands) -> Size:
@@ -272,6 +287,11 @@ def size_of(message: Any) -> Size:
     return _BARE if size is None else size(message)
 
 
+def _cost(cost: MessageCost, size: Size) -> float:
+    ranges, elements, nbytes = size
+    return cost.message_s + cost.range_s * ranges + cost.element_s * elements + cost.byte_s * nbytes
+
+
 class _CostsByType(dict[type, MessageCost | None]):
     """The cost of each type of message, computed at its first use; None if it is free."""
 
@@ -301,6 +321,9 @@ class CostModel:
         self.turn_s = role.turn_s
         self.after_s = role.after_s
         self.frame_s = role.frame_s
+        self.cold_s = role.cold_s
+        self.minds_others = role.cold_s > 0
+        """Whether `turn` needs to know how many other processes have run."""
         self._received = _CostsByType(role.received, role.received_by_type)
         self._sent = _CostsByType(role.sent, role.sent_by_type)
         # Every replica of a chain applies the same bodies, one after another.
@@ -314,9 +337,9 @@ class CostModel:
         """Return the cost of a range of `count` tasks that a worker runs."""
         return self._range_s + self._task_s * count
 
-    def turn(self) -> float:
-        """Return the cost of a turn besides its messages."""
-        return self.turn_s
+    def turn(self, others: int) -> float:
+        """Return the cost of a turn besides its messages, after turns of so many others."""
+        return self.turn_s + self.cold_s * min(others, COLD_MAX)
 
     def received(self, messages: list[Any]) -> float:
         """Return the cost of handling received messages."""
@@ -325,8 +348,7 @@ class CostModel:
             kind = type(message)
             cost = self._received[kind]
             if cost is not None:
-                ranges, elements, _ = size_of(message)
-                total_s += cost.message_s + cost.range_s * ranges + cost.element_s * elements
+                total_s += _cost(cost, size_of(message))
             if kind is ChainRequest:
                 total_s += self._applied(message.body)
             elif kind is ChainCommands:
@@ -344,9 +366,9 @@ class CostModel:
         total_s = 0.0
         total_bytes = 40
         for message in messages:
-            ranges, elements, nbytes = size_of(message)
-            total_bytes += nbytes
+            size = size_of(message)
+            total_bytes += size[2]
             cost = self._sent[type(message)]
             if cost is not None:
-                total_s += cost.message_s + cost.range_s * ranges + cost.element_s * elements
+                total_s += _cost(cost, size)
         return total_s + self.frame_s, total_bytes

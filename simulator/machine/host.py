@@ -14,7 +14,8 @@ So no core idles while a job waits, equal long jobs progress within a quantum
 of one another, and a job waits for its first turn at most
 ``quantum_s * (waiting / cores + 1)``.
 
-Simplifications: context switches cost nothing and caches stay warm; there are no
+Simplifications: context switches cost nothing; that caches grow cold is a cost of turns, see
+`others_since` and `costs`; there are no
 priorities and no wake-up preemption (Linux would favour a process that mostly
 sleeps; here it waits for a turn to end); no job is bound to a core, and cores do
 not slow one another.
@@ -87,11 +88,21 @@ class Host:
         self._timer_set = False
         self._ended: _Job | None = None
         """The job whose `done` is being called while others wait."""
+        self._ran: list[Hashable] = []
+        """Who has had turns here, as far as that was asked: the last one first."""
 
     @property
     def idle(self) -> bool:
         """Whether a core is free."""
         return len(self._running) < self.cores
+
+    def others_since(self, owner: Hashable) -> int:
+        """Return how many others have had turns here since `owner` had its last; it has one now."""
+        ran = self._ran
+        others = ran.index(owner) if owner in ran else len(ran)
+        del ran[others : others + 1]
+        ran.insert(0, owner)
+        return others
 
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:
         """Use one core for `cpu_s` seconds of CPU time, then call `done()`.

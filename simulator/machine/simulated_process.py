@@ -250,7 +250,7 @@ class SimProcess:
         if not self.alive:
             return
         costs = self.costs
-        cost_s = costs.turn()
+        cost_s = costs.turn(self.host.others_since(self) if costs.minds_others else 0)
         frames: list[Frame] = []
         self._leaving = frames
         while self._frames or self._timers or self.dirty:
