@@ -28,7 +28,7 @@ WINDOW = 1_000
 SOAK = [
     # At half time the timeline's rows have reached their limit.
     pytest.param(250_000, 2_500, 100 * MB, id="small"),
-    pytest.param(2_000_000, 20_000, 1_000 * MB, id="full", marks=pytest.mark.skipif(
+    pytest.param(1_000_000, 10_000, 1_000 * MB, id="full", marks=pytest.mark.skipif(
         not os.environ.get("RAYTWIN_SOAK"), reason="set RAYTWIN_SOAK=1: it takes minutes")),
 ]  # fmt: skip
 
