@@ -8,7 +8,7 @@ they send is compared.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -95,7 +95,7 @@ class AllNodes(AbleNodes):
         self.demand, self.nodes, self.mean_s = demand, nodes, mean_s
         self.inputs: list[Location] = []
 
-    def locate(self, inputs: Iterable[Location]) -> None:
+    def locate(self, inputs: Collection[Location]) -> None:
         self.inputs = list(inputs)
 
     def allowed(self, strategy: str, home: int, left: int) -> Sequence[NodeView]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, overload
 
@@ -199,9 +199,10 @@ class Candidates(Sequence[NodeView]):
         """Return the view of a node, None if it is no candidate."""
         return self._seen(node) if node in self._views else None
 
-    def locate(self, inputs: Iterable[Location]) -> None:
+    def locate(self, inputs: Collection[Location]) -> None:
         """Take the inputs of the range that is placed next, whose views are right from now on."""
-        self._settle()
+        if self.touched:
+            self._settle()
         self._input_bytes = 0
         local: dict[int, int] = {}
         for location in inputs:

@@ -15,7 +15,7 @@ theirs, to 3 %. It is rounded so that not each heartbeat changes what is assumed
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import frexp, ldexp
 
 from raytwin.runtime.control.core.resources import ResourcePool, times_in
@@ -148,7 +148,7 @@ class AbleNodes:
         self._room += room - self._rooms.get(number, 0)
         self._rooms[number] = room
 
-    def locate(self, inputs: Iterable[Location]) -> None:
+    def locate(self, inputs: Collection[Location]) -> None:
         """Take the inputs of the range that is placed next."""
         self._ready.locate(inputs)
         self._held.locate(inputs)
@@ -165,9 +165,10 @@ class AbleNodes:
             view = self._ready.at(target) or self._held.at(target)
             if view is not None or is_hard(strategy):
                 return [view] if view is not None else []
-        nodes = self._ready or self._held
-        if not self._ready:
-            at_home = self._held.at(home)
+        nodes = self._ready
+        if not nodes:
+            nodes = self._held
+            at_home = nodes.at(home)
             if at_home is not None:
                 return [at_home]
         if left >= 0 and len(nodes) > 1:
