@@ -33,8 +33,8 @@ from raytwin.runtime.control.messages import (
     WorkerDied,
 )
 from raytwin.runtime.control.messages.errors import Cancellation, Unschedulable, unpack
+from raytwin.runtime.control.scheduling.candidates import NodeView
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
-from raytwin.runtime.control.scheduling.policies import NodeView
 from raytwin.runtime.control.scheduling.strategies import Spreading, affinity, kept
 from raytwin.runtime.control.worker.executor import Executor
 from tests.control.alone import Alone, array, spec
@@ -251,12 +251,14 @@ def view(node: int, queue: int = 0) -> NodeView:
 
 def test_affinity() -> None:
     hard, soft = affinity(1, soft=False), affinity(1, soft=True)
-    spreading = Spreading()
-    views = [view(0), view(1)]
-    assert [v.node for v in spreading.allowed(hard, views)] == [1]
-    assert [v.node for v in spreading.allowed(soft, views)] == [1]
-    assert spreading.allowed(hard, [view(0)]) == []
-    assert [v.node for v in spreading.allowed(soft, [view(0)])] == [0]
+    _, made = global_scheduler(2)
+    able = made.node_index.able(made.nodes, "CPU:1")
+    assert [v.node for v in able.allowed(hard, 0, -1)] == [1]
+    assert [v.node for v in able.allowed(soft, 0, -1)] == [1]
+    _, made = global_scheduler(1)
+    able = made.node_index.able(made.nodes, "CPU:1")
+    assert able.allowed(hard, 0, -1) == []
+    assert [v.node for v in able.allowed(soft, 0, -1)] == [0]
     assert kept(hard, 1, 5, feasible=True, alone=False) == 5
     assert kept(hard, 0, 5, feasible=True, alone=False) == 0
     assert kept(hard, 1, 5, feasible=False, alone=False) == 0

@@ -61,6 +61,14 @@ def parse_demand(demand: str) -> tuple[tuple[str, int], ...]:
     return tuple(parsed)
 
 
+def times_in(amounts: Mapping[str, float], demand: str, most: int) -> int:
+    """Return how many such demands these amounts meet at once, up to `most`."""
+    times = most
+    for name, units in parse_demand(demand):
+        times = min(times, round(amounts.get(name, 0.0) * UNIT) // units)
+    return times
+
+
 class ResourcePool:
     """The resources of a node: in total, free, and reserved.
 

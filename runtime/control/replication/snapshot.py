@@ -38,7 +38,7 @@ from typing import Any
 import msgspec
 
 HOME = "raytwin.runtime.control."
-TRANSIENT = frozenset({"_handlers", "policy"})
+TRANSIENT = frozenset({"_handlers", "node_index", "policy"})
 
 (
     _LIST, _TUPLE, _DICT, _SET, _DEQUE, _OBJECT, _AGAIN, _ANCHOR, _PLAIN, _COUNTER, _METHOD,

@@ -28,6 +28,7 @@ group is reserved whole or not at all.
 | `policies` | how much of a range stays on its node, and the nodes of the rest: one class each |
 | `actor_placement` | chooses the node of an actor |
 | `strategies` | the nodes that the strategy of a task or an actor allows |
-| `node_views` | the scheduler's data about each node, and the view of it that a policy gets |
+| `node_views` | the scheduler's data about each node, and by demand the nodes that could run it |
+| `candidates` | the view of a node that a policy gets, and the orders in which it finds the best |
 | `placement_groups` | reserves bundles all together or not at all |
 """

@@ -6,13 +6,15 @@ actors. If the actors of all nodes have reserved what it needs, it waits on its 
 
 An actor that takes no CPU goes to a node with CPUs all the same, unless its program has asked for
 none (`ActorInfo.placement`).
+
+Cost: a look at all nodes for each actor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raytwin.runtime.control.core.resources import ResourcePool
+from raytwin.runtime.control.core.resources import times_in
 from raytwin.runtime.control.scheduling.node_views import Node
 from raytwin.runtime.control.scheduling.strategies import SPREAD, is_hard, target_of
 
@@ -36,5 +38,5 @@ def node_for_actor(
 
 
 def _rank(node: Node, demand: str) -> tuple[bool, bool, int]:
-    free = ResourcePool(node.load.available or node.own)
-    return not node.pool.usable(demand), not free.fits(demand), node.actors
+    free = node.load.available or node.own
+    return not node.pool.usable(demand), not times_in(free, demand, 1), node.actors

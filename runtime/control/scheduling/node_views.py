@@ -3,24 +3,42 @@
 Between two heartbeats of a node the scheduler adds its own assignments: the queue's length is the
 last reported one plus all elements sent since, and the reserved resources are those reported plus
 those of actors sent since.
+
+For each demand, `NodeIndex` keeps the nodes that could run it. A node that has changed is looked at
+again when the next range with this demand is placed; the others are not. So a placement looks at
+the node of the placement before and at those whose heartbeats have come since.
+
+A node that has timed no task yet is assumed to be like the others: its tasks take the mean of
+theirs, to 3 %. It is rounded so that not each heartbeat changes what is assumed of all such nodes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from math import frexp, ldexp
 
-from raytwin.runtime.control.core.resources import UNIT, ResourcePool, parse_demand
+from raytwin.runtime.control.core.resources import ResourcePool, times_in
 from raytwin.runtime.control.messages import Load, Location
-from raytwin.runtime.control.scheduling.policies import NodeView
+from raytwin.runtime.control.scheduling.candidates import Candidates, NodeView
+from raytwin.runtime.control.scheduling.strategies import SPREAD, is_hard, target_of
+
+MOVED_MAX = 256
+"""The most elements that the global scheduler asks one node to give away at once."""
+DEMANDS_MAX = 32
+"""The bound on the demands in `NodeIndex`: 0.5 KB a node each."""
+TIMES_PER_S = 1 << 80
+"""A float of a nanosecond or more is a whole number of 2**-82 s, so times of 4 ns are exact."""
 
 
 class Node:
     """A living node."""
 
-    __slots__ = ("_sent_actors", "actors", "incarnation", "load", "own", "pool", "sent")
+    __slots__ = (
+        "_sent_actors", "actors", "incarnation", "load", "own", "pool", "position", "sent",
+    )  # fmt: skip
 
-    def __init__(self, resources: dict[str, float], incarnation: int) -> None:
+    def __init__(self, resources: dict[str, float], incarnation: int, position: int) -> None:
         self.incarnation = incarnation
         self.own = resources
         """The node's total resources, those reserved by placement groups included."""
@@ -32,6 +50,8 @@ class Node:
         """Actors that its heartbeats do not count yet: the value of `sent` and the demand."""
         self.actors = 0
         """Actors that live there, or are on their way."""
+        self.position = position
+        """Its place in the order in which nodes have joined."""
 
     @property
     def queue(self) -> int:
@@ -40,8 +60,7 @@ class Node:
 
     def owns(self, demand: str) -> bool:
         """Whether it could meet a demand if placement groups had none of its resources."""
-        own = self.own
-        return all(round(own.get(n, 0.0) * UNIT) >= units for n, units in parse_demand(demand))
+        return times_in(self.own, demand, 1) > 0
 
     def has(self, demand: str) -> bool:
         """Whether its total resources meet a demand, whoever has them."""
@@ -66,7 +85,7 @@ class Node:
 
     def busy_s(self, demand: str) -> float:
         """Return the estimated seconds until a task ends there; 0 if there is room now."""
-        if not self.load.busy_s or ResourcePool(self.load.available).fits(demand):
+        if not self.load.busy_s or times_in(self.load.available, demand, 1):
             return 0.0
         return self.load.busy_s
 
@@ -74,39 +93,148 @@ class Node:
         """Return how many such demands it could start now; 0 if its load is out of date."""
         if self.sent > self.load.assigned:
             return 0
-        return max(0, ResourcePool(self.load.available).room(demand, most))
+        return times_in(self.load.available, demand, most)
 
 
-def usual_s(nodes: Mapping[int, Node]) -> float:
-    """Return the mean time of a task over all nodes that have timed one; 0 if none has."""
-    timed = [node.load.mean_task_s for node in nodes.values() if node.load.mean_task_s]
-    return sum(timed) / len(timed) if timed else 0.0
+class AbleNodes:
+    """The nodes that could run a demand, kept as a policy sees them."""
+
+    def __init__(self, demand: str, nodes: Mapping[int, Node]) -> None:
+        self._demand = demand
+        self._ready = Candidates()
+        """Nodes where a range need not wait for an actor to end: all, if it demands nothing."""
+        self._held = Candidates()
+        """Nodes where actors have all that it needs."""
+        self._rooms: dict[int, int] = {}
+        """By node: how many it could start now, up to `MOVED_MAX`."""
+        self._room = 0
+        """The sum of them."""
+        self._untimed: set[int] = set()
+        """Nodes that have timed no task yet."""
+        self._assumed_s = 0.0
+        """The time of a task that is assumed there."""
+        self.changed = set(nodes)
+        """Nodes that have changed since the last look."""
+
+    def refresh(self, nodes: Mapping[int, Node], assumed_s: float) -> None:
+        """Look again at the nodes that have changed."""
+        if assumed_s != self._assumed_s:
+            self._assumed_s = assumed_s
+            self.changed |= self._untimed
+        for number in self.changed:
+            self._look(number, nodes.get(number))
+        self.changed.clear()
+
+    def _look(self, number: int, node: Node | None) -> None:
+        if node is None or not node.pool.feasible(self._demand):
+            self._ready.drop(number)
+            self._held.drop(number)
+            self._untimed.discard(number)
+            self._room -= self._rooms.pop(number, 0)
+            return
+        demand, load = self._demand, node.load
+        slots = node.pool.slots(demand)
+        if load.mean_task_s:
+            self._untimed.discard(number)
+        else:
+            self._untimed.add(number)
+        mean_s = load.mean_task_s or self._assumed_s
+        busy_s = node.busy_s(demand)
+        view = NodeView(number, node.queue, slots, mean_s, 0, load.bandwidth, busy_s)
+        is_ready = bool(slots or not demand)
+        (self._held if is_ready else self._ready).drop(number)
+        (self._ready if is_ready else self._held).put(view, node.position)
+        room = node.room(demand, MOVED_MAX)
+        self._room += room - self._rooms.get(number, 0)
+        self._rooms[number] = room
+
+    def locate(self, inputs: Collection[Location]) -> None:
+        """Take the inputs of the range that is placed next."""
+        self._ready.locate(inputs)
+        self._held.locate(inputs)
+
+    def allowed(self, strategy: str, home: int, left: int) -> Sequence[NodeView]:
+        """Return the nodes among which the policy chooses, if any node could run the range.
+
+        With affinity it is that one node. Else it is those where the range need not wait for an
+        actor to end, else its owner's node, `home`. A range that has left a node, `left`, goes back
+        only if it could run nowhere else; -1: it has left none.
+        """
+        if strategy and strategy != SPREAD:
+            target = target_of(strategy)
+            view = self._ready.at(target) or self._held.at(target)
+            if view is not None or is_hard(strategy):
+                return [view] if view is not None else []
+        nodes = self._ready
+        if not nodes:
+            nodes = self._held
+            at_home = nodes.at(home)
+            if at_home is not None:
+                return [at_home]
+        if left >= 0 and len(nodes) > 1:
+            nodes.drop(left)
+            self.changed.add(left)
+        return nodes
+
+    def room_beside(self, node: int) -> int:
+        """Return how many such demands the other nodes could start now, each up to `MOVED_MAX`."""
+        return self._room - self._rooms.get(node, 0)
+
+    def all_held(self) -> bool:
+        """Whether actors have what it needs on every node."""
+        return not self._ready
 
 
-def views_of(
-    nodes: Mapping[int, Node], demand: str, inputs: Mapping[bytes, Location]
-) -> list[NodeView]:
-    """Return the nodes that could run a range with these inputs, as a policy sees them."""
-    views = []
-    # A node that has timed no task yet is assumed to be like the others.
-    mean_s = usual_s(nodes)
-    for number, node in nodes.items():
-        if not node.pool.feasible(demand):
-            continue
-        remote = 0
-        for location in inputs.values():
-            if number not in location.nodes:
-                remote += location.size
-        load = node.load
-        views.append(
-            NodeView(
-                number,
-                node.queue,
-                node.pool.slots(demand),
-                load.mean_task_s or mean_s,
-                remote,
-                load.bandwidth,
-                node.busy_s(demand),
-            )
-        )
-    return views
+class NodeIndex:
+    """The nodes that could run each demand: those looked up last, `DEMANDS_MAX` of them.
+
+    It has nothing that the nodes do not say, and begins anew when a replica takes over.
+    """
+
+    def __init__(self) -> None:
+        self._able: dict[str, AbleNodes] = {}
+        """By demand, the one that was looked up last at the end."""
+        self._means: dict[int, int] = {}
+        """By node: the mean time of a task, exactly, in 1 / `TIMES_PER_S` s; 0: none yet."""
+        self._sum = 0
+        self._timed = 0
+        """The number of those that are not 0."""
+        self._unread: set[int] | None = None
+        """Nodes whose mean may have changed; None: all."""
+
+    def changed(self, number: int) -> None:
+        """A node has changed, or has come or gone."""
+        if self._unread is not None:
+            self._unread.add(number)
+        for able in self._able.values():
+            able.changed.add(number)
+
+    def able(self, nodes: Mapping[int, Node], demand: str) -> AbleNodes:
+        """Return the nodes that could run a demand."""
+        found = self._able.pop(demand, None)
+        if found is None:
+            found = AbleNodes(demand, nodes)
+            if len(self._able) == DEMANDS_MAX:
+                del self._able[next(iter(self._able))]
+        self._able[demand] = found
+        found.refresh(nodes, about(self.usual_s(nodes)))
+        return found
+
+    def usual_s(self, nodes: Mapping[int, Node]) -> float:
+        """Return the mean time of a task over all nodes that have timed one; 0 if none has."""
+        for number in nodes if self._unread is None else self._unread:
+            node = nodes.get(number)
+            mean = 0 if node is None else int(node.load.mean_task_s * TIMES_PER_S)
+            old = self._means.pop(number, 0)
+            self._sum += mean - old
+            self._timed += bool(mean) - bool(old)
+            if mean:
+                self._means[number] = mean
+        self._unread = set()
+        return self._sum / (self._timed * TIMES_PER_S) if self._timed else 0.0
+
+
+def about(time_s: float) -> float:
+    """Return a time, rounded to 3 %."""
+    mantissa, exponent = frexp(time_s)
+    return ldexp(round(mantissa * 32), exponent - 5)

@@ -10,23 +10,20 @@ Whatever the policy: if actors have all CPUs of a node, a task would wait there 
 end. It goes to a node with CPUs for tasks, if there is one (`without_wait_for_actors`). Otherwise
 it waits on its owner's node, where a CPU becomes free when the owner blocks on its result.
 
-Cost: `keep` is one comparison a range; `choose` is O(nodes) a piece, `spread` of
-bottom-up O(log nodes).
+Cost: `keep` is one comparison a range. `choose` looks at no more nodes than it names: the least
+wait comes from an index (`candidates`), O(log nodes) a piece. A policy of a user's own may look at
+all nodes, which are a sequence, at O(nodes) a piece.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from heapq import heapify, heapreplace
 from importlib import import_module
 
 from raytwin.runtime.control.core.config import Config
-
-UNTIMED_TASK_S = 0.001
-"""The assumed time of a task while none has been timed anywhere."""
-UNTIMED_BANDWIDTH = 1e9
-"""The assumed bytes/s of a transfer while none has been timed."""
+from raytwin.runtime.control.scheduling.candidates import Candidates
+from raytwin.runtime.control.scheduling.candidates import NodeView as NodeView
 
 
 class LocalView:
@@ -58,48 +55,6 @@ class LocalView:
         """The estimated seconds until a task that runs here ends; 0: there is room."""
 
 
-class NodeView:
-    """The global scheduler's view of one node that could run the task."""
-
-    __slots__ = ("bandwidth", "busy_s", "mean_task_s", "node", "queue", "remote_bytes", "slots")
-
-    def __init__(
-        self,
-        node: int,
-        queue: int,
-        slots: int,
-        mean_task_s: float,
-        remote_bytes: int,
-        bandwidth: float,
-        busy_s: float = 0.0,
-    ) -> None:
-        self.node = node
-        self.queue = queue
-        """Elements that wait or run there or are on their way."""
-        self.slots = slots
-        self.mean_task_s = mean_task_s
-        self.remote_bytes = remote_bytes
-        """Bytes of the task's inputs that are not there."""
-        self.bandwidth = bandwidth
-        self.busy_s = busy_s
-        """The estimated seconds until a task that runs there ends; 0: there is room."""
-
-    @property
-    def queue_s(self) -> float:
-        """Estimated wait in its queue: length x average task time, over slots.
-
-        It is at least the estimated rest of the running tasks, unless no task was timed: then
-        tasks are better spread evenly.
-        """
-        queue_s = self.queue * (self.mean_task_s or UNTIMED_TASK_S) / max(1, self.slots)
-        return max(queue_s, self.busy_s) if self.mean_task_s else queue_s
-
-    @property
-    def transfer_s(self) -> float:
-        """Estimated time to bring the inputs there."""
-        return self.remote_bytes / (self.bandwidth or UNTIMED_BANDWIDTH)
-
-
 class Policy:
     """Base class of all policies; its defaults are the paper's rules."""
 
@@ -129,8 +84,8 @@ class Policy:
         return max(0, min(count, room - view.queue))
 
     def choose(self, nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
-        """Return the node for a range; `nodes` is not empty."""
-        return min(nodes, key=_wait)
+        """Return the node for a range; `nodes` is not empty, and in a fixed order."""
+        return nodes.least_wait() if isinstance(nodes, Candidates) else min(nodes, key=_wait)
 
     def spread(
         self, nodes: Sequence[NodeView], pieces: Sequence[int], rng: random.Random
@@ -156,22 +111,6 @@ class BottomUp(Policy):
     """The paper's bottom-up scheduling."""
 
     name = "bottom-up"
-
-    def spread(
-        self, nodes: Sequence[NodeView], pieces: Sequence[int], rng: random.Random
-    ) -> list[NodeView]:
-        # Only the node that was chosen last has changed: a heap finds the next.
-        # Among equals it is the first, as in `choose`.
-        heap = [(*_wait(node), at) for at, node in enumerate(nodes)]
-        heapify(heap)
-        chosen = []
-        for count in pieces:
-            at = heap[0][2]
-            view = nodes[at]
-            view.queue += count
-            chosen.append(view)
-            heapreplace(heap, (*_wait(view), at))
-        return chosen
 
 
 class LocalityBlind(Policy):
@@ -221,20 +160,11 @@ def _least_queue(nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
     A fixed order among equals would prefer one node, and so the inputs that happen
     to be there.
     """
+    if isinstance(nodes, Candidates):
+        return nodes.least_queue(rng)
     least = min(n.queue_s for n in nodes)
     equals = [n for n in nodes if n.queue_s == least]
     return equals[rng.randrange(len(equals))]
-
-
-def without_wait_for_actors(views: list[NodeView], demand: str, home: int) -> list[NodeView]:
-    """Return the nodes where a range need not wait for an actor to end, else its owner's node."""
-    if not demand:
-        return views
-    return (
-        [view for view in views if view.slots]
-        or [view for view in views if view.node == home]
-        or views
-    )
 
 
 POLICIES: dict[str, Callable[[Config], Policy]] = {

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raytwin.runtime.control.messages import TaskSpec
-from raytwin.runtime.control.scheduling.policies import NodeView
+from raytwin.runtime.control.scheduling.candidates import Candidates, NodeView
 
 SPREAD = "SPREAD"
 
@@ -51,27 +51,17 @@ def is_hard(strategy: str) -> bool:
 
 
 class Spreading:
-    """Chooses nodes for ranges with a strategy."""
+    """Chooses nodes for ranges that are to be spread."""
 
     def __init__(self) -> None:
         self._last = -1
 
-    def allowed(self, strategy: str, views: list[NodeView]) -> list[NodeView]:
-        """Return the nodes, among those that could run the range, that its strategy allows."""
-        if not strategy or strategy == SPREAD:
-            return views
-        target = [view for view in views if view.node == target_of(strategy)]
-        return target if target or is_hard(strategy) else views
-
-    def spread(self, views: Sequence[NodeView], pieces: Sequence[int]) -> list[NodeView]:
+    def spread(self, nodes: Sequence[NodeView], pieces: Sequence[int]) -> list[NodeView]:
         """Return the node for each piece: the shortest queue, equal ones in turn."""
-        after_all = 1 + max(view.node for view in views)
+        candidates = nodes if isinstance(nodes, Candidates) else Candidates(nodes)
         chosen = []
         for count in pieces:
-            view = min(
-                views,
-                key=lambda v: (v.queue // max(1, v.slots), (v.node - self._last - 1) % after_all),
-            )
+            view = candidates.next_in_turn(self._last)
             self._last = view.node
             view.queue += count
             chosen.append(view)
