@@ -36,7 +36,9 @@ class SimWorkers(Mapping[str, SimWorker]):
 
     def _reported(self, address: str) -> None:
         """Forget the process, unless it is a made worker's by now."""
-        if isinstance(self._rows.get(address), SimProcess):
+        row = self._rows.get(address)
+        if isinstance(row, SimProcess):
+            row.contexts.clear()  # they refer to one another, and nobody to them
             self._rows[address] = None
 
     def _process(self, address: str) -> SimProcess:
