@@ -838,7 +838,12 @@ class SimCluster:
         if self.closed:
             return
         self.closed = True
-        gc.set_threshold(*self._gc_thresholds)
+        try:
+            self._end_all()
+        finally:
+            gc.set_threshold(*self._gc_thresholds)
+
+    def _end_all(self) -> None:
         if get_ident() == self.thread:  # else that thread has ended with its greenlets
             for driver in self.drivers:
                 driver.kill()
