@@ -29,6 +29,7 @@ Modules, the lower first:
 - `simulated_store`: a node's object store, its disk, and its worker pool.
 - `simulated_replicas`: the head's launcher of replicas of the GCS, and their storage.
 - `simulated_worker`: client and executor in one process, and the program that they serve.
+- `simulated_workers`: all workers; one that nobody has used is not made.
 - `simulated_drivers`: further drivers, and the component that admits them.
 - `simulated_cluster`: makes these parts, runs the clock, and kills, pauses and restarts.
 - `sim_backend`: `init(backend="sim")`.

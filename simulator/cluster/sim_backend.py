@@ -12,6 +12,7 @@ from greenlet import getcurrent
 from raytwin.runtime.api.backend import Backend, set_current
 from raytwin.runtime.api.options.init_options import check_file, check_names
 from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.messages import NodeInfo
 from raytwin.runtime.session.cluster_config import cluster_config
 from raytwin.runtime.session.node_resources import node_resources
 from raytwin.runtime.session.recording import load
@@ -92,7 +93,12 @@ def start(
     session = cluster.start_driver()
     set_current(session, _lookup, partial(check_thread, cluster.thread))
     count = len(resources)
-    session.world.block(lambda: sum(i.alive for i in _known_nodes(cluster).values()) == count, None)
+
+    def complete() -> bool:
+        known = _known_nodes(cluster)
+        return all(node in known and known[node].alive for node in range(count))
+
+    session.world.block(complete, None)
     watcher = session.world.watcher
     if watcher is not None:
         watcher.begin()
@@ -101,5 +107,5 @@ def start(
     return session
 
 
-def _known_nodes(cluster: SimCluster) -> dict[int, Any]:
+def _known_nodes(cluster: SimCluster) -> Mapping[int, NodeInfo]:
     return cluster.node_managers[0].members.nodes

@@ -84,7 +84,7 @@ from raytwin.simulator.cluster.simulated_drivers import SimAdmission, SimDriver,
 from raytwin.simulator.cluster.simulated_links import SimLinks
 from raytwin.simulator.cluster.simulated_replicas import SimReplicas
 from raytwin.simulator.cluster.simulated_store import SimPool, SimStore
-from raytwin.simulator.cluster.simulated_worker import SimWorker
+from raytwin.simulator.cluster.simulated_workers import SimWorkers
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import ROLES, CostModel, load_profile
 from raytwin.simulator.machine.frame_faults import FrameFault, FrameFaults
@@ -176,7 +176,7 @@ class SimCluster:
         """Called with a worker's address before it is killed by an operation of this cluster."""
         self.on_frame: list[Callable[[str, list[Any]], None]] = []
         """Called with the receiver's address and the messages of each frame that is sent."""
-        self.workers: dict[str, SimWorker] = {}
+        self.workers = SimWorkers(self)
         self.drivers: list[SimDriver] = []
         """All drivers but the first."""
         self.admission = SimAdmission(self)
@@ -384,7 +384,8 @@ class SimCluster:
         """End every process of a node at once."""
         for callback in self.on_end:
             callback(number)
-        for address in list(self.processes):
+        processes = [address for address in self.processes if address not in self.workers]
+        for address in processes + list(self.workers):
             if address.partition(":")[2].partition(".")[0] == str(number):
                 self._end_process(address)
         self.stores.pop(number, None)
@@ -420,10 +421,9 @@ class SimCluster:
     # -- workers ---------------------------------------------------------------
 
     def start_worker(self, address: str, node: int) -> None:
-        """Make a worker whose process has started, unless its node has ended."""
+        """Begin the life of a worker whose process has started, unless its node has ended."""
         if f"node:{node}" in self.processes:
-            pid, values = len(self.workers) + 1, self.stores[node].values
-            self.workers[address] = SimWorker(self, address, node, pid, values)
+            self.workers.start(address, node)
 
     def stop_worker(self, address: str) -> None:
         """End a worker that its node does not need; the node receives `WorkerDied`."""
@@ -442,13 +442,11 @@ class SimCluster:
         self._end_worker(process.name, reason)
 
     def _end_process(self, address: str) -> None:
-        worker = self.workers.pop(address, None)
+        worker = self.workers.end(address)
         process = self.processes.get(address)
-        if worker is not None:
-            worker.end()
-            if worker.executor.direct.connected:
-                # The driver receives the worker's last answers before the connection's end.
-                self.transmit(worker.process, address, FIRST_DRIVER, [DirectClosed()], 60)
+        if worker is not None and worker.executor.direct.connected:
+            # The driver receives the worker's last answers before the connection's end.
+            self.transmit(worker.process, address, FIRST_DRIVER, [DirectClosed()], 60)
         elif process is not None:
             process.kill()
 
@@ -562,6 +560,7 @@ class SimCluster:
         set ahead, and only processes that begin later follow one that is set back.
         """
         self._check(node)
+        self.workers.of_node(node)  # those that live have a clock already
         self.skews_s[node] = skew_s
         for process in set(self.processes.values()):
             if process.node == node:
@@ -751,8 +750,9 @@ class SimCluster:
     def _processes_of(self, node: int) -> list[SimProcess]:
         """Return the processes of a node and its workers, without the driver."""
         self._check(node)
-        names = [f"node:{node}", *(a for a in self.workers if node_of(a) == node)]
-        return [self.processes[name] for name in names if name in self.processes]
+        own = self.processes.get(f"node:{node}")
+        workers = [worker.process for worker in self.workers.of_node(node)]
+        return workers if own is None else [own, *workers]
 
     def _end(self, endpoint: str) -> int:
         """Return the number in the network of ``node:1``, ``head`` or ``replica:0.1``."""
@@ -789,7 +789,9 @@ class SimCluster:
             callback(destination, messages)
         process = self.processes.get(destination)
         if process is None:
-            return
+            if destination not in self.workers:
+                return
+            process = self.workers[destination].process  # this is the first frame for it
         if type(messages[0]) not in _QUIET:
             self.frames += 1
         node = sender.node
@@ -838,7 +840,12 @@ class SimCluster:
         if self.closed:
             return
         self.closed = True
-        gc.set_threshold(*self._gc_thresholds)
+        try:
+            self._end_all()
+        finally:
+            gc.set_threshold(*self._gc_thresholds)
+
+    def _end_all(self) -> None:
         if get_ident() == self.thread:  # else that thread has ended with its greenlets
             for driver in self.drivers:
                 driver.kill()

@@ -1,8 +1,8 @@
 """A simulated worker: client and executor in one process, and a program in a greenlet.
 
 The program takes ranges from the executor, runs them and reports them, until it exits.
-The worker makes its greenlet when it has its first range: most workers of a large
-cluster never run a task, and a greenlet's stack takes the most memory of a worker.
+The worker makes its greenlet when it has its first range: a greenlet's stack takes the
+most memory of a worker.
 """
 
 from __future__ import annotations
@@ -74,28 +74,25 @@ class SimWorker:
     """The component at a worker's address: passes each message to the client or the executor."""
 
     def __init__(
-        self, cluster: ClusterPort, address: str, node: int, pid: int, values: dict[int, bytes]
+        self, cluster: ClusterPort, address: str, process: SimProcess, values: dict[int, bytes]
     ) -> None:
-        """`values`: pickles in the node's object store, by offset."""
+        """`process` has reported that the worker is ready; `values`: pickles in the node's object
+        store, by offset."""
         self.cluster = cluster
-        self.node = node
+        self.node = node = process.node
         self._values = values
-        host = cluster.hosts[cluster.network.host_of(node)]
-        self.process = SimProcess(cluster, address, node, host, cluster.costs["worker"])
-        ctx = self.process.context(address)
+        self.process = process
+        ctx = process.context(address)
         self.client = Client(ctx, address, node, cluster.config)
         self.executor = Executor(ctx, node, cluster.config)
         if node == node_of(FIRST_DRIVER):
             self.executor.direct.driver = FIRST_DRIVER
             self.executor.direct.effects = lambda: self.client.buffer.effects
-        self.process.add(address, self)
+        process.add(address, self)
         self._world: SimWorld | None = None
         self._program: ProgramGreenlet | None = None
         self.executor.on_cancel = self._on_cancel
-        self.executor.start(pid)
-        self.process.begin()
-        self.client.buffer.flush()
-        self.process.after_turn = self._begin
+        process.after_turn = self._begin
 
     @property
     def in_use(self) -> bool:

@@ -53,10 +53,12 @@ from raytwin.runtime.control.messages import (
     FunctionBlob,
     KvPut,
     KvReply,
+    NodesJoined,
     ObjectPayload,
     ObjectsReady,
     PlaceTasks,
     PutObjects,
+    Registered,
     RunTasks,
     Snapshot,
     StreamItems,
@@ -257,6 +259,10 @@ def _size_of_commands(message: ChainCommands) -> Size:
     return 0, 0, 40 + sum(60 + len(command.body) for command in message.commands)
 
 
+def _size_of_nodes(message: Registered | NodesJoined) -> Size:
+    return 0, 0, 60 + 60 * len(message.nodes)
+
+
 def _size_by(attribute: str) -> Callable[[Any], Size]:
     """Return the size function of messages whose one large attribute is bytes."""
     return lambda message: (0, 0, 60 + len(getattr(message, attribute) or b""))
@@ -269,6 +275,7 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     ),
     **dict.fromkeys((TasksDone, StreamItems, TaskResults, PutObjects), _size_of_results),
     RunTasks: _size_of_assignments,
+    **dict.fromkeys((Registered, NodesJoined), _size_of_nodes),
     DirectCall: _size_of_call,
     TaskUpdates: _size_of_updates,
     ObjectPayload: _size_of_payload,

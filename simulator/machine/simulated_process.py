@@ -188,6 +188,8 @@ class SimProcess:
         self.busy_s = 0.0
         """CPU time of this process's turns so far."""
         self.after_turn: Callable[[], None] | None = None
+        self.on_idle: Callable[[], None] | None = None
+        """Called when a turn is over and nothing has arrived meanwhile."""
         self._frames: dict[str, list[tuple[str, list[Any]]]] = {}
         self._timers: list[SimTimer] = []
         self._busy = False
@@ -337,8 +339,15 @@ class SimProcess:
             self.after_turn()
         if after_s and self.alive:
             self.host.run(after_s, self._end_after_s, self)
-        elif (self._frames or self._timers) and not self._busy:
+        elif not self._busy:
+            self._next()
+
+    def _next(self) -> None:
+        """Begin the next turn, if there is one."""
+        if self._frames or self._timers:
             self._begin()
+        elif self.on_idle is not None:
+            self.on_idle()
 
     def _end_long(self) -> None:
         """Stop counting a long turn: it, or its process, has ended."""
@@ -351,8 +360,7 @@ class SimProcess:
         if not self.alive:
             return
         self._busy = False
-        if self._frames or self._timers:
-            self._begin()
+        self._next()
 
     def flush_calls(self) -> None:
         """Send the messages of API calls that user code has just made.

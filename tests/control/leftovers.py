@@ -22,7 +22,7 @@ def leftovers(world: World) -> dict[str, Any]:
     look("gcs", world.gcs.table.store, "tombstones")
     look("gcs", world.gcs.table.waiters, "arrays")
     look("gcs", world.gcs.table.store.lineage, "uses", "kept", "needed")
-    standing = ("nodes", "jobs")
+    standing = ("nodes", "members", "jobs")
     channels = {k: who for k, who in world.gcs.pubsub._channels.items() if k not in standing}
     if channels:
         found["gcs.pubsub"] = channels

@@ -40,6 +40,7 @@ from raytwin.runtime.control.messages import (
     LocateObjects,
     NodeChanged,
     NodeInfo,
+    NodesJoined,
     NodesSeen,
     NodeUnreachable,
     ObjectLocations,
@@ -171,15 +172,15 @@ def test_a_node_registers_once_shards_know_it_and_sends_once_it_lives() -> None:
     known[0] = True
     node.end_turn()
     assert ctx.sent == [("gcs", register)]
-    node.handle("gcs", Registered(1, []))
+    node.handle("gcs", Registered(1, {}))
     node.end_turn()
     early = AssignTasks([spec(1)], 2)
     node.handle(shard_address(1), early)
     assert ctx.sent[1:] == [] and heard == [], "that was for its former life"
-    node.handle("gcs", Registered(2, []))
+    node.handle("gcs", Registered(2, {}))
     node.end_turn()
     assert ctx.sent[1:] == [(shard_address(shard_of(b"key", SHARDS)), KvPut(b"key", b"value", 1))]
-    assert heard == [Registered(2, []), early], "it knows the other nodes first"
+    assert heard == [Registered(2, {}), early], "it knows the other nodes first"
     node.handle(shard_address(1), early)
     assert heard[2:] == [early]
 
@@ -209,7 +210,8 @@ def test_nodes_learn_of_a_node_after_all_shards() -> None:
     ctx.take(NodeChanged, "gcs")
     turn("gcs.1", NodesSeen(3))
     turn("gcs.2", NodesSeen(2))
-    assert [m.info.alive for m in ctx.take(NodeChanged, "node:0")] == [True]
+    assert [[n.node for n in m.nodes] for m in ctx.take(NodesJoined, "node:0")] == [[1]]
+    assert not ctx.take(NodeChanged, "node:0")
     turn("gcs.2", NodesSeen(3))
     assert [m.info.alive for m in ctx.take(NodeChanged, "node:0")] == [False]
 

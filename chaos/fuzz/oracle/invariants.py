@@ -73,10 +73,10 @@ class Watch:
         manager = self._cluster.node_managers[node]
         fits = min(manager.pool.free.values()) >= 0
         running: dict[str, Any] = {}
-        for address, worker in self._cluster.workers.items():
+        for worker in self._cluster.workers.used():
             if worker.node != node:
                 continue
-            executor = worker.executor
+            executor, address = worker.executor, worker.process.name
             if executor.running is not None:
                 running[address] = worker
             if fits:
@@ -197,7 +197,7 @@ def _at_end_of_sim(session: Any) -> list[Finding]:
         first = remaining[0]
         text = f"{len(remaining)} arrays are left in the GCS, the first is {first}"
         found.append(Finding(Kind.TABLES, text))
-    clients = [each.client for each in cluster.workers.values() if each.node in whole]
+    clients = [each.client for each in cluster.workers.used() if each.node in whole]
     found += _unsettled(cluster) + _kept_by_replicas(cluster) + _jobs(cluster)
     found += _references([session.client, *clients], kept)
     for scheduler in cluster.node_managers.values():
@@ -285,7 +285,7 @@ def _kept(session: Any) -> set[bytes]:
     references these contain may be left, too.
     """
     cluster = session.cluster
-    clients = [session.client, *(worker.client for worker in cluster.workers.values())]
+    clients = [session.client, *(worker.client for worker in cluster.workers.used())]
     kept = {
         array
         for client in clients

@@ -2,30 +2,58 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+
 from raytwin.runtime.control.messages import NodeInfo
 
 
 class Membership:
-    """A copy of the node table, which the GCS keeps up to date by `NodeChanged`."""
+    """A copy of the node table, which the GCS keeps up to date.
+
+    It is the table as it was when this node registered, which is never changed, and the changes
+    since: where many nodes are in one process, as in the simulator, they share the former.
+    """
 
     def __init__(self, me: int = -1, incarnation: int = 0) -> None:
         self.me = me
         self.incarnation = incarnation
         """The incarnation of this node itself."""
-        self.nodes: dict[int, NodeInfo] = {}
+        self._changes: dict[int, NodeInfo] = {}
+        self.nodes = ChainMap(self._changes, {})
+        """The rows by number. To go through them all makes a dictionary of them."""
         self.alone = True
         """Whether no other node is alive."""
         self.fenced = ""
         """Why the cluster has declared this node dead; empty: it has not."""
 
+    def begin(self, rows: dict[int, NodeInfo]) -> list[NodeInfo]:
+        """Take the table as it was when this node registered; nobody may change it.
+
+        Returns the rows of the living nodes of which there was news before.
+        """
+        earlier = list(self._changes.values())
+        self._changes.clear()
+        self.nodes.maps[1] = rows
+        self._look(rows.get(self.me))
+        for info in earlier:
+            self.update(info)
+        return [row for row in (self.nodes[info.node] for info in earlier) if row.alive]
+
     def update(self, info: NodeInfo) -> None:
         """Take a published row, unless a newer incarnation is known."""
         known = self.nodes.get(info.node)
         if known is None or info.incarnation >= known.incarnation:
-            self.nodes[info.node] = info
-            self.alone = not any(i.alive and n != self.me for n, i in self.nodes.items())
-            if info.node == self.me:
-                self.fenced = self._fence(info)
+            self._changes[info.node] = info
+            self._look(info)
+
+    def _look(self, changed: NodeInfo | None) -> None:
+        nodes, me = self.nodes, self.me
+        self.alone = not any(
+            info.alive and node != me and nodes[node] is info
+            for rows in nodes.maps for node, info in rows.items()
+        )  # fmt: skip
+        if changed is not None and changed.node == me:
+            self.fenced = self._fence(changed)
 
     def alive(self) -> list[NodeInfo]:
         """Return the rows of living nodes, by number."""

@@ -12,7 +12,7 @@ finished tasks, and the event log. `gcs.Gcs` says which message goes to which ta
 In: a node registers, sends heartbeats and reports changes of its tasks and objects
 (`TaskUpdates`); nodes ask where objects are (`LocateObjects`), whether children of a task that runs
 again exist (`ClaimTasks`), and for the rows of a table (`Query`); the actors' nodes log calls
-(`LogCalls`). Out: changes to subscribers (`NodeChanged`, `ActorChanged`, `JobEnded`,
+(`LogCalls`). Out: changes to subscribers (`NodesJoined`, `NodeChanged`, `ActorChanged`, `JobEnded`,
 `ObjectLocations`), tasks to place again (`PlaceTasks`, to the global scheduler), values to free
 (`FreeObjects`).
 

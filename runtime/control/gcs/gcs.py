@@ -150,10 +150,14 @@ class Gcs:
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
-        self._handlers[type(message)](source, message)
+        kind = type(message)
+        if kind is not RegisterNode:
+            self.nodes.publish_joined()  # before anything that this message may lead to
+        self._handlers[kind](source, message)
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Publish the nodes that have registered."""
+        self.nodes.publish_joined()
 
     # -- operations on several tables --------------------------------------------
 

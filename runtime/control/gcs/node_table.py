@@ -15,6 +15,10 @@ Two nodes may both reach the head and not one another. `PeerUnreachable` says so
 pair has to leave, because each may wait for the other forever. The reports of `PAIR_PERIODS`
 heartbeats are judged together: a node that cannot reach several others leaves before any of
 these. Of a single pair the later node leaves; node 0, which has the first driver, never does.
+
+Nodes that register in one turn are published together: each of them gets the node table, and each
+node that was there before gets all who have joined, in one message; so N nodes that start together
+cause O(N) messages. Whatever the GCS does next, in the same turn too, finds them published.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.messages import (
     NodeChanged,
     NodeInfo,
+    NodesJoined,
     NodeUnreachable,
     PeerUnreachable,
     Registered,
@@ -40,7 +45,11 @@ PAIR_PERIODS = 5
 
 
 class NodeTable:
-    """Every node that ever joined, by number; publishes each change on channel ``nodes``."""
+    """Every node that ever joined, by number.
+
+    It publishes each change on channel ``nodes``, for what is in the head and for shards; on
+    channel ``members``, for nodes, it publishes each death, and together those who have joined.
+    """
 
     def __init__(
         self,
@@ -62,6 +71,8 @@ class NodeTable:
         self._pairs: dict[tuple[int, int], str] = {}
         """Pairs of nodes, the lesser first, of which one cannot reach the other, and the reason."""
         self._judging = False
+        self._joined: list[NodeInfo] = []
+        """Nodes that have registered in this turn and are not published yet."""
 
     def on_register(self, source: str, message: RegisterNode) -> None:
         """Add a node, or a later incarnation of one; refuse an incarnation that is dead."""
@@ -70,6 +81,7 @@ class NodeTable:
         incarnation = info.incarnation
         if known is not None:
             if incarnation <= known.incarnation:
+                self.publish_joined()
                 self._ctx.send(source, NodeChanged(known))
                 return
             self.declare_dead(info.node, "another process took its place")
@@ -79,11 +91,23 @@ class NodeTable:
         self.rows[info.node] = info
         self.alive.add(info.node)
         self._pairs = {p: why for p, why in self._pairs.items() if info.node not in p}
-        self._ctx.send(source, Registered(incarnation, list(self.rows.values())))
-        self._pubsub.publish("nodes", NodeChanged(info), but=source)
-        self._pubsub.subscribe("nodes", source)
-        self._pubsub.subscribe("jobs", source)
+        self._joined.append(info)
         self._log("node_added", source)
+
+    def publish_joined(self) -> None:
+        """Publish the nodes that have registered since the last call, and subscribe them."""
+        joined, self._joined = self._joined, []
+        if not joined:
+            return
+        for info in joined:
+            self._pubsub.publish("nodes", NodeChanged(info))
+        self._pubsub.publish("members", NodesJoined(joined))
+        rows = dict(self.rows)
+        for info in joined:
+            address = f"node:{info.node}"
+            self._ctx.send(address, Registered(info.incarnation, rows))
+            self._pubsub.subscribe("members", address)
+            self._pubsub.subscribe("jobs", address)
 
     def on_unreachable(self, source: str, message: NodeUnreachable) -> None:
         """Declare a node dead whose process has ended, or whose heartbeats stay out."""
@@ -133,10 +157,12 @@ class NodeTable:
 
     def _fence(self, info: NodeInfo) -> None:
         """Enter the row of a dead incarnation, and publish it."""
+        self.publish_joined()
         self.rows[info.node] = info
         self.alive.discard(info.node)
         self._log("node_died", f"node:{info.node}", info.reason)
-        # The dead node is notified as well: it may only be cut off.
         self._pubsub.publish("nodes", NodeChanged(info))
+        # The dead node is notified as well: it may only be cut off.
+        self._pubsub.publish("members", NodeChanged(info))
         self._pubsub.drop(f"node:{info.node}")
         self._on_died(info)

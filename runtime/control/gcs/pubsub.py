@@ -19,11 +19,10 @@ class PubSub:
         """Add a subscriber; has no effect if it subscribes already."""
         self._channels.setdefault(channel, {})[address] = None
 
-    def publish(self, channel: Hashable, message: Any, but: str = "") -> None:
-        """Send `message` to every subscriber of the channel but one."""
+    def publish(self, channel: Hashable, message: Any) -> None:
+        """Send `message` to every subscriber of the channel."""
         for address in self._channels.get(channel, ()):
-            if address != but:
-                self._ctx.send(address, message)
+            self._ctx.send(address, message)
 
     def has(self, channel: Hashable) -> bool:
         """Whether a channel has a subscriber."""

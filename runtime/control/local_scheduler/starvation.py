@@ -82,6 +82,9 @@ class Starvation:
 
     def look(self) -> dict[str, int]:
         """Return {demand: elements} that starve here."""
+        if not (self._ready.size or self._actors.queued):
+            self._since_s.clear()
+            return {}
         now = self._ctx.now()
         waiting: list[tuple[Hashable, str, bool, list[TaskSpec]]] = []
         """Each a key, a demand, whether it waits in vain, and its ranges."""

@@ -48,8 +48,8 @@ heartbeat -> node    NodeChanged (the node has fenced itself, or hears that it i
 node    -> gcs       RegisterNode, PeerUnreachable, ExportFunction, FetchFunction,
                      TaskUpdates, LocateObjects, Query, Event, ResultsMissing,
                      ObjectsMissing, ClaimTasks, OwnersFound
-gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
-                     FreeObjects, QueryReply, TaskResults (of ranges that
+gcs     -> node      Registered, NodesJoined, NodeChanged (deaths), FunctionBlob,
+                     ObjectLocations, FreeObjects, QueryReply, TaskResults (of ranges that
                      cannot be reconstructed), TasksClaimed, ForwardResults,
                      SeekOwners
 gcs     -> global    NodeChanged, ObjectLocations, PlaceTasks

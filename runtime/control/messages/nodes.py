@@ -33,14 +33,24 @@ class RegisterNode(Struct, array_like=True, tag=30):
 
 
 class Registered(Struct, array_like=True, tag=31):
+    """The answer to `RegisterNode`, when the node is a member."""
+
     incarnation: int
-    nodes: list[NodeInfo]
+    nodes: dict[int, NodeInfo]
+    """The node table, by number. All nodes that join in one turn get the same object, which nobody
+    changes: their receivers in one process share it."""
 
 
 class NodeChanged(Struct, array_like=True, tag=32):
-    """Published when a node joins or dies."""
+    """Published when a node dies; in the head also when one joins."""
 
     info: NodeInfo
+
+
+class NodesJoined(Struct, array_like=True, tag=201):
+    """Published to the nodes that were there before: those that have joined in one turn."""
+
+    nodes: list[NodeInfo]
 
 
 class NodeUnreachable(Struct, array_like=True, tag=42):
@@ -210,7 +220,7 @@ class JobEnded(Struct, array_like=True, tag=168):
 
 
 ClusterMessage = Union[
-    RegisterNode, Registered, NodeChanged, NodeUnreachable, PeerUnreachable, Heartbeat,
+    RegisterNode, Registered, NodeChanged, NodesJoined, NodeUnreachable, PeerUnreachable, Heartbeat,
     HeartbeatEcho, LoadChanged, StartWorker, StopWorker, KillWorker, WorkerDied, Query, QueryReply,
     Event, RegisterJob, JobRegistered, DescribeJob, JobEnded,
 ]  # fmt: skip

@@ -28,8 +28,8 @@ part                  handles
 `NodeActors`          ActorCalls, CancelCall, ActorLineage, CallsLogged, StopActor,
                       DrainCalls, SaveActor, ExitActor, CallsRan
 `Queries`             Query, QueryReply
-`NodeManager` itself  Registered, NodeChanged, NodeUnreachable, WorkerDied, RegisterJob,
-                      JobRegistered, DescribeJob, JobEnded, Event, GiveBack, KillActor,
+`NodeManager` itself  Registered, NodesJoined, NodeChanged, NodeUnreachable, WorkerDied,
+                      RegisterJob, JobRegistered, DescribeJob, JobEnded, Event, GiveBack, KillActor,
                       ForwardResults, CreateGroup, RemoveGroup, KvPut, KvGet, FindTask,
                       GroupCreated, ActorFound, TaskFound, KvReply
 ===================== =============================================================

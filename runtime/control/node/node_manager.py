@@ -74,6 +74,7 @@ from raytwin.runtime.control.messages import (
     Load,
     NodeChanged,
     NodeInfo,
+    NodesJoined,
     NodeUnreachable,
     PeerUnreachable,
     PlaceTasks,
@@ -228,6 +229,7 @@ class NodeManager:
         return {
             Registered: self._on_node_registered,
             NodeChanged: self._on_node_changed,
+            NodesJoined: self._on_nodes_joined,
             NodeUnreachable: self._on_unreachable,
             WorkerDied: self._on_worker_died,
             RegisterJob: self._on_register,
@@ -342,11 +344,18 @@ class NodeManager:
 
         News of the death of a former incarnation may have come before.
         """
+        for info in self.members.begin(message.nodes):
+            self._on_alive(info.node)
+
+    def _on_nodes_joined(self, source: str, message: NodesJoined) -> None:
+        """The GCS has published nodes that have joined."""
         for info in message.nodes:
             self.members.update(info)
-            if info.alive:
-                self.objects.on_node_changed(info.node, True)
-                self.pending_calls.on_node_changed(info.node, True)
+            self._on_alive(info.node)
+
+    def _on_alive(self, node: int) -> None:
+        self.objects.on_node_changed(node, True)
+        self.pending_calls.on_node_changed(node, True)
 
     def _send_heartbeat(self) -> None:
         """Report the load to the head, which takes it as a sign of life, every ``heartbeat_s``."""

@@ -54,6 +54,7 @@ from raytwin.runtime.control.messages import (
     LocateObjects,
     NodeChanged,
     NodeInfo,
+    NodesJoined,
     NodesSeen,
     ObjectsMissing,
     OwnersFound,
@@ -242,7 +243,7 @@ class _Gate(WrappedContext):
         self._held: deque[tuple[int, str, Any]] = deque()
 
     def send(self, to: str, message: Any) -> None:
-        if type(message) in (NodeChanged, Registered) and to.startswith("node:"):
+        if type(message) in (NodeChanged, NodesJoined, Registered) and to.startswith("node:"):
             self._turn.append((to, message))
             return
         if to == self._first and type(message) is NodeChanged:
@@ -277,6 +278,7 @@ class ShardedGcs(Gcs):
 
     def end_turn(self) -> None:
         """Send nodes the changes that all shards know."""
+        super().end_turn()
         self.gate.end_turn()
 
     def _on_nodes_seen(self, source: str, message: NodesSeen) -> None:

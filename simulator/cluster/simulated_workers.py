@@ -1,0 +1,83 @@
+"""The workers of a simulated cluster, by address.
+
+A node starts a worker for each of its CPUs, and most workers of a large cluster never run a task.
+So a worker is only its address, from its report that it is ready until somebody uses it: a frame
+arrives for it, or a fault, or a check looks at it. Then its process, client and executor are made,
+in the state in which they would be if they had been there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from raytwin.runtime.control.core.addresses import node_of
+from raytwin.runtime.control.messages import WorkerReady
+from raytwin.simulator.cluster.cluster_port import ClusterPort
+from raytwin.simulator.cluster.simulated_worker import SimWorker
+from raytwin.simulator.machine.simulated_process import SimProcess
+
+
+class SimWorkers(Mapping[str, SimWorker]):
+    """All workers that live, oldest first; to get one makes it."""
+
+    def __init__(self, cluster: ClusterPort) -> None:
+        self._cluster = cluster
+        self._rows: dict[str, SimWorker | SimProcess | None] = {}
+        """The process of one that nobody has used, while it reports; then None."""
+
+    def start(self, address: str, node: int) -> None:
+        """Have a worker's process, which has started, report that it is ready."""
+        process = self._process(address)
+        process.context(address).send(f"node:{node}", WorkerReady(len(self._rows) + 1))
+        self._rows[address] = process
+        process.on_idle = partial(self._reported, address)
+        process.begin()
+
+    def _reported(self, address: str) -> None:
+        """Forget the process, unless it is a made worker's by now."""
+        row = self._rows.get(address)
+        if isinstance(row, SimProcess):
+            row.contexts.clear()  # they refer to one another, and nobody to them
+            self._rows[address] = None
+
+    def _process(self, address: str) -> SimProcess:
+        cluster, node = self._cluster, node_of(address)
+        host = cluster.hosts[cluster.network.host_of(node)]
+        return SimProcess(cluster, address, node, host, cluster.costs["worker"])
+
+    def __getitem__(self, address: str) -> SimWorker:
+        row = self._rows[address]
+        if isinstance(row, SimWorker):
+            return row
+        values = self._cluster.stores[node_of(address)].values
+        process = row or self._process(address)
+        made = self._rows[address] = SimWorker(self._cluster, address, process, values)
+        return made
+
+    def __contains__(self, address: object) -> bool:
+        return address in self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def used(self) -> list[SimWorker]:
+        """Return the workers that were made."""
+        return [row for row in self._rows.values() if isinstance(row, SimWorker)]
+
+    def of_node(self, node: int) -> list[SimWorker]:
+        """Return the workers of a node, and make them."""
+        return [self[address] for address in self._rows if node_of(address) == node]
+
+    def end(self, address: str) -> SimWorker | None:
+        """End a worker's process, if it lives; return the worker, if it was made."""
+        row = self._rows.pop(address, None)
+        if isinstance(row, SimWorker):
+            row.end()
+            return row
+        if row is not None:
+            row.kill()
+        return None
