@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,13 +31,17 @@ from raytwin.scenarios.core.scenario import BACKENDS, UsageError, did_you_mean
 if TYPE_CHECKING:
     from raytwin.chaos.faults.plan import Plan
 
+RECORDING = ".json"
+"""How the name of a recording's file ends."""
+PROGRAM = "A Python program that uses Ray, or a recording: a file that ends with .json."
+
 
 @app.command(
     "exec",
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
 )
 def execute(
-    script: Annotated[Path, typer.Argument(help="A Python program that uses Ray.")],
+    script: Annotated[Path, typer.Argument(help=PROGRAM)],
     args: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
     backend: Annotated[str | None, typer.Option(help="sim, docker or local (the default).")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, max=NODES_MAX)] = None,
@@ -94,13 +100,23 @@ def execute(
         Path | None,
         typer.Option(metavar="FILE", help="On sim: also write what was used here, as JSON."),
     ] = None,
+    time_scale: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", help="Of a recording: multiply what its bodies take, and nothing else."
+        ),
+    ] = None,
 ) -> None:
-    """Run an existing Ray script unchanged: its `import ray` is raytwin.
+    """Run an existing Ray script unchanged: its `import ray` is raytwin. Or run a recording.
 
     The options go before what the script gives to `ray.init()`. On sim the script and its tasks
     see virtual time; what they have used, and what saturates, goes to stderr. With --faults the
     number of nodes is by default what the plan needs, and the exit code is the script's, or 1 if
     that is 0 and the plan expected something else, or was not carried out.
+
+    A recording, a file that ends with .json, is a program by itself: what 'raytwin record' or
+    'raytwin import' has written runs on any backend, by default on as many nodes as it was recorded
+    on, and takes what it took then, times --time-scale.
 
     Example: `raytwin exec --faults spot --backend sim script.py`
     """
@@ -128,6 +144,18 @@ def execute(
     _policies(policy)
     if address not in (None, "local") and faults is None:
         clusters.check_joinable(address, options)
+    graph = script.suffix == RECORDING
+    if graph:
+        if args or cost is not None or recording is not None:
+            raise UsageError(
+                f"{script} is a recording: it has its own costs and takes no arguments; options of"
+                " exec go before it"
+            )
+        cost = "declared" if backend == "sim" else None
+    elif time_scale is not None:
+        raise UsageError("--time-scale is for a recording: a script sleeps and computes by itself")
+    if time_scale is not None and not 0 < time_scale < math.inf:
+        raise UsageError(f"--time-scale {time_scale} is no factor: give a number above 0, as 0.1")
     if backend == "sim":
         options |= _sim_options(cost, recording, profile)
     else:
@@ -141,16 +169,20 @@ def execute(
         if faults is None:
             raise UsageError("--json is the recovery of --faults PLAN: give both")
         json = writable(json.resolve())
+    plan = None
     if faults is not None:
-        from raytwin.scenarios.cli.execute_under_faults import execute_under_faults
-
         plan = _read_plan(faults, backend or "local", nodes, address)
         options = {"nodes": plan.nodes(), **options, "address": "local"}
-        run = partial(execute_under_faults, script, args or [], options, plan, json)
+    elif address is not None:
+        options["address"] = address
+    if graph:
+        run = _playing(script, options, time_scale or 1.0)
     else:
-        if address is not None:
-            options["address"] = address
         run = partial(run_script, script, args or [], options)
+    if plan is not None:
+        from raytwin.scenarios.cli.execute_under_faults import execute_under_faults
+
+        run = partial(execute_under_faults, run, script, backend or "local", plan, json)
     if backend == "sim":
         from raytwin.scenarios.cli.predict import predict
 
@@ -158,6 +190,22 @@ def execute(
             usage = writable(usage.resolve())  # the script may change the directory
         sys.exit(predict(run, seed or 0, usage))
     sys.exit(run())
+
+
+def _playing(graph: Path, options: dict[str, Any], time_scale: float) -> Callable[[], int]:
+    """Return what runs a recording. Raises UsageError if it cannot, on these nodes or on any."""
+    from raytwin.scenarios.cli.play import play, read
+    from raytwin.simulator.machine.costs import load_profile
+
+    if options.get("address", "local") != "local":
+        raise UsageError(f"{graph} runs on a cluster of its own: leave --address out")
+    recording, cluster = read(graph, options.get("nodes"), options.pop("cpus_per_node", None))
+    cpu_scale = 1.0
+    if options.get("backend") == "sim":
+        cpu_scale = load_profile(options.get("profile", "paper")).body_scale
+    return partial(
+        play, recording, {**options, **cluster, "address": "local"}, time_scale, cpu_scale
+    )
 
 
 def _policies(given: str | None) -> list[str]:
