@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from raytwin.scenarios.core.scenario import BACKENDS, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from raytwin.chaos.faults.plan import Plan
+    from raytwin.simulator.cluster.cluster_usage import Usage
 
 RECORDING = ".json"
 """How the name of a recording's file ends."""
@@ -100,6 +102,12 @@ def execute(
         Path | None,
         typer.Option(metavar="FILE", help="On sim: also write what was used here, as JSON."),
     ] = None,
+    gcs_storage: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The head keeps its state here, and starts again if it is killed."
+        ),
+    ] = None,
     time_scale: Annotated[
         float | None,
         typer.Option(
@@ -138,7 +146,7 @@ def execute(
         check_backend(backend)
     given = {
         "backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed,
-        "policy": policy,
+        "policy": policy, "gcs_storage": gcs_storage,
     }  # fmt: skip
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
     _policies(policy)
@@ -310,7 +318,7 @@ def record(
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
 )
 def whatif(
-    script: Annotated[Path, typer.Argument(help="A Python program that uses Ray.")],
+    script: Annotated[Path, typer.Argument(help=PROGRAM)],
     args: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
     nodes: Annotated[
         str | None, typer.Option(metavar="N,...", help="How many nodes, as in 10,100,1000.")
@@ -330,36 +338,100 @@ def whatif(
     cost: Annotated[str | None, typer.Option(help="As of 'raytwin exec'.")] = None,
     recording: Annotated[Path | None, typer.Option(help="As of 'raytwin exec'.")] = None,
     profile: Annotated[str, typer.Option(help="As of 'raytwin exec'.")] = "paper",
+    price: Annotated[
+        float | None, typer.Option(metavar="P", help="Of a node for an hour: adds the cost.")
+    ] = None,
+    deaths: Annotated[
+        bool,
+        typer.Option(
+            "--deaths",
+            help="Also kill, at half of the makespan, a node of each kind (the driver's has none),"
+            " and the head.",
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Also as a page.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Predict a script on several clusters, and print a table: what if there were more nodes?
+    """Predict a script or a recording on several clusters: what if there were more nodes?
 
-    Each combination of what is varied is a run of 'raytwin exec --backend sim' of its own.
+    Each combination of what is varied is a run of 'raytwin exec --backend sim' of its own. Prints
+    a table, and what it comes to: the knee of the curve, what a death costs, which policy wins.
 
     Example: `raytwin whatif --nodes 1,10,100 --latency 0.1ms,10ms script.py`
     """
-    from rich.table import Table
-
+    from raytwin.scenarios.cli import what_if
     from raytwin.scenarios.cli.progress import terminal
-    from raytwin.scenarios.cli.what_if import Choices, predictions, rows
 
     _sim_options(cost, recording, profile)
+    if price is not None and not 0 <= price < math.inf:
+        raise UsageError(f"--price {price} is no price: give what a node costs for an hour, as 0.5")
+    if output is not None:
+        output = writable(output.resolve())
     policies = _policies(policy)
-    choices = Choices(parse_nodes(nodes) or (), _parts(latency), policies, _parts(faults))
+    choices = what_if.Choices(parse_nodes(nodes) or (), _parts(latency), policies, _parts(faults))
     given = {
         "--cpus-per-node": cpus_per_node, "--seed": seed, "--cost": cost, "--recording": recording,
     }  # fmt: skip
     options = [f"{name}={value}" for name, value in given.items() if value is not None]
+    victims = _kinds_of_nodes(script, cpus_per_node) if deaths else None
     with terminal() as progress:
-        points = list(predictions(script, args or [], choices, options, profile, progress))
+        found = what_if.predict(
+            script, args or [], choices, options, profile, progress, price, victims
+        )
+    if output is not None:
+        from raytwin.reports import what_if as page
+
+        command = shlex.join(["raytwin", *sys.argv[1:]])
+        output.write_text(page.render(what_if.page(script.name, command, found)), encoding="utf-8")
     if as_json:
-        print_json([asdict(point) for point in points])
+        print_json(
+            [asdict(point) for point in found.points]
+            if victims is None
+            else {name: [asdict(each) for each in getattr(found, name)] for name in KINDS}
+        )
         return
-    columns, table = rows(points)
+    console = open_console()
+    console.print(_table(*what_if.rows(found.points)))
+    if found.deaths:
+        console.print()
+        console.print(_table(*what_if.death_rows(found.deaths)))
+    console.print()
+    for sentence in what_if.findings(found):
+        console.print(escaped(sentence))
+    if output is not None:
+        console.print(escaped(f"The page: {output}"))
+
+
+KINDS = ("points", "deaths")
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    from rich.table import Table
+
     shown = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for row in table:
+    for row in rows:
         shown.add_row(*(escaped(cell) for cell in row))
-    open_console().print(shown)
+    return shown
+
+
+def _kinds_of_nodes(program: Path, cpus: int | None) -> Callable[[Usage], Sequence[int]]:
+    """Return a function that returns the last node of each kind, without the driver's.
+
+    Those of a script are all of one kind, those of a recording have what they were recorded with.
+    """
+
+    def last(used: Usage) -> Sequence[int]:
+        if program.suffix != RECORDING:
+            return [used.nodes - 1] if used.nodes > 1 else []
+        from raytwin.scenarios.cli.play import read
+
+        _, options = read(program, used.nodes, cpus)
+        kinds = {tuple(sorted(node.items())): at for at, node in enumerate(options["nodes"])}
+        return [at for at in kinds.values() if at > 0]
+
+    return last
 
 
 @app.command()
