@@ -25,7 +25,7 @@ from raytwin.scenarios.cli.what_if import (
 from raytwin.scenarios.core.scenario import UsageError
 from raytwin.simulator.cluster.cluster_usage import Usage
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 SCRIPT = """
 import sys, time
