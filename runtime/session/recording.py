@@ -57,6 +57,9 @@ class Body(Struct, forbid_unknown_fields=True):
     actor: Annotated[str | None, Meta(description="The actor's ID, of a call.")] = None
     part: Part = 0
     waits: Waits = []
+    values: Annotated[
+        list[Bytes], Meta(description="The bytes of each of its values, where that is known.")
+    ] = []
 
 
 class Put(Struct, forbid_unknown_fields=True):

@@ -57,6 +57,11 @@ class Child(Struct, array_like=True):
     """Keys of tasks, puts and actors that it or its children use, and do not make."""
     work: Work
 
+    def keys(self) -> list[str]:
+        """Return the keys of its values, which are all that others may wait for or use."""
+        several = len(self.work.values) > 1
+        return keys_of(self.id, len(self.work.values)) if several else [self.id]
+
 
 class Part(Struct, array_like=True):
     """What a body does with others behind its own time."""
@@ -74,7 +79,8 @@ class Work(Struct, array_like=True):
     """What one body does."""
 
     own: list[tuple[float, float]]
-    result_bytes: int = 0
+    values: list[int] = []
+    """The bytes of each."""
     parts: list[Part] = []
     """Empty: it is by itself."""
 
@@ -226,11 +232,23 @@ class _Translation:
         if oid in self._puts:
             return oid
         task = oid[:TASK_DIGITS]
-        # Items of a stream are further elements of their task's array.
-        return task if task in self._bodies else f"{oid[:ARRAY_DIGITS]}{FIRST}"
+        if task not in self._bodies:
+            # Items of a stream are further elements of their task's array.
+            return f"{oid[:ARRAY_DIGITS]}{FIRST}"
+        return oid if len(self._bodies[task].values) > 1 else task
+
+    def _keys_of(self, body: Body) -> list[str]:
+        """Return the keys by which others may use what a body makes."""
+        if body.kind == "actor":
+            return [_actor(body)]
+        return keys_of(body.id, len(body.values)) if len(body.values) > 1 else [body.id]
 
     def _recorded(self, key: str) -> bool:
-        return key in self._puts or key in self._bodies
+        body = self._bodies.get(key[:TASK_DIGITS])
+        if body is None or key == body.id:
+            return key in self._puts or body is not None
+        last = f"{len(body.values) - 1:04x}"
+        return len(key) == len(body.id) + len(last) and key[TASK_DIGITS:] <= last
 
     def _part(self, maker: str, number: int, what: str) -> Part:
         """Return a part of a body that has made something; a last one has no wait."""
@@ -247,8 +265,7 @@ class _Translation:
         """Return the keys of what a body makes."""
         found = {key for part in self._parts[maker] for key, _ in part.puts}
         for each in self._children.get(maker, ()):
-            body = self._bodies[each]
-            found.add(_actor(body) if body.kind == "actor" else each)
+            found.update(self._keys_of(self._bodies[each]))
         return found
 
     def _uses(self, maker: str) -> set[str]:
@@ -272,9 +289,24 @@ class _Translation:
                 part = self._part(maker, child.part, f"{child.name} {each}")
                 part.children.append((self._child(child, works.pop(each)), []))
             if body is None or body.kind == "task":
+                self._check_order(maker)
                 _drop(self._parts[maker])  # an actor's next call may use it
             works[maker] = self._work(body or self._driver)
         return works[self._driver.id]
+
+    def _check_order(self, maker: str) -> None:
+        """Raise ValueError if a body uses something before it has made it."""
+        later = self._makes(maker)
+        for part in self._parts[maker]:
+            later -= {key for key, _ in part.puts}
+            for child, _ in part.children:
+                used = {child.actor, *child.inputs, *child.given}
+                made = {child.actor} if child.kind == "actor" else set(child.keys())
+                if (used - made) & later or set(child.inputs) & made:
+                    raise ValueError(f"{child.name} {child.id} stands before one of its inputs")
+                later -= made
+            if later & set(part.waits):
+                raise ValueError(f"{maker} waits for what it has not submitted yet")
 
     def _work(self, maker: Body | Driver) -> Work:
         cpu, waited = self._scales
@@ -282,7 +314,8 @@ class _Translation:
         parts = self._parts[maker.id]
         if not any(part.puts or part.children or part.waits for part in parts):
             parts = []
-        return Work(own, maker.result_bytes if isinstance(maker, Body) else 0, parts)
+        values = (maker.values or [maker.result_bytes]) if isinstance(maker, Body) else []
+        return Work(own, values, parts)
 
     def _child(self, body: Body, work: Work) -> Child:
         actor = _actor(body) if body.kind != "task" else ""
@@ -291,6 +324,11 @@ class _Translation:
         return Child(
             body.id, body.name, body.kind, actor, demand, body.args_bytes, inputs, given, work
         )
+
+
+def keys_of(task: str, count: int) -> list[str]:
+    """Return the object IDs of a task's values."""
+    return [f"{task}{number:04x}" for number in range(count)]
 
 
 def _actor(body: Body) -> str:
@@ -310,7 +348,7 @@ def _drop(parts: Sequence[Part]) -> None:
     for part in reversed(parts):
         part.dropped = last(part.waits)
         for child, dropped in reversed(part.children):
-            made = () if child.kind == "actor" else (child.id,)
+            made = () if child.kind == "actor" else child.keys()
             dropped.extend(last((*made, *child.inputs, *child.given)))
         # Those that nobody uses.
         part.dropped += last(key for key, _ in part.puts)
@@ -368,7 +406,8 @@ class _Scope:
                 self._pass(*work.own[index])
             if index < len(work.parts):
                 self._do(work.parts[index])
-        return _value(work.result_bytes)
+        values = [_value(nbytes) for nbytes in work.values]
+        return values if len(values) != 1 else values[0]
 
     def _pass(self, cpu_s: float, waited_s: float) -> None:
         if cpu_s:
@@ -395,8 +434,10 @@ class _Scope:
         given = {key: self.known[key] for key in child.given}
         filler = _value(max(0, child.args_bytes - len(work)))
         arguments = (work, given, filler, *(self.known[key] for key in child.inputs))
+        keys = child.keys()
         if child.kind == "call":
-            self.known[child.id] = self.known[child.actor].run.remote(*arguments)
+            method = self.known[child.actor].run.options(num_returns=len(keys))
+            self._know(keys, method.remote(*arguments))
             return
         demand = dict(child.demand)
         options: dict[str, Any] = {"num_cpus": demand.pop("CPU", 0.0)}
@@ -408,4 +449,8 @@ class _Scope:
         if child.kind == "actor":
             self.known[child.actor] = _actor_class.options(**options).remote(*arguments)
         else:
-            self.known[child.id] = _function(child.name).options(**options).remote(*arguments)
+            function = _function(child.name).options(**options, num_returns=len(keys))
+            self._know(keys, function.remote(*arguments))
+
+    def _know(self, keys: Sequence[str], refs: Any) -> None:
+        self.known.update(zip(keys, [refs] if len(keys) == 1 else refs, strict=True))

@@ -25,12 +25,14 @@ from raytwin.scenarios.cli.commands.line import (
     parse_names,
     parse_nodes,
     print_json,
+    say,
     writable,
 )
 from raytwin.scenarios.core.scenario import BACKENDS, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from raytwin.chaos.faults.plan import Plan
+    from raytwin.scenarios.workloads.imported_graph import Imported
     from raytwin.simulator.cluster.cluster_usage import Usage
 
 RECORDING = ".json"
@@ -312,6 +314,66 @@ def record(
         file=sys.stderr,
     )
     sys.exit(code)
+
+
+@app.command("import")
+def import_(
+    form: Annotated[
+        str, typer.Argument(metavar="FORMAT", help="wfcommons, alibaba or ray-timeline.")
+    ],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A workflow instance of WfCommons (WfFormat 1.5 or 1.6), batch_task.csv of"
+            " Alibaba's trace of 2018, or what ray.timeline() has written."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+        "recording.json"
+    ),
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Of alibaba: the first N jobs (default 100)."),
+    ] = None,
+) -> None:
+    """Write a trace from elsewhere as a recording, which 'raytwin exec' and 'raytwin whatif' take.
+
+    Says what the trace lacks. Times are those of the trace: on real processes --time-scale makes
+    them short.
+
+    Example: `raytwin import wfcommons montage.json -o graph.json`
+    """
+    from raytwin.scenarios.workloads import (
+        imported_alibaba,
+        imported_ray_timeline,
+        imported_wfcommons,
+    )
+    from raytwin.scenarios.workloads.imported_graph import TraceError
+
+    readers: dict[str, Callable[[Path], Imported]] = {
+        "wfcommons": imported_wfcommons.read,
+        "alibaba": partial(imported_alibaba.read, jobs=jobs or imported_alibaba.JOBS),
+        "ray-timeline": imported_ray_timeline.read,
+    }
+    if form not in readers:
+        raise UsageError(f"no format {form!r}: {did_you_mean(form, readers)}")
+    if jobs is not None and form != "alibaba":
+        raise UsageError(f"--jobs is of alibaba: a file of {form} has one")
+    output = writable(output)
+    try:
+        found = readers[form](file)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror or error}") from error
+    except TraceError as error:
+        raise UsageError(str(error)) from error
+    output.write_bytes(found.recording.to_json())
+    recording = found.recording
+    say(
+        f"{len(recording.bodies):,} tasks and calls, {recording.makespan_s:.4g} s in the trace,"
+        f" {len(recording.nodes):,} nodes: {output}"
+    )
+    for lack in found.lacks:
+        say(lack)
 
 
 @app.command(
