@@ -133,7 +133,8 @@ class _Replay:
 
 
 @pytest.mark.parametrize(
-    "policy", ["bottom-up", "locality-blind", "centralized", "random", "power-of-two"]
+    "policy",
+    ["bottom-up", "locality-blind", "centralized", "random", "power-of-two", "batch-sampling"],
 )
 def test_the_simulators_context_leads_to_every_real_decision(policy: str, tmp_path: Path) -> None:
     seed = 7

@@ -58,6 +58,7 @@ REPOSITORY = (
 FEW_ACTORS = "--set actors=10 --set period_s=0.05"
 ONE_FAULT = '--set "faults=worker killed" --set rates_per_s=60 --set quiet_s=0.2 --set after_s=0.3'
 ONE_CUT = '--set "cuts=both ways"'
+FEW_POLICIES = "--nodes 2 --set tasks_per_cpu=3 --set policies=random,power-of-two"
 SHORT = {
     "raytwin run fig8b --backend sim --scale full": "--scale quick --nodes 1,2 --set tasks=1000",
     "raytwin run fig8b --nodes 10,100 --set tasks=1e7": (
@@ -100,6 +101,12 @@ SHORT = {
         "--set cpus=8 --set steps=4000"
     ),
     "raytwin run slow-network --backend sim,local": "--set delays_ms=0,20 --set tasks=20",
+    "raytwin run policies --backend sim": FEW_POLICIES,
+    "raytwin run policies --backend sim,local": f"--backend sim {FEW_POLICIES}",
+    (
+        "raytwin run policies --backend sim --nodes 100 --set skews=1,10,100 "
+        "--set policies=power-of-two,batch-sampling"
+    ): FEW_POLICIES,
     "raytwin fuzz --seeds 200": "--seeds 3",
     "raytwin fuzz --seeds 2000": "--seeds 3",
     "raytwin bench --peers ray,dask --json bench.json": f"{CASES} --rounds 2",

@@ -27,6 +27,14 @@ Own = Annotated[
     ),
 ]
 
+Part = Annotated[
+    int, Meta(ge=0, description="In which part of its parent's `own` it was submitted or put.")
+]
+Waits = Annotated[
+    list[list[str]],
+    Meta(description="IDs of the objects that the waits between its parts waited for."),
+]
+
 
 class Body(Struct, forbid_unknown_fields=True):
     """One execution of a task or call."""
@@ -47,6 +55,11 @@ class Body(Struct, forbid_unknown_fields=True):
     node: Annotated[int, Meta(ge=0)]
     own: Own
     actor: Annotated[str | None, Meta(description="The actor's ID, of a call.")] = None
+    part: Part = 0
+    waits: Waits = []
+    values: Annotated[
+        list[Bytes], Meta(description="The bytes of each of its values, where that is known.")
+    ] = []
 
 
 class Put(Struct, forbid_unknown_fields=True):
@@ -55,6 +68,7 @@ class Put(Struct, forbid_unknown_fields=True):
     id: str
     parent: str | None
     nbytes: Bytes
+    part: Part = 0
 
 
 class Driver(Struct, forbid_unknown_fields=True):
@@ -62,6 +76,7 @@ class Driver(Struct, forbid_unknown_fields=True):
 
     id: str
     own: Own
+    waits: Waits = []
 
 
 class Recording(Struct, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ told when a call begins and when it is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -25,6 +25,15 @@ BLOCKING = frozenset(("get", "get_array", "wait", "wait_again", "next_item"))
 SUBMITTING = frozenset(("submit", "map", "create_actor", "call_actor"))
 """The calls by which a program submits tasks and creates actors: its children."""
 
+_AWAITED: dict[str, Callable[[Any, Any], Sequence[Any]]] = {
+    "get": lambda given, found: given,
+    "get_array": lambda given, found: given,
+    "wait": lambda given, found: found[0],
+    "wait_again": lambda given, found: found[0] if found is not None else (),
+    "next_item": lambda given, found: (found,) if found is not None else (),
+}
+"""By blocking call: its first argument and its result -> the references that were waited for."""
+
 
 def watch_calls(session: Any, watcher: BodyWatcher) -> None:
     """Have the watcher told of each API call of a session's program."""
@@ -38,7 +47,10 @@ def _watched(name: str, call: Callable[..., Any], watcher: BodyWatcher) -> Calla
     def run(*args: Any, **kwargs: Any) -> Any:
         own = watcher.leave(name)
         try:
-            return call(*args, **kwargs)
+            found = call(*args, **kwargs)
+            if own and name in BLOCKING:
+                watcher.waited(_AWAITED[name](args[0], found))
+            return found
         finally:
             if own:
                 watcher.back()

@@ -80,6 +80,12 @@ class BodyWatcher(Protocol):
     def leave(self, call: str) -> bool:
         """Own code calls the API, or waits; return whether own code was running."""
 
+    def waited(self, waitables: Sequence[Any]) -> None:
+        """The call that own code has left for has waited until these were there.
+
+        They are references, or streams.
+        """
+
     def back(self) -> None:
         """Own code goes on after a call for which `leave` has returned True."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,7 +13,6 @@ from typing import Any, TextIO
 from raytwin.chaos.faults.plan import Plan
 from raytwin.chaos.faults.recovery_summary import Recovery, impossible, never_due, observed
 from raytwin.runtime.api import lifecycle
-from raytwin.scenarios.cli.execute import execute
 from raytwin.scenarios.core import campaigns
 from raytwin.scenarios.core.results import CheckRecord
 
@@ -22,24 +21,24 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def execute_under_faults(
+    run: Callable[[], int],
     script: Path,
-    args: Sequence[str],
-    options: dict[str, Any],
+    backend: str,
     plan: Plan,
     json: Path | None = None,
 ) -> int:
     """Run a script under a fault plan; print how its clusters recovered; return its exit code.
 
-    The clusters end where the script does. The code is 1 if the script's is 0 and a cluster is not
-    as the plan expects, or the plan was not carried out: a step was impossible, or a fault never
-    due. A plan that expects some of that, by `faults_failed` or `faults_not_due`, is held to it.
-    With `json` the summary is also written there, for the report.
+    `run` executes it. The clusters end where the script does. The code is 1 if the script's is 0
+    and a cluster is not as the plan expects, or the plan was not carried out: a step was
+    impossible, or a fault never due. A plan that expects some of that, by `faults_failed` or
+    `faults_not_due`, is held to it. With `json` the summary is also written there, for the report.
     """
     date, started_s = campaigns.now(), time.perf_counter()
     left: SystemExit | None = None
     with observed(plan) as clusters, _tail_of_output() as tail:
         try:
-            code = execute(script, args, options)
+            code = run()
         except SystemExit as error:
             left, code = (
                 error,
@@ -61,7 +60,7 @@ def execute_under_faults(
         found = campaigns.ScriptUnderFaults(
             date=date,
             script=script.name,
-            backend=options.get("backend", "local"),
+            backend=backend,
             plan=plan.sentences(),
             clusters=[_told(each, printed) for each in clusters],
             exit_code=code,

@@ -14,7 +14,7 @@ from raytwin.runtime.api import backend, lifecycle
 from raytwin.runtime.control.core.ids import adopted, array_id, job_of, object_id, put_id
 from raytwin.runtime.processes.client.local_world import RECORD
 from raytwin.runtime.processes.client.recorder import Line
-from raytwin.runtime.session.recording import Driver, Put, Recording
+from raytwin.runtime.session.recording import Put, Recording
 from raytwin.scenarios.cli.execute import execute
 from raytwin.scenarios.core.scenario import UsageError
 
@@ -67,29 +67,31 @@ def _graph(
 ) -> Recording:
     """Return the graph that the lines of all processes are of."""
     assert driver.driver is not None
-    root, own, began_s, ended_s = driver.driver
-    parents: dict[str, str] = {}
-    """By the array of a task, call, actor or put."""
+    found, began_s, ended_s = driver.driver
+    root = found.id
+    parents: dict[str, tuple[str, int]] = {}
+    """By the array of a task, call, actor or put: who has made it, in which part."""
     job = job_of(bytes.fromhex(root))
     for line in lines:
         submitter = root if line.driver is not None else line.body.id if line.body else None
         if submitter is not None:
             # A task's children are numbered, from 1; see `ids`. Retries have other numbers.
             numbered_by = adopted(bytes.fromhex(submitter), job)
-            for number in range(1, line.submissions + 1):
-                parents[array_id(numbered_by, number).hex()] = submitter
-            for number in range(1, line.puts + 1):
-                parents[put_id(numbered_by, number).hex()] = submitter
+            for number, part in enumerate(line.submissions, start=1):
+                parents[array_id(numbered_by, number).hex()] = submitter, part
+            for number, part in enumerate(line.puts, start=1):
+                parents[put_id(numbered_by, number).hex()] = submitter, part
     bodies = sorted(
         (line.body for line in lines if line.body is not None), key=lambda body: body.start_s
     )
     for body in bodies:
-        body.parent = parents.get(body.id[:24])
+        body.parent, body.part = parents.get(body.id[:24], (None, 0))
         body.start_s -= began_s
         body.end_s -= began_s
     puts = [
-        Put(object_id(bytes.fromhex(array), 0, 0).hex(), parents.get(array), nbytes)
+        Put(object_id(bytes.fromhex(array), 0, 0).hex(), parent, nbytes, part)
         for array, nbytes in (line.stored for line in lines if line.stored is not None)
+        for parent, part in [parents.get(array, (None, 0))]
     ]
     return Recording(
         format="raytwin-recording",
@@ -98,7 +100,7 @@ def _graph(
         backend="local",
         nodes=nodes,
         makespan_s=ended_s - began_s,
-        driver=Driver(root, own),
+        driver=found,
         bodies=bodies,
         puts=puts,
     )

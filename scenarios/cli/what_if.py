@@ -1,18 +1,33 @@
-"""``raytwin whatif``: a script predicted on several clusters, each time in a process of its own."""
+"""``raytwin whatif``: a program predicted on several clusters, each time in a process of its own.
+
+The program is a script or a recording. Besides the makespans it finds what they come to:
+
+- what a node or the head that dies costs (`deaths`): it is killed at half of the makespan;
+- what each cluster costs at a price per node and hour;
+- the **knee** of the curve of makespans over nodes, after Eager, Zahorjan and Lazowska ("Speedup
+  versus efficiency in parallel systems", IEEE Transactions on Computers 38(3), 1989): where
+  efficiency over execution time is greatest. Efficiency goes as 1 / (nodes x makespan), so it is
+  where nodes x makespan^2 is least;
+- which policy wins.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
+from raytwin.reports.numbers import short
+from raytwin.reports.what_if import Page, Table
 from raytwin.scenarios.cli.progress import Progress
 from raytwin.scenarios.core.scenario import UsageError
 from raytwin.simulator.cluster.cluster_usage import Usage
@@ -21,11 +36,19 @@ from raytwin.simulator.machine.costs import load_profile
 _PER_SECOND = {"us": 1e6, "ms": 1e3, "s": 1.0}
 _LATENCY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s)")
 NO_FAULTS = "none"
+HEAD = "head"
+HOUR_S = 3600.0
+SAME = 0.01
+"""Makespans that differ by no more than this share of them are the same to a user."""
+KNEE_MIN = 3
+"""Of fewer sizes a curve has no knee."""
+ACCURATE_S = 0.01
+"""Predictions are promised to be close where tasks take so long or longer."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What is varied; an empty choice is left to the script and to `raytwin exec`."""
+    """What is varied; an empty choice is left to the program and to `raytwin exec`."""
 
     nodes: Sequence[int] = ()
     latencies: Sequence[str] = ()
@@ -37,7 +60,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Point:
-    """A cluster, and what the script is predicted to do there."""
+    """A cluster, and what the program is predicted to do there."""
 
     nodes: int | None
     latency: str | None
@@ -47,6 +70,32 @@ class Point:
     """Of all clusters that the script starts, together."""
     usage: Usage
     """Of the cluster that the script needed longest."""
+    cost: float | None = None
+    """In the unit of the price."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """What happens if one part of a cluster dies at half of the makespan."""
+
+    where: str
+    """Which cluster, by what is varied."""
+    killed: str
+    """``node 3`` or `HEAD`."""
+    makespan_s: float | None
+    """None: the program has failed."""
+    slower: float | None
+    """By which share of the undisturbed makespan."""
+    failed: str = ""
+    """The last line of the error."""
+
+
+@dataclass
+class Found:
+    """All that was predicted."""
+
+    points: list[Point] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
 
 
 def seconds_of(text: str) -> float:
@@ -61,18 +110,52 @@ def seconds_of(text: str) -> float:
     return float(found[1]) / _PER_SECOND[found[2]]
 
 
-def predictions(
-    script: Path,
+class _Runs:
+    """Runs `raytwin exec --backend sim` of one program, each in a process of its own."""
+
+    def __init__(self, command: Sequence[str], program: Sequence[str], folder: Path) -> None:
+        self._command = command
+        self._program = program
+        self._written = folder / "usage.json"
+
+    def run(self, options: Mapping[str, object]) -> tuple[list[Usage], str]:
+        """Return the usages of its clusters, and why it has failed: "" if it has not."""
+        self._written.unlink(missing_ok=True)
+        command = [*self._command, "--usage", str(self._written)]
+        for name, value in options.items():
+            command += [] if value is None else [name, str(value)]
+        done = subprocess.run(
+            [*command, *self._program], capture_output=True, text=True, check=False
+        )
+        written = self._written.exists()
+        usages = (
+            msgspec.json.decode(self._written.read_bytes(), type=list[Usage]) if written else []
+        )
+        if not done.returncode and written:
+            return usages, ""
+        said = done.stderr.strip().splitlines() or ["it has started no cluster"]
+        # A summary of what it has done until then is behind its own last line.
+        own = [line for line in said if not line.startswith("raytwin: ")]
+        ended = [f"its exit code is {done.returncode}"] if written else said
+        return usages, (own or ended)[-1].removeprefix("raytwin: ")
+
+
+def predict(
+    program: Path,
     args: Sequence[str],
     choices: Choices,
     options: Sequence[str],
     profile: str,
     progress: Progress,
-) -> Iterator[Point]:
-    """Predict a script on all combinations of the choices, one after another.
+    price: float | None = None,
+    victims: Callable[[Usage], Sequence[int]] | None = None,
+) -> Found:
+    """Predict a program on all combinations of the choices, one after another.
 
-    `options` are of `raytwin exec`, for all of them. Raises UsageError, with the last line that the
-    script has printed on standard error, if one fails.
+    `options` are of `raytwin exec`, for all of them; `price` is of a node for an hour. With
+    `victims`, which returns the nodes that stand for all kinds of them, each combination without a
+    fault plan is predicted with one of these dead, and with a dead head. Raises UsageError, with
+    the last line that the program has printed on standard error, if one fails undisturbed.
     """
     known = load_profile(profile)
     latencies_s = {text: seconds_of(text) for text in choices.latencies}
@@ -84,9 +167,11 @@ def predictions(
             choices.faults or (None,),
         )
     )
-    progress.begin(f"predicting {script}", len(every))
+    found = Found()
+    progress.begin(f"predicting {program}", len(every))
     with tempfile.TemporaryDirectory(prefix="raytwin-") as folder:
-        written = Path(folder) / "usage.json"
+        command = [sys.executable, "-m", "raytwin", "exec", "--backend", "sim", *options]
+        runs = _Runs(command, [str(program), *args], Path(folder))
         for nodes, latency, policy, faults in every:
             used = profile
             if latency is not None:
@@ -95,51 +180,237 @@ def predictions(
                 path.write_bytes(msgspec.json.encode(named))
                 used = str(path)
             given = {
-                "--nodes": nodes, "--policy": policy, "--profile": used, "--usage": written,
+                "--nodes": nodes, "--policy": policy, "--profile": used,
                 "--faults": None if faults == NO_FAULTS else faults,
             }  # fmt: skip
-            command = [sys.executable, "-m", "raytwin", "exec", "--backend", "sim", *options]
-            for name, value in given.items():
-                command += [] if value is None else [name, str(value)]
-            done = subprocess.run(
-                [*command, str(script), *args], capture_output=True, text=True, check=False
-            )
-            if done.returncode or not written.exists():
-                said = done.stderr.strip().splitlines() or ["it has started no cluster"]
-                # A summary of what it has done until then is behind its own last line.
-                own = [line for line in said if not line.startswith("raytwin: ")]
-                ended = [f"its exit code is {done.returncode}"] if written.exists() else said
-                said = own or ended
-                point = " ".join(str(each) for each in (nodes, latency, policy, faults) if each)
-                why = said[-1].removeprefix("raytwin: ")
-                raise UsageError(f"{script} failed at {point or 'its own options'}: {why}")
-            usages = msgspec.json.decode(written.read_bytes(), type=list[Usage])
-            written.unlink()
+            usages, failed = runs.run(given)
+            where = " ".join(str(each) for each in (nodes, latency, policy, faults) if each)
+            if failed:
+                raise UsageError(f"{program} failed at {where or 'its own options'}: {failed}")
             makespan_s = sum(usage.makespan_s for usage in usages)
             longest = max(usages, key=lambda usage: usage.makespan_s)
-            yield Point(nodes, latency, policy, faults, makespan_s, longest)
+            cost = None
+            if price is not None:
+                cost = price * sum(each.nodes * each.makespan_s for each in usages) / HOUR_S
+            found.points.append(Point(nodes, latency, policy, faults, makespan_s, longest, cost))
+            if victims is not None and given["--faults"] is None:
+                if len(usages) > 1:
+                    raise UsageError(
+                        f"--deaths is of one cluster, and {program} has started {len(usages)}"
+                    )
+                killed: list[int | str] = [*victims(longest), HEAD]
+                for victim in killed:
+                    found.deaths.append(_death(runs, given, where, victim, makespan_s, folder))
             progress.advance()
+    return found
 
 
-def rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and rows of a table; what is not varied has no column."""
-    varied = [
+def _death(
+    runs: _Runs,
+    given: Mapping[str, object],
+    where: str,
+    victim: int | str,
+    makespan_s: float,
+    folder: str,
+) -> Death:
+    """Predict a program again, with a node or the head killed at half of its makespan.
+
+    A head that comes back has a storage, which changes the makespan a little: the undisturbed
+    program gets it, too.
+    """
+    target = HEAD if victim == HEAD else f"node:{victim}"
+    if victim == HEAD:
+        # On sim no file is written.
+        given = {**given, "--gcs-storage": Path(folder) / "gcs.sqlite3"}
+        usages, failed = runs.run(given)
+        if failed:
+            raise UsageError(f"it failed at {where}, with --gcs-storage: {failed}")
+        makespan_s = sum(usage.makespan_s for usage in usages)
+    plan = Path(folder) / "death.json"
+    step = {"at_s": makespan_s / 2, "action": "kill", "target": target}
+    plan.write_text(json.dumps({"steps": [step]}))
+    usages, failed = runs.run({**given, "--faults": plan})
+    killed = target.replace(":", " ")
+    if failed:
+        return Death(where, killed, None, None, failed)
+    took_s = sum(usage.makespan_s for usage in usages)
+    return Death(where, killed, took_s, took_s / makespan_s - 1)
+
+
+# -- what it comes to ---------------------------------------------------------------
+
+
+def varied(points: Sequence[Point]) -> list[str]:
+    """Return the names of what is varied."""
+    return [
         name
         for name in ("nodes", "latency", "policy", "faults")
         if any(getattr(point, name) is not None for point in points)
     ]
-    columns = [*varied, "makespan", "of the first", "CPUs reserved", "busiest"]
+
+
+def label(point: Point, names: Iterable[str]) -> str:
+    """Return a point's values of some of what is varied, for a curve or a sentence."""
+    return ", ".join(str(getattr(point, name)) for name in names)
+
+
+def curves(points: Sequence[Point]) -> dict[str, list[Point]]:
+    """Return the points by what is varied besides the number of nodes, each by its nodes."""
+    names = [name for name in varied(points) if name != "nodes"]
+    found: dict[str, list[Point]] = {}
+    for point in sorted(points, key=lambda point: point.usage.nodes):
+        found.setdefault(label(point, names), []).append(point)
+    return found
+
+
+def knee(points: Sequence[Point]) -> Point | None:
+    """Return the knee of a curve, see the module; None if it has too few sizes.
+
+    >>> times_s = {1: 100.0, 10: 12.0, 100: 9.0}
+    >>> usages = [Usage(time_s, nodes, 0, 0, 0, 0, {}) for nodes, time_s in times_s.items()]
+    >>> found = knee([Point(None, None, None, None, each.makespan_s, each) for each in usages])
+    >>> found.usage.nodes if found else None
+    10
+    """
+    sizes = {point.usage.nodes for point in points}
+    if len(sizes) < KNEE_MIN:
+        return None
+    return min(points, key=lambda point: point.usage.nodes * point.makespan_s**2)
+
+
+def findings(found: Found) -> list[str]:
+    """Return what the predictions come to, a sentence each."""
+    points = found.points
+    said = []
+    for name, curve in curves(points).items():
+        at = knee(curve)
+        if at is not None:
+            of = f" for {name}" if name else ""
+            last = curve[-1]
+            said.append(
+                f"The knee{of} is at {_nodes(at)}, where nodes x makespan^2 is least"
+                f" (Eager, Zahorjan and Lazowska 1989): {at.makespan_s:.4g} s there,"
+                f" {last.makespan_s:.4g} s on {_nodes(last)}."
+            )
+    said += _cheapest(points) + _winner(points) + _worst(found.deaths) + [accuracy(points)]
+    return said
+
+
+def _nodes(point: Point) -> str:
+    count = point.usage.nodes
+    return f"{count:,} nodes" if count != 1 else "1 node"
+
+
+def _cheapest(points: Sequence[Point]) -> list[str]:
+    priced = [(point.cost, number) for number, point in enumerate(points) if point.cost is not None]
+    if len(priced) < 2:
+        return []
+    cost, number = min(priced)
+    return [f"The least cost is {cost:.4g}, for {label(points[number], varied(points))}."]
+
+
+def _winner(points: Sequence[Point]) -> list[str]:
+    """Return which policy wins, over all of what else is varied."""
+    by_rest: dict[tuple[object, ...], dict[str, float]] = {}
+    for point in points:
+        if point.policy is not None:
+            rest = point.nodes, point.latency, point.faults
+            by_rest.setdefault(rest, {})[point.policy] = point.makespan_s
+    names = list(dict.fromkeys(point.policy for point in points if point.policy is not None))
+    if len(names) < 2:
+        return []
+    behind = {
+        name: [each[name] / min(each.values()) - 1 for each in by_rest.values()] for name in names
+    }
+    if max(max(each) for each in behind.values()) <= SAME:
+        return [f"No policy wins: their makespans differ by {SAME:.0%} at most."]
+    first, second, *_ = sorted(names, key=lambda name: median(behind[name]))
+    wins = sum(behind[first][at] == 0.0 for at in range(len(by_rest)))
+    lead = median(each[second] / each[first] - 1 for each in by_rest.values())
+    of = f" on {wins} of {len(by_rest)} clusters" if len(by_rest) > 1 else ""
+    return [f"{first} wins{of}: {second}, the next, takes {lead:.1%} longer in the median."]
+
+
+def _worst(deaths: Sequence[Death]) -> list[str]:
+    failed = sorted({each.killed.split()[0] for each in deaths if each.failed})
+    said = [f"The program does not survive the death of a {each}." for each in failed]
+    late = [(each.slower, number) for number, each in enumerate(deaths) if each.slower is not None]
+    if late:
+        slower, number = max(late)
+        worst = deaths[number]
+        at = f" at {worst.where}" if worst.where else ""
+        said.append(f"The death that costs most of those survived is of {worst.killed}{at}:"
+                    f" {slower:+.1%} of the makespan.")  # fmt: skip
+    return said
+
+
+def accuracy(points: Sequence[Point]) -> str:
+    """Return how far predictions of such tasks were off, as docs/measured.md has it."""
+    usage = points[0].usage
+    busy_s = usage.shares.get("cpus", 0.0) * usage.cpus * usage.makespan_s
+    task_s = busy_s / usage.tasks if usage.tasks else 0.0
+    mean = f"A task or call reserves a CPU for {short(task_s, 's')} in the mean: "
+    if task_s >= ACCURATE_S:
+        return mean + (
+            "predictions of programs whose tasks take 10 ms or more were off by 0 to 3 % in the"
+            " median (figures 11a, 14a, 14b; docs/measured.md)."
+        )
+    return mean + (
+        "below 10 ms predictions rank clusters and do not time them: those of figures whose tasks"
+        " are short were off by 13 to 66 % in the median (docs/measured.md)."
+    )
+
+
+def rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of a table; what is not varied has no column."""
+    names = varied(points)
+    knees = [at for curve in curves(points).values() if (at := knee(curve)) is not None]
+    priced = any(point.cost is not None for point in points)
+    columns = [*names, "makespan", "of the first", "CPUs reserved", "busiest"]
+    columns += ["cost"] if priced else []
+    columns += [""] if knees else []
     table = []
     for point in points:
         shares = point.usage.shares
         name, share = max(shares.items(), key=lambda each: each[1], default=("", 0.0))
-        table.append(
-            [
-                *(str(getattr(point, each)) for each in varied),
-                f"{point.makespan_s:.4g} s",
-                f"{point.makespan_s / points[0].makespan_s:.3g}" if points[0].makespan_s else "",
-                f"{shares.get('cpus', 0.0):.0%}",
-                f"{name} {share:.0%}",
-            ]
-        )
+        row = [
+            *(str(getattr(point, each)) for each in names),
+            f"{point.makespan_s:.4g} s",
+            f"{point.makespan_s / points[0].makespan_s:.3g}" if points[0].makespan_s else "",
+            f"{shares.get('cpus', 0.0):.0%}",
+            f"{name} {share:.0%}",
+        ]
+        row += [f"{point.cost:.4g}" if point.cost is not None else ""] if priced else []
+        row += ["knee" if point in knees else ""] if knees else []
+        table.append(row)
     return columns, table
+
+
+def death_rows(deaths: Sequence[Death]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of the table of deaths."""
+    table = [
+        [
+            each.where,
+            each.killed,
+            "fails" if each.makespan_s is None else f"{each.makespan_s:.4g} s",
+            each.failed if each.slower is None else f"{each.slower:+.1%}",
+        ]
+        for each in deaths
+    ]
+    return ["cluster", "killed at half", "makespan", "of the undisturbed one"], table
+
+
+def page(program: str, command: str, found: Found) -> Page:
+    """Return what the page of the report shows."""
+    tables = [Table("Clusters", *rows(found.points))]
+    if found.deaths:
+        note = (
+            "Killed at half of the undisturbed makespan. A head comes back if the GCS has a"
+            " storage, which both runs have then."
+        )
+        tables.append(Table("What a death costs", *death_rows(found.deaths), note))
+    lines = {
+        name: [(point.usage.nodes, point.makespan_s) for point in curve]
+        for name, curve in curves(found.points).items()
+    }
+    return Page(program, command, findings(found), tables, lines)

@@ -52,7 +52,7 @@ LONG = frozenset(
     {
         "fig8b.full", "fig10a.full", "fig10b.full", "fig11a.full", "fig11b.full",
         "fig13.full", "fig14a.full", "fig14b.full", "table4.full",
-        "recovery.full", "availability.full",
+        "recovery.full", "availability.full", "policies.full",
     }
 )  # fmt: skip
 """Runs that take more than 20 s or so on one core."""

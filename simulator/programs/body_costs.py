@@ -13,6 +13,7 @@ recorded   what they took when `raytwin record` ran the program: see `recording`
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum
 from time import thread_time
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,9 @@ class _Stopwatch:
         self._costs.measured_s += used_s
         self._world.process.debt_s += used_s * self._costs.scale
         return True
+
+    def waited(self, waitables: Sequence[Any]) -> None:
+        """Waiting costs nothing by itself."""
 
     def back(self) -> None:
         self._since_s = thread_time()
@@ -232,6 +236,9 @@ class _Replayed:
         if call in BLOCKING:
             self._end_part(body)
         return True
+
+    def waited(self, waitables: Sequence[Any]) -> None:
+        """The program itself waits again."""
 
     def back(self) -> None:
         body = self._of_greenlet[getcurrent()]

@@ -46,7 +46,7 @@ def test_no_policy_keeps_an_infeasible_task(name: str) -> None:
     assert policy.keep(local(feasible=False), 5) == 0
 
 
-@pytest.mark.parametrize("name", ["centralized", "random", "power-of-two"])
+@pytest.mark.parametrize("name", ["centralized", "random", "power-of-two", "batch-sampling"])
 def test_some_policies_keep_nothing(name: str) -> None:
     assert make_policy(Config(policy=name)).keep(local(alone=True), 5) == 0
 
@@ -101,7 +101,7 @@ def test_random_and_power_of_two_use_every_node() -> None:
             assert chosen[0] < 130  # only when it is drawn twice
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", sorted({*POLICIES} - {"batch-sampling"}))
 def test_a_range_is_spread_piece_by_piece(name: str) -> None:
     policy = make_policy(Config(policy=name))
     rng = random.Random(3)
@@ -116,6 +116,28 @@ def test_a_range_is_spread_piece_by_piece(name: str) -> None:
         one_by_one.append(chosen.node)
     assert [view.node for view in spread] == one_by_one
     assert [view.queue for view in views] == [twin.queue for twin in twins]
+
+
+def test_batch_sampling_shares_the_probes_of_a_batch(seed: int) -> None:
+    print(f"seed {seed}")
+    policy, rng = make_policy(Config(policy="batch-sampling")), random.Random(seed)
+    # Of twelve tasks on a hundred nodes 24 are probed, and the least loaded of these get them.
+    for _ in range(50):
+        views = [node(n, queue=rng.randrange(20)) for n in range(100)]
+        before = {view.node: view.queue for view in views}
+        state = random.Random(rng.random())
+        drawn = random.Random()
+        drawn.setstate(state.getstate())
+        probed = sorted(before[n] for n in drawn.sample(range(100), 24))
+        chosen = policy.spread(views, [1] * 12, state)
+        # One that is far less loaded than the others gets several.
+        waits = [before[view.node] for view in chosen]
+        assert max(waits) <= probed[11] and min(waits) == probed[0]
+        assert sum(view.queue for view in views) == sum(before.values()) + 12
+    # A single task goes to the less loaded of two; no node is probed twice.
+    views = [node(0, queue=9), node(1)]
+    assert all(policy.choose(views, rng).node == 1 for _ in range(20))
+    assert [view.node for view in policy.spread([node(7)], [3, 2], rng)] == [7, 7]
 
 
 def test_a_user_s_policy_by_import_path() -> None:

@@ -152,7 +152,7 @@ def test_objects_that_moved_are_freed_everywhere(start: Start) -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    ["bottom-up", "locality-blind", "centralized", "random", "power-of-two",
+    ["bottom-up", "locality-blind", "centralized", "random", "power-of-two", "batch-sampling",
      "raytwin.runtime.control.scheduling.policies:Random"],
 )  # fmt: skip
 def test_every_policy_gives_right_results(start: Start, policy: str) -> None:

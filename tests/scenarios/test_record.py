@@ -116,6 +116,34 @@ def test_a_recording_has_what_each_body_did_by_itself_between_its_waits(folder: 
     assert all(waited_s >= 0.02 for _, waited_s in own[1:4])
 
 
+def test_a_recording_says_which_part_has_submitted_what_and_waited_for_what(folder: Path) -> None:
+    found = recording.load(folder / "recording.json")
+    (parent,), (count,) = named(found, "parent"), named(found, "Counter.count")
+    leaves, (items,) = named(found, "leaf"), named(found, "items")
+    children = [leaf for leaf in leaves if leaf.parent == parent.id]
+    assert sorted(parent.waits[0]) == sorted(f"{leaf.id}0000" for leaf in children)
+    assert [leaf.part for leaf in children] == [0, 0]
+    first, second, *_ = found.driver.waits
+    assert sorted(first) == sorted([f"{parent.id}0000", f"{count.id}0000"])
+    ((reader),) = [leaf for leaf in leaves if leaf.inputs]
+    assert (second, reader.part, items.part) == ([f"{reader.id}0000"], 1, 3)
+    assert [put.part for put in found.puts] == [0, 0]
+    # The four items, each first as a reference and then as a value, and the end of the stream.
+    assert len(found.driver.waits) == 3 + 3 * 2 + 1
+
+
+def test_a_recording_runs_by_itself_as_its_script_does(folder: Path) -> None:
+    on = ["--backend", "sim", "--cpus-per-node", "2", "--nodes", "1"]
+    found = []
+    for program in ["recording.json"], ["--recording", "recording.json", "script.py"]:
+        done = raytwin(folder, "exec", *on, "--usage", "used.json", *program)
+        assert done.returncode in (0, 3), done.stderr
+        (used,) = json.loads((folder / "used.json").read_text())
+        found.append(used)
+    assert found[0]["tasks"] == found[1]["tasks"] == 11
+    assert found[0]["makespan_s"] == pytest.approx(found[1]["makespan_s"], rel=0.03)
+
+
 def test_the_schema_is_published_and_recordings_follow_it(folder: Path) -> None:
     assert recording.FILE.read_text(encoding="utf-8") == recording.text(), (
         "python -m raytwin.runtime.session.recording writes it anew"

@@ -10,11 +10,22 @@ from typing import Any
 
 import pytest
 
-from raytwin.scenarios.cli.what_if import Point, rows, seconds_of
+from raytwin.reports import what_if as report
+from raytwin.scenarios.cli.main import app
+from raytwin.scenarios.cli.what_if import (
+    Death,
+    Found,
+    Point,
+    findings,
+    knee,
+    page,
+    rows,
+    seconds_of,
+)
 from raytwin.scenarios.core.scenario import UsageError
 from raytwin.simulator.cluster.cluster_usage import Usage
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 SCRIPT = """
 import sys, time
@@ -58,7 +69,7 @@ def test_a_latency_is_that_of_the_links_between_hosts(tmp_path: Path) -> None:
         "--cpus-per-node", "1", "--cost", "declared", "script.py", "2",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    header, fast, slow = (line.split() for line in done.stdout.splitlines())
+    header, fast, slow = (line.split() for line in done.stdout.splitlines()[:3])
     assert header[:4] == ["nodes", "latency", "policy", "makespan"]
     assert (fast[:3], slow[:3]) == (["2", "1us", "random"], ["2", "400ms", "random"])
     assert float(slow[3]) > float(fast[3]) + 0.4, "a task was placed over the link"
@@ -71,12 +82,24 @@ def test_a_latency_is_that_of_the_links_between_hosts(tmp_path: Path) -> None:
         (["--latency", "3"], "--latency '3' is no time: give a number and us, ms or s, as 0.1ms"),
         (["--policy", "randon"], "did you mean 'random'?"),
         (["--nodes", "2"], "script.py failed at 2: IndexError: list index out of range"),
+        (["--price", "-1"], "--price -1.0 is no price: give what a node costs for an hour, as 0.5"),
+        (["-o", "no/such/page.html"], "no/such/page.html: No such file or directory; give"),
     ],
 )
-def test_what_cannot_be_predicted_gets_one_line(tmp_path: Path, args: list[str], said: str) -> None:
-    done = what_if(tmp_path, *args, "script.py")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr.splitlines()[-1]
+def test_what_cannot_be_predicted_gets_one_line(
+    tmp_path: Path,
+    args: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        app(["whatif", *args, "script.py"])
+    out, err = capsys.readouterr()
+    assert (left.value.code, out) == (2, ""), err
+    assert said in err.splitlines()[-1]
 
 
 def test_a_latency_is_a_number_with_a_unit() -> None:
@@ -91,6 +114,72 @@ def test_the_table_has_columns_of_what_is_varied_alone() -> None:
     columns, table = rows([Point(1, None, None, None, 2.0, usage)] * 2)
     assert columns == ["nodes", "makespan", "of the first", "CPUs reserved", "busiest"]
     assert table == [["1", "2 s", "1", "50%", "driver 75%"]] * 2
+
+
+def point(nodes: int, makespan_s: float, policy: str | None = None) -> Point:
+    usage = Usage(makespan_s, nodes, 2.0 * nodes, 8, 0, 0, {"cpus": 0.5})
+    return Point(nodes, None, policy, None, makespan_s, usage, 0.25 * nodes * makespan_s)
+
+
+def test_the_knee_is_where_efficiency_over_time_is_greatest() -> None:
+    # Of a program whose half is serial: 1 / (nodes x makespan^2) is greatest at 1 node; of one with
+    # a hundredth that is serial by Amdahl's law, at 1 / 0.01 - 1 = 99 of these sizes.
+    for serial, best in (0.5, 1), (0.01, 99):
+        curve = [point(n, serial + (1 - serial) / n) for n in (1, 10, 50, 99, 200, 1000)]
+        found = knee(curve)
+        assert found is not None and found.nodes == best
+    assert knee(curve[:2]) is None
+
+
+def test_what_predictions_come_to_is_said_in_sentences() -> None:
+    times_s = {(1, "a"): 10, (1, "b"): 10, (10, "a"): 2, (10, "b"): 2.5, (99, "a"): 1, (99, "b"): 2}
+    points = [point(nodes, float(time), policy) for (nodes, policy), time in times_s.items()]
+    deaths = [
+        Death("10 a", "node 9", 3.0, 0.5),
+        Death("10 a", "head", None, None, "ActorDiedError: <why>"),
+        Death("10 b", "node 9", 3.0, 0.2),
+    ]
+    found = Found(points, deaths)
+    said = findings(found)
+    assert said[0].startswith("The knee for a is at 10 nodes, where nodes x makespan^2 is least")
+    assert said[1].startswith("The knee for b is at 10 nodes")
+    assert said[2:-1] == [
+        "The least cost is 2.5, for 1, a.",
+        "a wins on 3 of 3 clusters: b, the next, takes 25.0% longer in the median.",
+        "The program does not survive the death of a head.",
+        "The death that costs most of those survived is of node 9 at 10 a: +50.0% of the makespan.",
+    ]
+    columns, table = rows(points)
+    assert columns[-2:] == ["cost", ""]
+    assert [row[-2:] for row in table[:4]] == [
+        ["2.5", ""],
+        ["2.5", ""],
+        ["5", "knee"],
+        ["6.25", "knee"],
+    ]
+    html = report.render(page("<script>.py", "raytwin whatif", found))
+    assert html == report.render(page("<script>.py", "raytwin whatif", found))
+    assert "ActorDiedError: &lt;why&gt;" in html and "&lt;script&gt;.py" in html
+    assert html.count("<svg") == 1 and "http://" not in html
+    equal = findings(Found([point(1, 1.0, "a"), point(1, 1.005, "b")]))
+    assert "No policy wins: their makespans differ by 1% at most." in equal
+
+
+def test_a_death_is_of_each_kind_of_node_and_of_the_head(tmp_path: Path) -> None:
+    done = what_if(
+        tmp_path, "--nodes", "3", "--cpus-per-node", "2", "--cost", "declared", "--deaths",
+        "--price", "3600", "-o", "page.html", "--json", "script.py", "24",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    (only,), (node, head) = found["points"], found["deaths"]
+    assert only["cost"] == pytest.approx(3 * only["makespan_s"])
+    assert (node["killed"], head["killed"]) == ("node 2", "head")
+    # Four naps for each CPU, of which the last two are shared by two thirds of them.
+    assert node["makespan_s"] > only["makespan_s"] + 0.5
+    assert node["slower"] == pytest.approx(node["makespan_s"] / only["makespan_s"] - 1)
+    assert head["failed"] == "" and head["makespan_s"] > 0
+    assert "What a death costs" in (tmp_path / "page.html").read_text()
 
 
 def test_exec_refuses_an_unknown_policy_before_the_script_begins(tmp_path: Path) -> None:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.core.resources import UNIT, parse_demand
 from raytwin.runtime.control.messages import TaskSpec
-from raytwin.runtime.session.recording import Body
+from raytwin.runtime.session.recording import Body, Driver
 from raytwin.runtime.session.watched_calls import BLOCKING, SUBMITTING
 
 SCHEDSTAT = "/proc/thread-self/schedstat"
@@ -60,14 +62,14 @@ class Line(msgspec.Struct, omit_defaults=True):
     """A line of a process's file: a body or a driver with its counts, or an object that was put."""
 
     body: Body | None = None
-    submissions: int = 0
-    """How many tasks, calls and actors the body or driver has submitted."""
-    puts: int = 0
-    """How many objects it has put."""
+    submissions: list[int] = []
+    """Of each task, call and actor that the body or driver has submitted: in which part."""
+    puts: list[int] = []
+    """Of each object that it has put: in which part."""
     stored: tuple[str, int] | None = None
     """An array that was put, and its bytes."""
-    driver: tuple[str, list[tuple[float, float]], float, float] | None = None
-    """A driver's ID, its own time, its start and its end."""
+    driver: tuple[Driver, float, float] | None = None
+    """A driver, its start and its end."""
 
 
 class _Running:
@@ -75,7 +77,7 @@ class _Running:
 
     __slots__ = (
         "_clock", "_on_since", "_wall_s", "began_s", "cpu_s", "ended_s", "own", "puts",
-        "submissions",
+        "submissions", "waits",
     )  # fmt: skip
 
     def __init__(self, clock: _ThreadClock) -> None:
@@ -86,7 +88,10 @@ class _Running:
         """Of the part that has not ended."""
         self._on_since: tuple[float, float] | None = None
         """The clock when own code began or went on; None while it does not run."""
-        self.submissions = self.puts = 0
+        self.submissions: list[int] = []
+        self.puts: list[int] = []
+        self.waits: list[list[str]] = []
+        """Of each part that has ended with a wait: for what."""
 
     def go_on(self) -> None:
         self._on_since = self._clock.read()
@@ -140,8 +145,10 @@ class Recorder:
         self._of_thread.body.pause()
 
     def yielded(self) -> None:
-        self._of_thread.body.pause()
-        self._of_thread.body.end_part()
+        body = self._of_thread.body
+        body.pause()
+        body.end_part()
+        body.waits.append([])
 
     def leave(self, call: str) -> bool:
         body: _Running | None = getattr(self._of_thread, "body", None)
@@ -149,13 +156,18 @@ class Recorder:
             return False
         if call in BLOCKING:
             body.end_part()
+            body.waits.append([])
         elif call in SUBMITTING:
-            body.submissions += 1
+            body.submissions.append(len(body.own))
         elif call == "put":
-            body.puts += 1
+            body.puts.append(len(body.own))
         elif call == "shutdown" and None in self._running:
             self._end_driver()
         return True
+
+    def waited(self, waitables: Sequence[Any]) -> None:
+        refs = (each if isinstance(each, ObjectRef) else each.completed() for each in waitables)
+        self._of_thread.body.waits[-1] = [ref.binary().hex() for ref in refs]
 
     def back(self) -> None:
         self._of_thread.body.go_on()
@@ -171,6 +183,7 @@ class Recorder:
             else:
                 body.end_part()
                 found = _body(spec, task, nbytes // count, body.began_s, body.ended_s, body.own)
+                found.waits = body.waits
                 line = Line(found, body.submissions, body.puts)
             assert line.body is not None
             line.body.node = self._session.node
@@ -189,7 +202,7 @@ class Recorder:
             Line(
                 submissions=body.submissions,
                 puts=body.puts,
-                driver=(root, own, body.began_s, body.ended_s),
+                driver=(Driver(root, own, body.waits), body.began_s, body.ended_s),
             )
         )
 

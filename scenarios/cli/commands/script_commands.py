@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -22,12 +25,19 @@ from raytwin.scenarios.cli.commands.line import (
     parse_names,
     parse_nodes,
     print_json,
+    say,
     writable,
 )
 from raytwin.scenarios.core.scenario import BACKENDS, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from raytwin.chaos.faults.plan import Plan
+    from raytwin.scenarios.workloads.imported_graph import Imported
+    from raytwin.simulator.cluster.cluster_usage import Usage
+
+RECORDING = ".json"
+"""How the name of a recording's file ends."""
+PROGRAM = "A Python program that uses Ray, or a recording: a file that ends with .json."
 
 
 @app.command(
@@ -35,7 +45,7 @@ if TYPE_CHECKING:
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
 )
 def execute(
-    script: Annotated[Path, typer.Argument(help="A Python program that uses Ray.")],
+    script: Annotated[Path, typer.Argument(help=PROGRAM)],
     args: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
     backend: Annotated[str | None, typer.Option(help="sim, docker or local (the default).")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, max=NODES_MAX)] = None,
@@ -94,13 +104,29 @@ def execute(
         Path | None,
         typer.Option(metavar="FILE", help="On sim: also write what was used here, as JSON."),
     ] = None,
+    gcs_storage: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The head keeps its state here, and starts again if it is killed."
+        ),
+    ] = None,
+    time_scale: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", help="Of a recording: multiply what its bodies take, and nothing else."
+        ),
+    ] = None,
 ) -> None:
-    """Run an existing Ray script unchanged: its `import ray` is raytwin.
+    """Run an existing Ray script unchanged: its `import ray` is raytwin. Or run a recording.
 
     The options go before what the script gives to `ray.init()`. On sim the script and its tasks
     see virtual time; what they have used, and what saturates, goes to stderr. With --faults the
     number of nodes is by default what the plan needs, and the exit code is the script's, or 1 if
     that is 0 and the plan expected something else, or was not carried out.
+
+    A recording, a file that ends with .json, is a program by itself: what 'raytwin record' or
+    'raytwin import' has written runs on any backend, by default on as many nodes as it was recorded
+    on, and takes what it took then, times --time-scale.
 
     Example: `raytwin exec --faults spot --backend sim script.py`
     """
@@ -122,12 +148,24 @@ def execute(
         check_backend(backend)
     given = {
         "backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed,
-        "policy": policy,
+        "policy": policy, "gcs_storage": gcs_storage,
     }  # fmt: skip
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
     _policies(policy)
     if address not in (None, "local") and faults is None:
         clusters.check_joinable(address, options)
+    graph = script.suffix == RECORDING
+    if graph:
+        if args or cost is not None or recording is not None:
+            raise UsageError(
+                f"{script} is a recording: it has its own costs and takes no arguments; options of"
+                " exec go before it"
+            )
+        cost = "declared" if backend == "sim" else None
+    elif time_scale is not None:
+        raise UsageError("--time-scale is for a recording: a script sleeps and computes by itself")
+    if time_scale is not None and not 0 < time_scale < math.inf:
+        raise UsageError(f"--time-scale {time_scale} is no factor: give a number above 0, as 0.1")
     if backend == "sim":
         options |= _sim_options(cost, recording, profile)
     else:
@@ -141,16 +179,20 @@ def execute(
         if faults is None:
             raise UsageError("--json is the recovery of --faults PLAN: give both")
         json = writable(json.resolve())
+    plan = None
     if faults is not None:
-        from raytwin.scenarios.cli.execute_under_faults import execute_under_faults
-
         plan = _read_plan(faults, backend or "local", nodes, address)
         options = {"nodes": plan.nodes(), **options, "address": "local"}
-        run = partial(execute_under_faults, script, args or [], options, plan, json)
+    elif address is not None:
+        options["address"] = address
+    if graph:
+        run = _playing(script, options, time_scale or 1.0)
     else:
-        if address is not None:
-            options["address"] = address
         run = partial(run_script, script, args or [], options)
+    if plan is not None:
+        from raytwin.scenarios.cli.execute_under_faults import execute_under_faults
+
+        run = partial(execute_under_faults, run, script, backend or "local", plan, json)
     if backend == "sim":
         from raytwin.scenarios.cli.predict import predict
 
@@ -158,6 +200,22 @@ def execute(
             usage = writable(usage.resolve())  # the script may change the directory
         sys.exit(predict(run, seed or 0, usage))
     sys.exit(run())
+
+
+def _playing(graph: Path, options: dict[str, Any], time_scale: float) -> Callable[[], int]:
+    """Return what runs a recording. Raises UsageError if it cannot, on these nodes or on any."""
+    from raytwin.scenarios.cli.play import play, read
+    from raytwin.simulator.machine.costs import load_profile
+
+    if options.get("address", "local") != "local":
+        raise UsageError(f"{graph} runs on a cluster of its own: leave --address out")
+    recording, cluster = read(graph, options.get("nodes"), options.pop("cpus_per_node", None))
+    cpu_scale = 1.0
+    if options.get("backend") == "sim":
+        cpu_scale = load_profile(options.get("profile", "paper")).body_scale
+    return partial(
+        play, recording, {**options, **cluster, "address": "local"}, time_scale, cpu_scale
+    )
 
 
 def _policies(given: str | None) -> list[str]:
@@ -258,11 +316,71 @@ def record(
     sys.exit(code)
 
 
+@app.command("import")
+def import_(
+    form: Annotated[
+        str, typer.Argument(metavar="FORMAT", help="wfcommons, alibaba or ray-timeline.")
+    ],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A workflow instance of WfCommons (WfFormat 1.5 or 1.6), batch_task.csv of"
+            " Alibaba's trace of 2018, or what ray.timeline() has written."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+        "recording.json"
+    ),
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Of alibaba: the first N jobs (default 100)."),
+    ] = None,
+) -> None:
+    """Write a trace from elsewhere as a recording, which 'raytwin exec' and 'raytwin whatif' take.
+
+    Says what the trace lacks. Times are those of the trace: on real processes --time-scale makes
+    them short.
+
+    Example: `raytwin import wfcommons montage.json -o graph.json`
+    """
+    from raytwin.scenarios.workloads import (
+        imported_alibaba,
+        imported_ray_timeline,
+        imported_wfcommons,
+    )
+    from raytwin.scenarios.workloads.imported_graph import TraceError
+
+    readers: dict[str, Callable[[Path], Imported]] = {
+        "wfcommons": imported_wfcommons.read,
+        "alibaba": partial(imported_alibaba.read, jobs=jobs or imported_alibaba.JOBS),
+        "ray-timeline": imported_ray_timeline.read,
+    }
+    if form not in readers:
+        raise UsageError(f"no format {form!r}: {did_you_mean(form, readers)}")
+    if jobs is not None and form != "alibaba":
+        raise UsageError(f"--jobs is of alibaba: a file of {form} has one")
+    output = writable(output)
+    try:
+        found = readers[form](file)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror or error}") from error
+    except TraceError as error:
+        raise UsageError(str(error)) from error
+    output.write_bytes(found.recording.to_json())
+    recording = found.recording
+    say(
+        f"{len(recording.bodies):,} tasks and calls, {recording.makespan_s:.4g} s in the trace,"
+        f" {len(recording.nodes):,} nodes: {output}"
+    )
+    for lack in found.lacks:
+        say(lack)
+
+
 @app.command(
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
 )
 def whatif(
-    script: Annotated[Path, typer.Argument(help="A Python program that uses Ray.")],
+    script: Annotated[Path, typer.Argument(help=PROGRAM)],
     args: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
     nodes: Annotated[
         str | None, typer.Option(metavar="N,...", help="How many nodes, as in 10,100,1000.")
@@ -282,36 +400,100 @@ def whatif(
     cost: Annotated[str | None, typer.Option(help="As of 'raytwin exec'.")] = None,
     recording: Annotated[Path | None, typer.Option(help="As of 'raytwin exec'.")] = None,
     profile: Annotated[str, typer.Option(help="As of 'raytwin exec'.")] = "paper",
+    price: Annotated[
+        float | None, typer.Option(metavar="P", help="Of a node for an hour: adds the cost.")
+    ] = None,
+    deaths: Annotated[
+        bool,
+        typer.Option(
+            "--deaths",
+            help="Also kill, at half of the makespan, a node of each kind (the driver's has none),"
+            " and the head.",
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Also as a page.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Predict a script on several clusters, and print a table: what if there were more nodes?
+    """Predict a script or a recording on several clusters: what if there were more nodes?
 
-    Each combination of what is varied is a run of 'raytwin exec --backend sim' of its own.
+    Each combination of what is varied is a run of 'raytwin exec --backend sim' of its own. Prints
+    a table, and what it comes to: the knee of the curve, what a death costs, which policy wins.
 
     Example: `raytwin whatif --nodes 1,10,100 --latency 0.1ms,10ms script.py`
     """
-    from rich.table import Table
-
+    from raytwin.scenarios.cli import what_if
     from raytwin.scenarios.cli.progress import terminal
-    from raytwin.scenarios.cli.what_if import Choices, predictions, rows
 
     _sim_options(cost, recording, profile)
+    if price is not None and not 0 <= price < math.inf:
+        raise UsageError(f"--price {price} is no price: give what a node costs for an hour, as 0.5")
+    if output is not None:
+        output = writable(output.resolve())
     policies = _policies(policy)
-    choices = Choices(parse_nodes(nodes) or (), _parts(latency), policies, _parts(faults))
+    choices = what_if.Choices(parse_nodes(nodes) or (), _parts(latency), policies, _parts(faults))
     given = {
         "--cpus-per-node": cpus_per_node, "--seed": seed, "--cost": cost, "--recording": recording,
     }  # fmt: skip
     options = [f"{name}={value}" for name, value in given.items() if value is not None]
+    victims = _kinds_of_nodes(script, cpus_per_node) if deaths else None
     with terminal() as progress:
-        points = list(predictions(script, args or [], choices, options, profile, progress))
+        found = what_if.predict(
+            script, args or [], choices, options, profile, progress, price, victims
+        )
+    if output is not None:
+        from raytwin.reports import what_if as page
+
+        command = shlex.join(["raytwin", *sys.argv[1:]])
+        output.write_text(page.render(what_if.page(script.name, command, found)), encoding="utf-8")
     if as_json:
-        print_json([asdict(point) for point in points])
+        print_json(
+            [asdict(point) for point in found.points]
+            if victims is None
+            else {name: [asdict(each) for each in getattr(found, name)] for name in KINDS}
+        )
         return
-    columns, table = rows(points)
+    console = open_console()
+    console.print(_table(*what_if.rows(found.points)))
+    if found.deaths:
+        console.print()
+        console.print(_table(*what_if.death_rows(found.deaths)))
+    console.print()
+    for sentence in what_if.findings(found):
+        console.print(escaped(sentence))
+    if output is not None:
+        console.print(escaped(f"The page: {output}"))
+
+
+KINDS = ("points", "deaths")
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    from rich.table import Table
+
     shown = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for row in table:
+    for row in rows:
         shown.add_row(*(escaped(cell) for cell in row))
-    open_console().print(shown)
+    return shown
+
+
+def _kinds_of_nodes(program: Path, cpus: int | None) -> Callable[[Usage], Sequence[int]]:
+    """Return a function that returns the last node of each kind, without the driver's.
+
+    Those of a script are all of one kind, those of a recording have what they were recorded with.
+    """
+
+    def last(used: Usage) -> Sequence[int]:
+        if program.suffix != RECORDING:
+            return [used.nodes - 1] if used.nodes > 1 else []
+        from raytwin.scenarios.cli.play import read
+
+        _, options = read(program, used.nodes, cpus)
+        kinds = {tuple(sorted(node.items())): at for at, node in enumerate(options["nodes"])}
+        return [at for at in kinds.values() if at > 0]
+
+    return last
 
 
 @app.command()
