@@ -79,8 +79,8 @@ bench: $(INSTALLED_RAY) ## measure raytwin, Ray and Dask side by side, into resu
 	@$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-json=$(OUT)/microbenchmarks.json
 	@$(BIN)/raytwin bench --peers ray,dask --json $(OUT)/bench.json $(ARGS)
 
-coverage: $(INSTALLED_DEV) ## which branches of the control plane 1,500 seeds of the fuzz reach
-	@$(BIN)/python -m tests.fuzz_coverage --seeds 1500 --out $(OUT) $(ARGS)
+coverage: $(INSTALLED_DEV) ## which branches of the control plane 2,500 seeds of the fuzz reach
+	@$(BIN)/python -m tests.fuzz_coverage --seeds 2500 --out $(OUT) $(ARGS)
 
 history: $(INSTALLED) ## measure raytwin alone, into a file that github-action-benchmark reads
 	@mkdir -p $(OUT)

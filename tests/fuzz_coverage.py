@@ -25,7 +25,7 @@ LEAST = 0.9
 def main() -> None:
     """Run the seeds, and print each file's branches that no seed has reached."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz_coverage", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1_500)
+    parser.add_argument("--seeds", type=int, default=2_500)
     parser.add_argument("--least", type=float, default=LEAST, help="the share that suffices")
     parser.add_argument("--out", type=Path, default=Path("results"))
     given = parser.parse_args()

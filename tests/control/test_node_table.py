@@ -75,7 +75,7 @@ def test_a_death_in_the_turn_of_the_join_comes_after_it() -> None:
     made = Joining()
     made.turn(RegisterNode(info(0)))
     made.ctx.sent.clear()
-    made.turn(RegisterNode(info(1)), NodeUnreachable(1, "gone"))
+    made.turn(RegisterNode(info(1)), NodeUnreachable(1, "gone", 1))
     assert [type(message) for message in made.heard(0)] == [NodesJoined, NodeChanged]
     registered, died = made.heard(1)
     assert registered.nodes[1].alive and not died.info.alive
@@ -108,7 +108,7 @@ def test_a_later_incarnation_joins_after_the_death_of_the_earlier_one() -> None:
 
 def test_a_dead_incarnation_that_registers_again_hears_that_it_is_dead() -> None:
     made = Joining()
-    made.turn(RegisterNode(info(1)), NodeUnreachable(1, "gone"))
+    made.turn(RegisterNode(info(1)), NodeUnreachable(1, "gone", 1))
     made.heard(1)
     made.turn(RegisterNode(info(1)))
     (refused,) = made.heard(1)
