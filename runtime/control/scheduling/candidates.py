@@ -99,6 +99,10 @@ def _by_wait(view: NodeView, position: int) -> Key:
     return view.queue_s, view.queue, position, view.node
 
 
+def _by_queue(view: NodeView, position: int) -> Key:
+    return view.queue_s, position, view.node
+
+
 def _by_link(view: NodeView, position: int) -> Key:
     return view.queue_s, -(view.bandwidth or UNTIMED_BANDWIDTH), view.queue, position, view.node
 
@@ -244,12 +248,9 @@ class Candidates(Sequence[NodeView]):
 
     def least_queue(self, rng: random.Random) -> NodeView:
         """Return the node with the least wait in its queue, drawn at random among equals."""
-        keys = self._order(_by_wait).keys
+        keys = self._order(_by_queue).keys
         equals = bisect_right(keys, (keys[0][0], inf))
-        at = rng.randrange(equals)
-        if keys[0][1] == keys[equals - 1][1]:
-            return self._seen(keys[at][-1])
-        return self._seen(sorted(key[2:] for key in keys[:equals])[at][-1])
+        return self._seen(keys[rng.randrange(equals)][-1])
 
     def next_in_turn(self, last: int) -> NodeView:
         """Return the node whose slots have the fewest elements each; among equals the next number
