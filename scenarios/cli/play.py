@@ -38,9 +38,10 @@ def play(recording: Recording, options: dict[str, Any], time_scale: float, cpu_s
         played = recorded_program.play(recording, time_scale, cpu_scale)
     finally:
         ray.shutdown()
-    scaled = f" x {time_scale:g} = {recording.makespan_s * time_scale:.4g} s"
-    print(
-        f"played {played.bodies:,} tasks and calls in {short(played.makespan_s, 's')}; recorded:"
-        f" {recording.makespan_s:.4g} s{scaled if time_scale != 1 else ''}"
-    )
+    said = f"played {played.bodies:,} tasks and calls in {short(played.makespan_s, 's')}"
+    if recording.makespan_s:  # a workflow that was made up never ran
+        said += f"; recorded: {recording.makespan_s:.4g} s"
+        if time_scale != 1:
+            said += f" x {time_scale:g} = {recording.makespan_s * time_scale:.4g} s"
+    print(said)
     return 0

@@ -10,13 +10,16 @@ end.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
+from raytwin.runtime.session.recording import Bytes, Seconds
 from raytwin.scenarios.workloads.imported_graph import Graph, Imported, Task, TraceError, ordered
 
 VERSIONS = ("1.5", "1.6")
+Cores = Annotated[float, Meta(gt=0)]
 
 
 class SpecifiedTask(Struct, rename="camel"):
@@ -34,7 +37,7 @@ class File(Struct, rename="camel"):
     """A file that tasks read or write."""
 
     id: str
-    size_in_bytes: int
+    size_in_bytes: Bytes
 
 
 class Specification(Struct):
@@ -48,14 +51,14 @@ class ExecutedTask(Struct, rename="camel"):
     """A task of ``workflow.execution``."""
 
     id: str
-    runtime_in_seconds: float
-    core_count: float = 1.0
+    runtime_in_seconds: Seconds
+    core_count: Cores = 1.0
 
 
 class Cpu(Struct, rename="camel"):
     """The CPU of a machine."""
 
-    core_count: int | None = None
+    core_count: Cores | None = None
 
 
 class Machine(Struct):
@@ -67,7 +70,7 @@ class Machine(Struct):
 class Execution(Struct, rename="camel"):
     """How a workflow ran."""
 
-    makespan_in_seconds: float
+    makespan_in_seconds: Seconds
     tasks: list[ExecutedTask]
     machines: list[Machine] = []
 

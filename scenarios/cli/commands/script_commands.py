@@ -369,8 +369,8 @@ def import_(
     output.write_bytes(found.recording.to_json())
     recording = found.recording
     say(
-        f"{len(recording.bodies):,} tasks and calls, {recording.makespan_s:.4g} s in the trace,"
-        f" {len(recording.nodes):,} nodes: {output}"
+        f"{len(recording.bodies):,} tasks and calls, makespan {recording.makespan_s:.4g} s, nodes"
+        f" {len(recording.nodes):,}: {output}"
     )
     for lack in found.lacks:
         say(lack)
