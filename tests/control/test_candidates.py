@@ -11,6 +11,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
+from math import inf, nextafter
 from typing import Any
 
 import pytest
@@ -312,7 +313,8 @@ def test_candidates_are_as_good_as_a_list(policy: str) -> None:
         else:
             view = NodeView(
                 node, rng.randrange(4), rng.randint(0, 3), rng.choice([0.0, 0.01, 0.02]), 0,
-                rng.choice([0.0, 5e8, 1e9, 2e9, rng.uniform(1e8, 1e9)]), rng.choice([0, 0, 0.01]),
+                rng.choice([0.0, 5e8, 1e9, nextafter(1e9, inf), 2e9, rng.uniform(1e8, 1e9)]),
+                rng.choice([0, 0, 0.01]),
             )  # fmt: skip
             positions.setdefault(node, step)
             candidates.put(view, positions[node])

@@ -242,8 +242,10 @@ class Candidates(Sequence[NodeView]):
             queue_s, minus_bandwidth, *rest = keys[at]
             wait_s = queue_s + nbytes / -minus_bandwidth
             best = min(best, (wait_s, *rest))
-            # The others with this wait in their queues have no more bandwidth.
-            at = bisect_right(keys, (queue_s, inf), at)
+            # Of the nodes with this wait in their queues the next has less bandwidth. It may be
+            # an equal all the same: sums may round a difference in the last bits away.
+            next_to = (queue_s, inf) if wait_s > best[0] else (queue_s, minus_bandwidth, inf)
+            at = bisect_right(keys, next_to, at)
         return best
 
     def least_queue(self, rng: random.Random) -> NodeView:
