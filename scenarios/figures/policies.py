@@ -256,6 +256,7 @@ def _figure(title: str, column: str, label: str, **more: Any) -> FigureSpec:
         x_label="policy",
         y_label=label,
         series=("load", "nodes"),
+        note="The number behind a load is that of the nodes.",
         compare=Compare(on=("load", "nodes", "policy"), column=column),
         **more,
     )
