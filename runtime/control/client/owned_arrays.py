@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from msgspec import Struct
 
+from raytwin.runtime.control.core.ids import split_object_id
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.messages import OK, RangeResult
 from raytwin.runtime.control.ownership.reference_counter import Borrowers
@@ -74,9 +75,10 @@ class Entry(Struct, eq=False, gc=False):
     local: list[bytes] | None = None
     """Its large objects that the node has pinned for this client."""
 
-    def is_large(self) -> bool:
-        """Whether a value of it may be too large for messages."""
-        return self.count > 1 or (self.result is not None and any(self.result.sizes))
+    def is_whole_in_messages(self, oid: bytes) -> bool:
+        """Whether messages have all of an object's value: it is small."""
+        result = self.find(split_object_id(oid)[1])
+        return result is not None and not any(result.sizes)
 
     def is_small(self) -> bool:
         """Whether an array of one with a result has all its values in the result."""
