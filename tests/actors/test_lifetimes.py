@@ -124,7 +124,8 @@ class Reader:
         self.lengths: list[int] = []
 
     def read(self, value: Any) -> list[int]:
-        self.lengths.append(len(value))
+        inside = value if isinstance(value, np.ndarray) else ray.get(value[0])
+        self.lengths.append(len(inside))
         return self.lengths
 
 
@@ -139,6 +140,15 @@ def test_large_items_of_streams_are_replayed(cluster: Any) -> None:
     ray.sleep(0.4)  # what the driver lets go of is released
     crash(reader, cluster, "Reader", 1)
     assert ray.get(reader.read.remote(np.ones(3))) == [50_000, 3]
+
+
+def test_references_inside_of_small_inputs_are_replayed(cluster: Any) -> None:
+    reader, box = Reader.remote(), ray.put([ray.put([1, 2])])
+    assert ray.get(reader.read.remote(box)) == [2]
+    del box
+    ray.sleep(0.4)
+    crash(reader, cluster, "Reader", 1)
+    assert ray.get(reader.read.remote(np.ones(3))) == [2, 3]
 
 
 def test_a_named_actor_gets_its_large_inputs(cluster: Any) -> None:

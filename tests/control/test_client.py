@@ -167,12 +167,13 @@ def test_contained_references_are_released_after_their_value() -> None:
     [
         (1, 0, [result(1)], False),
         (1, 0, [result(1, size=500)], True),
+        (1, 0, [replace(result(1), refs=ResultRefs((), ((array(8), ME),), NODE))], True),
         (1, STREAM_BASE, [result(1, STREAM_BASE), result(1)], False),
         (1, STREAM_BASE, [result(1, STREAM_BASE, size=500), result(1)], True),
         (2, 0, [result(1, 0), result(1, 1, size=500)], False),
         (2, 1, [result(1, 0), result(1, 1, size=500)], True),
     ],
-    ids=["small", "large", "small item", "item", "small element", "element"],
+    ids=["small", "large", "reference", "small item", "item", "small element", "element"],
 )
 def test_inputs_that_no_message_has_whole_are_kept_while_their_actor_may_be_rebuilt(
     count: int, index: int, results: list[RangeResult], kept: bool

@@ -67,7 +67,7 @@ class Entry(Struct, eq=False, gc=False):
     keeper: bytes = b""
     """The actor that may be rebuilt with these inputs: see `Submitter.submit`."""
     kept: dict[bytes, None] | None = None
-    """For such an actor: large inputs that the client keeps as long as the actor lives. For any
+    """For such an actor: the inputs that the client keeps as long as the actor lives. For any
     array: the arrays with references inside its values."""
     waiters: dict[int, list[tuple[bytes, Waiter]]] | None = None
     """Waiters for an element, by index."""
@@ -76,9 +76,13 @@ class Entry(Struct, eq=False, gc=False):
     """Its large objects that the node has pinned for this client."""
 
     def is_whole_in_messages(self, oid: bytes) -> bool:
-        """Whether messages have all of an object's value: it is small."""
+        """Whether messages have all of an object's value: it is small and refers to no other."""
         result = self.find(split_object_id(oid)[1])
-        return result is not None and not any(result.sizes)
+        return (
+            result is not None
+            and not any(result.sizes)
+            and (result.refs is None or not result.refs.contained)
+        )
 
     def is_small(self) -> bool:
         """Whether an array of one with a result has all its values in the result."""
