@@ -116,6 +116,41 @@ def test_large_inputs_are_replayed(cluster: Any) -> None:
     assert [ray.get(ref)[0] for ref in results] == [1, 2, 4, 7]
 
 
+@ray.remote(max_restarts=-1, max_task_retries=-1)
+class Reader:
+    """Its state is the lengths of what it has read."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+
+    def read(self, value: Any) -> list[int]:
+        inside = value if isinstance(value, np.ndarray) else ray.get(value[0])
+        self.lengths.append(len(inside))
+        return self.lengths
+
+
+def test_large_items_of_streams_are_replayed(cluster: Any) -> None:
+    @ray.remote
+    def items() -> Any:
+        yield np.ones(50_000)
+
+    reader, stream = Reader.remote(), items.remote()
+    assert ray.get(reader.read.remote(next(stream))) == [50_000]
+    del stream
+    ray.sleep(0.4)  # what the driver lets go of is released
+    crash(reader, cluster, "Reader", 1)
+    assert ray.get(reader.read.remote(np.ones(3))) == [50_000, 3]
+
+
+def test_references_inside_of_small_inputs_are_replayed(cluster: Any) -> None:
+    reader, box = Reader.remote(), ray.put([ray.put([1, 2])])
+    assert ray.get(reader.read.remote(box)) == [2]
+    del box
+    ray.sleep(0.4)
+    crash(reader, cluster, "Reader", 1)
+    assert ray.get(reader.read.remote(np.ones(3))) == [2, 3]
+
+
 def test_a_named_actor_gets_its_large_inputs(cluster: Any) -> None:
     for restarts in (0, -1):
         name = f"large{restarts}"

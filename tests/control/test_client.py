@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.client.submitter import CHILDREN_MAX
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id, task_id
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, object_id, task_id
 from raytwin.runtime.control.messages import (
     OK,
     USER_ERROR,
@@ -160,6 +160,39 @@ def test_contained_references_are_released_after_their_value() -> None:
     client.references.drop_ref(value)
     assert released(ctx, client) == [array(2), array(1)]
     assert is_empty(client)
+
+
+@pytest.mark.parametrize(
+    ("count", "index", "results", "kept"),
+    [
+        (1, 0, [result(1)], False),
+        (1, 0, [result(1, size=500)], True),
+        (1, 0, [replace(result(1), refs=ResultRefs((), ((array(8), ME),), NODE))], True),
+        (1, STREAM_BASE, [result(1, STREAM_BASE), result(1)], False),
+        (1, STREAM_BASE, [result(1, STREAM_BASE, size=500), result(1)], True),
+        (2, 0, [result(1, 0), result(1, 1, size=500)], False),
+        (2, 1, [result(1, 0), result(1, 1, size=500)], True),
+    ],
+    ids=["small", "large", "reference", "small item", "item", "small element", "element"],
+)
+def test_inputs_that_no_message_has_whole_are_kept_while_their_actor_may_be_rebuilt(
+    count: int, index: int, results: list[RangeResult], kept: bool
+) -> None:
+    ctx, client = made()
+    actor, held = oid(9), submit(client, 1, count)
+    client.submitter.create(spec(9), (), array(9))
+    client.references.add_ref(actor)
+    if index >= STREAM_BASE:
+        client.entries[array(1)].items = {}
+    tell(client, *results)
+    call = spec(2, deps=(oid(1, index),))
+    client.submitter.submit(array(2), [call], 1, 1, (actor,), keeper=array(9))
+    tell(client, result(9), result(2))
+    released(ctx, client)
+    client.references.drop_ref(held)
+    assert (array(1) not in released(ctx, client)) == kept
+    client.references.drop_ref(actor)
+    assert (array(1) in released(ctx, client)) == kept
 
 
 def test_a_pickled_reference_pins_its_object_for_good() -> None:

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from msgspec import Struct
 
+from raytwin.runtime.control.core.ids import split_object_id
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.messages import OK, RangeResult
 from raytwin.runtime.control.ownership.reference_counter import Borrowers
@@ -66,7 +67,7 @@ class Entry(Struct, eq=False, gc=False):
     keeper: bytes = b""
     """The actor that may be rebuilt with these inputs: see `Submitter.submit`."""
     kept: dict[bytes, None] | None = None
-    """For such an actor: large inputs that the client keeps as long as the actor lives. For any
+    """For such an actor: the inputs that the client keeps as long as the actor lives. For any
     array: the arrays with references inside its values."""
     waiters: dict[int, list[tuple[bytes, Waiter]]] | None = None
     """Waiters for an element, by index."""
@@ -74,9 +75,14 @@ class Entry(Struct, eq=False, gc=False):
     local: list[bytes] | None = None
     """Its large objects that the node has pinned for this client."""
 
-    def is_large(self) -> bool:
-        """Whether a value of it may be too large for messages."""
-        return self.count > 1 or (self.result is not None and any(self.result.sizes))
+    def is_whole_in_messages(self, oid: bytes) -> bool:
+        """Whether messages have all of an object's value: it is small and refers to no other."""
+        result = self.find(split_object_id(oid)[1])
+        return (
+            result is not None
+            and not any(result.sizes)
+            and (result.refs is None or not result.refs.contained)
+        )
 
     def is_small(self) -> bool:
         """Whether an array of one with a result has all its values in the result."""

@@ -202,7 +202,10 @@ class References:
             if (
                 entry.keeper
                 and array != entry.keeper
-                and (len(oid) == ARRAY_BYTES or (held is not None and held.is_large()))
+                and (
+                    len(oid) == ARRAY_BYTES
+                    or (held is not None and not held.is_whole_in_messages(oid))
+                )
             ):
                 self._keep(entry.keeper, oid)  # the actor may be rebuilt with this input
             elif held is not None:

@@ -136,8 +136,8 @@ class Submitter:
 
         The client keeps the inputs until the tasks have ended, and also `holds`: objects, or
         whole arrays, with references inside arguments. If `keeper` is an actor that may restart,
-        and so be rebuilt from these inputs, the client keeps arrays and large inputs as long as
-        the actor lives; small inputs are in its lineage.
+        and so be rebuilt from these inputs, the client keeps arrays, large inputs and those with
+        references inside as long as the actor lives; other small inputs are in its lineage.
         """
         references = self._references
         entry = self._entries.get(array)
