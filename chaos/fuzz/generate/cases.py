@@ -176,7 +176,8 @@ def draw_limits(rng: random.Random, features: Collection[str]) -> dict[str, floa
 
 def draw_policy(rng: random.Random) -> str:
     """Return the name of a scheduling policy."""
-    others = sorted({*POLICIES} - {Config().policy})
+    # Batch sampling differs from power of two in how it spreads arrays, and recovers like it.
+    others = sorted({*POLICIES} - {Config().policy, "batch-sampling"})
     if rng.random() < OTHER_POLICIES:
         return rng.choice(others)
     return BY_PATH if rng.random() < 0.03 else Config().policy
