@@ -354,6 +354,7 @@ def _why(metrics: Metrics) -> str:
 
 SCENARIO = Scenario(
     name="fig13",
+    times_bodies=True,
     nodes_max={"sim": 64, "local": 16},
     title="Distributed SGD",
     figure="Figure 13",

@@ -305,6 +305,7 @@ def _why(metrics: Metrics) -> str:
 
 SCENARIO = Scenario(
     name="fig14a",
+    times_bodies=True,
     nodes_max={"sim": 128, "local": 16},
     title="Evolution strategies to a score",
     figure="Figure 14a",

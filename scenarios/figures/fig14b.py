@@ -405,6 +405,7 @@ def _why(metrics: Metrics) -> str:
 
 SCENARIO = Scenario(
     name="fig14b",
+    times_bodies=True,
     title="Proximal policy optimization: actors against symmetric processes",
     figure="Figure 14b",
     backends=("sim", "local", "ray"),

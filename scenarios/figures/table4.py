@@ -369,6 +369,7 @@ def _median(outcome: Outcome, series: str, system: str, cpus: int) -> float:
 
 SCENARIO = Scenario(
     name="table4",
+    times_bodies=True,
     title="Simulation: time steps a second",
     figure="Table 4",
     backends=("sim", "local", "ray"),

@@ -44,11 +44,12 @@ class Reproduction:
         self.jobs = [job for job in jobs if job not in self.taken]
         """The others, which are to be run."""
         self.simulated = sorted(
-            (job for job in self.jobs if job.backend == "sim"),
+            (job for job in self.jobs if job.backend == "sim" and not job.scenario.times_bodies),
             key=lambda job: -self._known_s.get(job.name, math.inf),
         )
-        """Those of them that are simulated, the longest first."""
-        self.measured = [job for job in self.jobs if job.backend != "sim"]
+        """Those of them that only simulate, the longest first."""
+        self.measured = [job for job in self.jobs if job not in self.simulated]
+        """Those that measure, in their order."""
         self._left = [*self.simulated, *self.measured]
         self._since_s = time.perf_counter()
 

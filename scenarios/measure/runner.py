@@ -3,8 +3,8 @@
 First everything that was asked is checked (`plan`), so a wrong argument costs
 nothing; then the machine is calibrated if a run is to be predicted; then the
 jobs run one after the other, the simulated ones of a scenario before the real
-ones, each written as soon as it is there. Of a whole reproduction all predictions
-come first, on all cores (`simulate`).
+ones, each written as soon as it is there. Of a whole reproduction the predictions
+that measure nothing come first, on all cores (`simulate`).
 """
 
 from __future__ import annotations
