@@ -240,8 +240,8 @@ def _reports(event: Event, step: Step) -> bool:
     target = step.target
     if step.action not in (*DEADLY, *MAYBE_DEADLY):
         return False
-    if step.after == f"{kind}:{subject.partition(':')[2]}":  # it has waited for just this event
-        return False
+    if not step.delay_s and step.after == f"{kind}:{subject.partition(':')[2]}":
+        return False  # it has begun because of this event
     if target.kind == "worker":
         return kind == "worker_died" and subject.startswith(f"worker:{target.node}.")
     if target.kind == "actor":

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+from raytwin.runtime.api.exceptions import GetTimeoutError, RayError
 from raytwin.runtime.session.world import BodyWatcher
 
 CALLS = (
@@ -34,6 +35,9 @@ _AWAITED: dict[str, Callable[[Any, Any], Sequence[Any]]] = {
 }
 """By blocking call: its first argument and its result -> the references that were waited for."""
 
+_RAISING = ("get", "get_array")
+"""The calls that raise the errors of what they have waited for."""
+
 
 def watch_calls(session: Any, watcher: BodyWatcher) -> None:
     """Have the watcher told of each API call of a session's program."""
@@ -51,6 +55,12 @@ def _watched(name: str, call: Callable[..., Any], watcher: BodyWatcher) -> Calla
             if own and name in BLOCKING:
                 watcher.waited(_AWAITED[name](args[0], found))
             return found
+        except GetTimeoutError:
+            raise
+        except RayError:
+            if own and name in _RAISING:
+                watcher.waited(args[0])
+            raise
         finally:
             if own:
                 watcher.back()

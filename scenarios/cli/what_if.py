@@ -157,6 +157,10 @@ def predict(
     fault plan is predicted with one of these dead, and with a dead head. Raises UsageError, with
     the last line that the program has printed on standard error, if one fails undisturbed.
     """
+    if victims is not None and not choices.nodes:
+        raise UsageError(
+            "--deaths compares runs on clusters of one size: give --nodes, such as --nodes 4"
+        )
     known = load_profile(profile)
     latencies_s = {text: seconds_of(text) for text in choices.latencies}
     every = list(
@@ -332,8 +336,12 @@ def _winner(points: Sequence[Point]) -> list[str]:
 
 
 def _worst(deaths: Sequence[Death]) -> list[str]:
-    failed = sorted({each.killed.split()[0] for each in deaths if each.failed})
-    said = [f"The program does not survive the death of a {each}." for each in failed]
+    said = [
+        f"The program does not survive the death of {each.killed}"
+        f"{f' at {each.where}' if each.where else ''}."
+        for each in deaths
+        if each.failed
+    ]
     late = [(each.slower, number) for number, each in enumerate(deaths) if each.slower is not None]
     if late:
         slower, number = max(late)
@@ -353,7 +361,7 @@ def accuracy(points: Sequence[Point]) -> str:
     if task_s >= ACCURATE_S:
         return mean + (
             "predictions of programs whose tasks take 10 ms or more were off by 0 to 3 % in the"
-            " median (figures 11a, 14a, 14b; docs/measured.md)."
+            " median, at most 78 % (figures 11a, 14a, 14b; docs/measured.md)."
         )
     return mean + (
         "below 10 ms predictions rank clusters and do not time them: those of figures whose tasks"

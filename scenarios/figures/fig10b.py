@@ -195,7 +195,7 @@ SCENARIO = Scenario(
     scaled=lambda p: f"{p['tasks']:,} of {TASKS:,} tasks",
     options=(
         Option("tasks", int, 500_000, 5_000_000, "empty tasks; a fifth of it on sim", minimum=100),
-        Option("looks", int, 10, 60, "at the memory, each of half a second or more", minimum=3),
+        Option("looks", int, 10, 60, "at the memory, each of half a second or more", minimum=5),
         Option("settled_after", int, 300_000, 500_000, "tasks before it is judged", minimum=1),
         Option("memory_max", int, 4_000_000, 16_000_000, "bytes of rows in memory", minimum=1_000),
         Option(

@@ -31,7 +31,7 @@ from scipy.optimize import nnls
 import raytwin as ray
 from raytwin.runtime.control.messages import PutObjects
 from raytwin.scenarios.workloads.calibration_loads import LOADS, by_cluster
-from raytwin.simulator.machine.costs import COLD_MAX, ROLES, CostModel, Profile, size_of
+from raytwin.simulator.machine.costs import ROLES, CostModel, Profile, size_of
 
 Load = dict[str, float]
 """Seconds per operation: CPU by role, ``wall``, and ``call`` (within submitting calls)."""
@@ -171,7 +171,7 @@ class _CountedCosts(CostModel):
 
     def turn(self, others: int) -> float:
         self._amounts["turn"] += 1
-        self._amounts["other"] += min(others, COLD_MAX)
+        self._amounts["other"] += others
         return super().turn(others)
 
     def received(self, messages: list[Any]) -> float:
@@ -240,7 +240,8 @@ def _calls(loads: dict[str, Load], usage: Mapping[str, Amounts]) -> Figures:
         for load, amounts in usage.items()
         if loads[load]["call"]
     }
-    return _solve(CALLS, rows, {load: loads[load]["call"] for load in rows})
+    calls_s = {load: loads[load]["call"] for load in rows}
+    return _solve(CALLS, rows, calls_s, calls_s)
 
 
 def _figures(
@@ -266,18 +267,23 @@ def _figures(
         # Copies; and of the head what is the node's to find.
         known_s = max(0.0, amounts["busy"] - charged_s)
         wanted_s[load] = loads[load][role] - submitted_s - known_s
-    return _solve(names, rows, wanted_s)
+    return _solve(names, rows, wanted_s, {load: loads[load][role] for load in rows})
 
 
 def _solve(
-    unknowns: Sequence[str], rows: Mapping[str, tuple[float, ...]], wanted_s: Mapping[str, float]
+    unknowns: Sequence[str],
+    rows: Mapping[str, tuple[float, ...]],
+    wanted_s: Mapping[str, float],
+    measured_s: Mapping[str, float],
 ) -> Figures:
-    """Return non-negative figures that explain `wanted_s` best, by relative error."""
-    wanted = np.array([max(LEAST_S, wanted_s[name]) for name in rows])
-    amounts = np.array(list(rows.values())) / wanted[:, None]
+    """Return non-negative figures that explain `wanted_s` best, by errors relative to all that was
+    measured."""
+    measured = np.array([max(LEAST_S, measured_s[name]) for name in rows])
+    amounts = np.array(list(rows.values())) / measured[:, None]
+    wanted = np.array([max(0.0, wanted_s[name]) for name in rows]) / measured
     # Bytes are counted in thousands, and turns in ones: alike columns are solved more exactly.
     scale = np.maximum(amounts.max(axis=0), np.finfo(float).tiny)
-    found = nnls(amounts / scale, np.ones(len(wanted)))[0] / scale
+    found = nnls(amounts / scale, wanted)[0] / scale
     return dict(zip(unknowns, map(float, found), strict=True))
 
 

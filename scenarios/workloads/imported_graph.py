@@ -61,7 +61,7 @@ class Graph:
     def __init__(self) -> None:
         self._bodies: list[Body] = []
         self._ends: dict[str, str] = {}
-        """By task: its last value. Of those whose end nobody waits for; the driver does."""
+        """By task that no other waits for: its last value, which the driver waits for."""
         self._waits_s = [0.0]
         """What the driver sleeps before each of its parts."""
 

@@ -132,7 +132,7 @@ def _graph(found: Instance, execution: Execution, source: str) -> Imported:
         added = graph.add(task.name, took_s, {"CPU": cores}, read, outputs)
         made[task.id] = added
         files.update(zip(task.output_files, added.outputs, strict=True))
-    lacks = ["It does not say how much of a runtime was CPU time: all passes as time waited."]
+    lacks = ["How much of a runtime was CPU time (avgCPU) is not used: all passes as time waited."]
     if outside:
         lacks.append(f"{outside:,} inputs are files that no task writes: nothing reads them here.")
     if unsized:

@@ -37,8 +37,8 @@ DEPTH_MAX = 100
 """How deep tasks may be nested in tasks: what they do is nested as deep in their arguments."""
 BLOB_MIN_BYTES = 1_000
 """A smaller value costs less as plain bytes."""
-SYSTEM = ("memory", "object_store_memory", "node:")
-"""How the resources are called that every node has, whatever is asked for."""
+SYSTEM = ("memory", "object_store_memory")
+"""The resources that every node has, whatever is asked for, beside its own ``node:<n>``."""
 
 
 class Child(Struct, array_like=True):
@@ -113,7 +113,11 @@ def cluster_of(
     Raises ValueError if a body needs more than any of the nodes has.
     """
     recorded = [
-        {name: amount for name, amount in node.items() if not name.startswith(SYSTEM)}
+        {
+            name: amount
+            for name, amount in node.items()
+            if name not in SYSTEM and not name.startswith("node:")
+        }
         for node in recording.nodes
     ] or [{"CPU": 1.0}]
     count = nodes or len(recorded)

@@ -12,7 +12,8 @@ A turn of a process costs::
     + for each message received or sent:
         message_s                      to decode or encode and to handle it
         + range_s   x its ranges       (of tasks or results, and inputs of tasks by reference;
-                                        a message of none of them counts as one)
+                                        a message of none of them counts as one, but those
+                                        of a chain, which carry others)
         + element_s x its elements
         + byte_s    x its bytes
 
@@ -98,7 +99,8 @@ class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
 
 
 COLD_MAX = 8
-"""Of so many others little is left in the caches; assumed."""
+"""The most other processes that a turn pays `cold_s` for: after so many the caches are cold.
+Assumed."""
 ROLES = ("head", "node", "worker", "driver")
 
 
@@ -260,12 +262,16 @@ def _size_of_commands(message: ChainCommands) -> Size:
 
 
 def _size_of_nodes(message: Registered | NodesJoined) -> Size:
-    return 0, 0, 60 + 60 * len(message.nodes)
+    return 1, 0, 60 + 60 * len(message.nodes)
+
+
+def _size_of_body(message: ChainRequest | ChainOutput) -> Size:
+    return 0, 0, 60 + len(message.body or b"")
 
 
 def _size_by(attribute: str) -> Callable[[Any], Size]:
     """Return the size function of messages whose one large attribute is bytes."""
-    return lambda message: (0, 0, 60 + len(getattr(message, attribute) or b""))
+    return lambda message: (1, 0, 60 + len(getattr(message, attribute) or b""))
 
 
 _SIZES: dict[type, Callable[[Any], Size]] = {
@@ -282,7 +288,7 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     ObjectsReady: _size_of_values,
     ChainCommands: _size_of_commands,
     **dict.fromkeys((ExportFunction, FunctionBlob), _size_by("blob")),
-    **dict.fromkeys((ChainRequest, ChainOutput), _size_by("body")),
+    **dict.fromkeys((ChainRequest, ChainOutput), _size_of_body),
     **dict.fromkeys((KvPut, KvReply), _size_by("value")),
     Snapshot: _size_by("data"),
 }
@@ -329,8 +335,10 @@ class CostModel:
         self.after_s = role.after_s
         self.frame_s = role.frame_s
         self.cold_s = role.cold_s
-        self.minds_others = role.cold_s > 0
-        """Whether `turn` needs to know how many other processes have run."""
+        self.minds_others = profile is not None and any(
+            getattr(profile, name).cold_s for name in ROLES
+        )
+        """Whether turns on this host are counted: one of its roles pays for cold caches."""
         self._received = _CostsByType(role.received, role.received_by_type)
         self._sent = _CostsByType(role.sent, role.sent_by_type)
         # Every replica of a chain applies the same bodies, one after another.
@@ -345,8 +353,9 @@ class CostModel:
         return self._range_s + self._task_s * count
 
     def turn(self, others: int) -> float:
-        """Return the cost of a turn besides its messages, after turns of so many others."""
-        return self.turn_s + self.cold_s * min(others, COLD_MAX)
+        """Return the cost of a turn besides its messages, after turns of so many others, at most
+        `COLD_MAX`."""
+        return self.turn_s + self.cold_s * others
 
     def received(self, messages: list[Any]) -> float:
         """Return the cost of handling received messages."""

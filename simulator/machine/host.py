@@ -14,8 +14,8 @@ So no core idles while a job waits, equal long jobs progress within a quantum
 of one another, and a job waits for its first turn at most
 ``quantum_s * (waiting / cores + 1)``.
 
-Simplifications: context switches cost nothing; that caches grow cold is a cost of turns, see
-`others_since` and `costs`; there are no
+Simplifications: context switches cost nothing, and cold caches cost a turn's `cold_s` (`costs`)
+and nothing else; there are no
 priorities and no wake-up preemption (Linux would favour a process that mostly
 sleeps; here it waits for a turn to end); no job is bound to a core, and cores do
 not slow one another.
@@ -41,6 +41,7 @@ from simpy import Event
 from simpy.events import NORMAL
 
 from raytwin.simulator.machine.clock import Clock
+from raytwin.simulator.machine.costs import COLD_MAX
 
 
 class _Job(Event):
@@ -97,11 +98,13 @@ class Host:
         return len(self._running) < self.cores
 
     def others_since(self, owner: Hashable) -> int:
-        """Return how many others have had turns here since `owner` had its last; it has one now."""
+        """Return how many others have had turns here since `owner` had its last, `COLD_MAX` at
+        most; it has one now."""
         ran = self._ran
         others = ran.index(owner) if owner in ran else len(ran)
         del ran[others : others + 1]
         ran.insert(0, owner)
+        del ran[COLD_MAX:]
         return others
 
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:

@@ -137,6 +137,6 @@ def test_usage_times_figures_is_the_cpu_time() -> None:
 def test_figures_are_never_negative() -> None:
     # The second load does more of everything and took less.
     rows = {"a": (1.0, 1.0), "b": (2.0, 3.0)}
-    found = fit._solve(("x", "y"), rows, {"a": 2.0, "b": 1.0})
+    found = fit._solve(("x", "y"), rows, {"a": 2.0, "b": 1.0}, {"a": 2.0, "b": 1.0})
     assert min(found.values()) >= 0
     assert found != {"x": 0.0, "y": 0.0}

@@ -211,8 +211,8 @@ class Oracle:
     def _judge_restarts(
         self, actor: str, ends: list[tuple[End, str]], seen_s: float, least: int
     ) -> Judgement:
-        """Judge the death of an actor that has no restarts left; `least` deaths are seen at least,
-        since its last one was."""
+        """Judge the death of an actor that has no restarts left; `least`: how many of its deaths
+        must have been seen to excuse one more."""
         judgement = self._judge_ended(actor, actor, ends, seen_s)
         hits = self._deaths_of(actor, ends, seen_s)
         return self._unless_placed_late(judgement, hits, actor) if hits >= least else judgement

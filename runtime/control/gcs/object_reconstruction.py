@@ -137,10 +137,11 @@ class Reconstruction:
                 lost = self._store.released.why(array)
             lost = lost or Loss(LossCause.MAKER_DIED)
             why = refusal(row, spec, lost, row.was_freed(start))
-            made_by_no_task = row.put or row.actor is not None
+            not_rerun = row.put or row.actor is not None
             orphaned = not row.owners and row.former and self._store.is_dead(row.former)
-            if why is not None and made_by_no_task and orphaned:
-                # It shares its owner's fate, whose node had the only copy of a small value.
+            if why is not None and not_rerun and orphaned:
+                # A put or a call's result shares its owner's fate: the owner's node had the only
+                # copy of a small value.
                 why = Loss(LossCause.OWNER_DIED, refusal=why.refusal)
             ended = -1
             if start >= STREAM_BASE and row.actor is not None:

@@ -92,8 +92,8 @@ class ChainClient:
         chain: int = 0,
         born: float | None = None,
     ) -> None:
-        """`born` distinguishes this client from earlier ones of its address; by default the
-        time, of a node its incarnation."""
+        """`born` distinguishes this client from earlier ones of its address: a node's incarnation;
+        by default the time."""
         self.ctx = ctx
         self.address = address
         self.master = master_of(chain)

@@ -7,8 +7,9 @@ once a piece. To add a policy, subclass `Policy` and name it by import path:
 ``init(policy="my_module:MyPolicy")``.
 
 Whatever the policy: if actors have all CPUs of a node, a task would wait there for an actor to
-end. It goes to a node with CPUs for tasks, if there is one (`without_wait_for_actors`). Otherwise
-it waits on its owner's node, where a CPU becomes free when the owner blocks on its result.
+end. It goes to a node with CPUs for tasks, if there is one (`node_views.AbleNodes.allowed`).
+Otherwise it waits on its owner's node, where a CPU becomes free when the owner blocks on its
+result.
 
 Cost: `keep` is one comparison a range. `choose` looks at no more nodes than it names: the least
 wait comes from an index (`candidates`), O(log nodes) a piece. A policy of a user's own may look at
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from heapq import heapify, heapreplace
 from importlib import import_module
 
 from raytwin.runtime.control.core.config import Config
@@ -167,8 +169,47 @@ def _least_queue(nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
     return equals[rng.randrange(len(equals))]
 
 
+class BatchSampling(Random):
+    """Sparrow's batch sampling: a batch goes to the least loaded of the nodes drawn for all of it.
+
+    For m tasks it draws d x m nodes, `PROBES` for each task, and places the tasks one after
+    another where the wait is least. So a task whose own draws were bad gets a node of the others;
+    a single task is placed as by `power-of-two`. A batch is what is placed at once: a task array.
+    Sparrow's tasks wait at all of their nodes for the first that is idle (late binding); here they
+    go where the queue is shortest when they are placed. Ousterhout, Wendell, Zaharia and Stoica,
+    "Sparrow: distributed, low latency scheduling", SOSP 2013.
+    """
+
+    name = "batch-sampling"
+    PROBES = 2
+    """For each task: where Sparrow's authors saw the shortest response times."""
+
+    def choose(self, nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
+        return min(self._probed(nodes, 1, rng), key=_wait)
+
+    def spread(
+        self, nodes: Sequence[NodeView], pieces: Sequence[int], rng: random.Random
+    ) -> list[NodeView]:
+        probed = self._probed(nodes, sum(pieces), rng)
+        # Only the node that was chosen last has changed: a heap finds the next.
+        heap = [(*_wait(view), at) for at, view in enumerate(probed)]
+        heapify(heap)
+        chosen = []
+        for count in pieces:
+            at = heap[0][-1]
+            view = probed[at]
+            view.queue += count
+            chosen.append(view)
+            heapreplace(heap, (*_wait(view), at))
+        return chosen
+
+    def _probed(self, nodes: Sequence[NodeView], tasks: int, rng: random.Random) -> list[NodeView]:
+        count = min(len(nodes), self.PROBES * tasks)
+        return [nodes[at] for at in rng.sample(range(len(nodes)), count)]
+
+
 POLICIES: dict[str, Callable[[Config], Policy]] = {
-    p.name: p for p in (BottomUp, LocalityBlind, Centralized, Random, PowerOfTwo)
+    p.name: p for p in (BottomUp, LocalityBlind, Centralized, Random, PowerOfTwo, BatchSampling)
 }
 
 
@@ -192,34 +233,3 @@ def make_policy(config: Config) -> Policy:
     if not isinstance(made, Policy):
         raise ValueError(f"policy {name!r} is not a subclass of {__name__}.Policy")
     return made
-
-
-class BatchSampling(Random):
-    """Sparrow's batch sampling: a batch goes to the least loaded of the nodes drawn for all of it.
-
-    For m tasks it draws d x m nodes, `PROBES` for each task, and places the tasks one after
-    another where the wait is least. So a task whose own draws were bad gets a node of the others;
-    a single task is placed as by `power-of-two`. A batch is what is placed at once: a task array.
-    Sparrow's tasks wait at all of their nodes for the first that is idle (late binding); here they
-    go where the queue is shortest when they are placed. Ousterhout, Wendell, Zaharia and Stoica,
-    "Sparrow: distributed, low latency scheduling", SOSP 2013.
-    """
-
-    name = "batch-sampling"
-    PROBES = 2
-    """For each task: where Sparrow's authors saw the shortest response times."""
-
-    def choose(self, nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
-        return min(self._probed(nodes, 1, rng), key=_wait)
-
-    def spread(
-        self, nodes: Sequence[NodeView], pieces: Sequence[int], rng: random.Random
-    ) -> list[NodeView]:
-        return BottomUp(self.config).spread(self._probed(nodes, sum(pieces), rng), pieces, rng)
-
-    def _probed(self, nodes: Sequence[NodeView], tasks: int, rng: random.Random) -> list[NodeView]:
-        count = min(len(nodes), self.PROBES * tasks)
-        return [nodes[at] for at in rng.sample(range(len(nodes)), count)]
-
-
-POLICIES[BatchSampling.name] = BatchSampling
