@@ -174,10 +174,13 @@ def draw_limits(rng: random.Random, features: Collection[str]) -> dict[str, floa
     return {name: rng.choice(values) for name, values in limits if rng.random() < LIMITS}
 
 
+NOT_DRAWN = ("batch-sampling",)
+"""Policies that recover like another: this one is power of two but for how it spreads arrays."""
+
+
 def draw_policy(rng: random.Random) -> str:
     """Return the name of a scheduling policy."""
-    # Batch sampling differs from power of two in how it spreads arrays, and recovers like it.
-    others = sorted({*POLICIES} - {Config().policy, "batch-sampling"})
+    others = sorted({*POLICIES} - {Config().policy, *NOT_DRAWN})
     if rng.random() < OTHER_POLICIES:
         return rng.choice(others)
     return BY_PATH if rng.random() < 0.03 else Config().policy
