@@ -112,7 +112,7 @@ SHORT = {
     "raytwin bench --peers ray,dask --json bench.json": f"{CASES} --rounds 2",
     "raytwin bench --peers ray --json bench.json": f"{CASES} --rounds 2",
     "raytwin bench --peers ray,dask --json results/bench.json": f"{CASES} --rounds 2",
-    "python -m tests.fuzz_coverage --seeds 1500 --out results": "--seeds 4 --least 0",
+    "python -m tests.fuzz_coverage --seeds 2500 --out results": "--seeds 4 --least 0",
     "raytwin bench --cases create_2000_actors,start_100_nodes,memory_100_nodes": (
         "--cases start_100_nodes"
     ),
