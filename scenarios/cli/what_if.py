@@ -360,12 +360,12 @@ def accuracy(points: Sequence[Point]) -> str:
     mean = f"A task or call reserves a CPU for {short(task_s, 's')} in the mean: "
     if task_s >= ACCURATE_S:
         return mean + (
-            "predictions of programs whose tasks take 10 ms or more were off by 0 to 3 % in the"
-            " median, at most 78 % (figures 11a, 14a, 14b; docs/measured.md)."
+            "predictions of programs whose tasks take 10 ms or more were off by 5 to 43 % in the"
+            " median (figures 11a, 14a, 14b; docs/measured.md)."
         )
     return mean + (
         "below 10 ms predictions rank clusters and do not time them: those of figures whose tasks"
-        " are short were off by 13 to 66 % in the median (docs/measured.md)."
+        " are short were off by 17 to 58 % in the median (docs/measured.md)."
     )
 
 
