@@ -65,7 +65,7 @@ class Measured(msgspec.Struct):
     """Half of what lies between the lowest and the highest: "± 0.3"."""
 
     half: float = 0.0
-    """That number."""
+    """The half-width of the spread that `range` spells out, in `unit`."""
 
     def __post_init__(self) -> None:
         self.half = float(self.range.removeprefix("±"))  # a ValueError becomes a ValidationError

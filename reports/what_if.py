@@ -1,4 +1,4 @@
-"""What a program is predicted to do on several clusters: one HTML file that needs nothing else."""
+"""The page of `raytwin whatif`: a program's predictions on several clusters, in one HTML file."""
 
 from __future__ import annotations
 

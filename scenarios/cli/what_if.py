@@ -48,7 +48,10 @@ ACCURATE_S = 0.01
 
 @dataclass(frozen=True)
 class Choices:
-    """What is varied; an empty choice is left to the program and to `raytwin exec`."""
+    """The clusters and plans that `whatif` varies.
+
+    The program and `raytwin exec` decide what is empty.
+    """
 
     nodes: Sequence[int] = ()
     latencies: Sequence[str] = ()
@@ -76,7 +79,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Death:
-    """What happens if one part of a cluster dies at half of the makespan."""
+    """A prediction of the program with a node or the head killed at half of its makespan."""
 
     where: str
     """Which cluster, by what is varied."""

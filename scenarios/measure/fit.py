@@ -156,7 +156,7 @@ def busy(cluster: Any) -> dict[str, float]:
     """Return the CPU time that a simulated cluster's processes were charged so far, by role, s."""
     used: dict[str, float] = dict.fromkeys(ROLES, 0.0)
     for process in set(cluster.processes.values()):
-        # What a program has used and not paid for yet belongs to the load that is over.
+        # A load owns the CPU time that its program has used and not yet let pass (`debt_s`).
         used[process.name.partition(":")[0]] += process.busy_s + process.debt_s
     return used
 

@@ -47,9 +47,9 @@ class Reproduction:
             (job for job in self.jobs if job.backend == "sim" and not job.scenario.times_bodies),
             key=lambda job: -self._known_s.get(job.name, math.inf),
         )
-        """Those of them that only simulate, the longest first."""
+        """The jobs that only simulate, the longest first."""
         self.measured = [job for job in self.jobs if job not in self.simulated]
-        """Those that measure, in their order."""
+        """The jobs that measure something on this machine, in their order."""
         self._left = [*self.simulated, *self.measured]
         self._since_s = time.perf_counter()
 

@@ -63,7 +63,7 @@ class Graph:
         self._ends: dict[str, str] = {}
         """By task that no other waits for: its last value, which the driver waits for."""
         self._waits_s = [0.0]
-        """What the driver sleeps before each of its parts."""
+        """The seconds that the driver sleeps before each of its parts."""
 
     def later(self, seconds: float) -> None:
         """Have the driver submit what is added from now on so many seconds later."""

@@ -64,7 +64,7 @@ class Child(Struct, array_like=True):
 
 
 class Part(Struct, array_like=True):
-    """What a body does with others behind its own time."""
+    """The calls that a body makes after one stretch of its own time."""
 
     puts: list[tuple[str, int]] = []
     """(key, bytes)"""

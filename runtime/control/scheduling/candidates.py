@@ -88,7 +88,7 @@ class NodeView:
 
 
 Key = tuple[Any, ...]
-"""What an order sorts by; its last item is the node's number."""
+"""The sort key of a node in an `_Order`; its last item is the node's number."""
 
 
 def _by_position(view: NodeView, position: int) -> Key:

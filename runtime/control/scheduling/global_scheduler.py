@@ -112,7 +112,7 @@ class GlobalScheduler:
         self.joined = 0
         """The number of nodes that have ever joined."""
         self.node_index = NodeIndex()
-        """What `nodes` say, by demand: to be told of each change of a node."""
+        """The nodes that could run each demand; `NodeIndex.changed` hears of every change."""
         self.infeasible: list[TaskSpec] = []
         self.placements: deque[tuple[Any, ...]] = deque(maxlen=config.timeline_ranges_max)
         """The rows of ``placements``, see `queries`: ranges and creations of actors."""

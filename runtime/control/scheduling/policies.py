@@ -169,7 +169,7 @@ def _least_queue(nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
     return equals[rng.randrange(len(equals))]
 
 
-class BatchSampling(Random):
+class BatchSampling(Policy):
     """Sparrow's batch sampling: a batch goes to the least loaded of the nodes drawn for all of it.
 
     For m tasks it draws d x m nodes, `PROBES` for each task, and places the tasks one after
@@ -181,8 +181,12 @@ class BatchSampling(Random):
     """
 
     name = "batch-sampling"
+    uses_locations = False
     PROBES = 2
     """For each task: where Sparrow's authors saw the shortest response times."""
+
+    def keep(self, view: LocalView, count: int) -> int:
+        return 0
 
     def choose(self, nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
         return min(self._probed(nodes, 1, rng), key=_wait)

@@ -19,7 +19,7 @@ from raytwin.runtime.processes.spawn.zygote import die_with
 T = TypeVar("T")
 
 _work: Callable[..., Any]
-"""What this process of a pool does."""
+"""The function that the pool's owner has this process call."""
 
 
 @contextmanager
