@@ -7,16 +7,14 @@ is escaped.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from raytwin.reports import benchmarks, palette, plots, scatter, templating
+from raytwin.reports import benchmarks, plots, scatter, templating
 from raytwin.reports.fidelity import Fidelity, judge
 from raytwin.reports.figures import STATISTICS, Figure, build, check_columns
 from raytwin.reports.lanes import View, views
@@ -161,17 +159,13 @@ def render(
         for name, scenario in scenarios.items()
         if name in have
     ]
-    environment = templating.environment()
-    environment.filters |= {
+    filters: dict[str, Callable[..., Any]] = {
         "show": _show,
         "percent": percent,
         "lasting": lasting,
         "title": _title,
         "published": _published,
     }
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    assert environment.loader is not None
-    script, *_ = environment.loader.get_source(environment, "report.js")
     fidelity = [
         (chapter, drawing, drawing.fidelity)
         for chapter in chapters
@@ -181,10 +175,9 @@ def render(
     table = _table(chapters, scenarios)
     typical = [typical_of(chapter.fidelity) for chapter in chapters]
     errors = [error for error in typical if error is not None]
-    return environment.get_template("report.html.j2").render(
-        script=script,
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        palette=palette,
+    return templating.page(
+        "report.html.j2",
+        filters,
         provenance=provenance(results),
         measurements=measurements,
         against_peers=benchmarks.against_peers(measurements.bench),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raytwin.reports import palette, plots, templating
+from raytwin.reports import plots, templating
 from raytwin.reports.figures import SIMULATED, Curve, Figure, Point
 from raytwin.reports.html import data_of
 from raytwin.scenarios.core.scenario import FigureSpec
@@ -50,19 +48,14 @@ class Page:
 
 def render(page: Page) -> str:
     """Return the page. The same input gives the same text; all text of it is escaped."""
-    environment = templating.environment()
-    assert environment.loader is not None
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    script, *_ = environment.loader.get_source(environment, "report.js")
     drawn, data = _drawn(page)
-    return environment.get_template("what_if.html.j2").render(
+    return templating.page(
+        "what_if.html.j2",
+        {},
         page=page,
-        palette=palette,
         drawn=drawn,
         data=data,
         title=MAKESPAN.title,
-        script=script,
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 

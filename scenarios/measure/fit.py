@@ -79,6 +79,8 @@ def fit(loads: dict[str, Load], machine: dict[str, Any]) -> dict[str, Any]:
         # How messages batch may hang on little, and figures go to and fro: the best are kept.
         if error < least:
             best, least = {**profile, "residuals": found}, error
+        if number == ROUNDS - 1:
+            break
         calls = _calls(loads, usage["driver"])
         solved = {role: _figures(role, loads, usage[role], figures, calls) for role in UNKNOWNS} | {
             "call": calls

@@ -54,7 +54,7 @@ def test_more_nodes_shorten_and_faults_lengthen_the_makespan(tmp_path: Path) -> 
         "declared", "--json", "script.py", "24",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    points: list[dict[str, Any]] = json.loads(done.stdout)
+    points: list[dict[str, Any]] = json.loads(done.stdout)["points"]
     makespans_s = {(each["nodes"], each["faults"]): each["makespan_s"] for each in points}
     assert 4 <= makespans_s[3, "none"] < 4.5
     assert 1 <= makespans_s[12, "none"] < 1.5

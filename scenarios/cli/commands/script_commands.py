@@ -449,9 +449,11 @@ def whatif(
         output.write_text(page.render(what_if.page(script.name, command, found)), encoding="utf-8")
     if as_json:
         print_json(
-            [asdict(point) for point in found.points]
-            if victims is None
-            else {name: [asdict(each) for each in getattr(found, name)] for name in KINDS}
+            {
+                "points": [asdict(each) for each in found.points],
+                "deaths": [asdict(each) for each in found.deaths],
+                "findings": what_if.findings(found),
+            }
         )
         return
     console = open_console()
@@ -464,9 +466,6 @@ def whatif(
         console.print(escaped(sentence))
     if output is not None:
         console.print(escaped(f"The page: {output}"))
-
-
-KINDS = ("points", "deaths")
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
