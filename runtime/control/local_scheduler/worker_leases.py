@@ -61,17 +61,24 @@ class TaskTimes:
 
         Tasks that end together count as so many, but never outweigh the past completely.
         """
-        most = max(SAMPLES_MIN, GENERATIONS * workers)
+        most = GENERATIONS * workers
+        if most < SAMPLES_MIN:
+            most = SAMPLES_MIN
         past_s = self.means.get(function)
         if past_s is None:
             self._samples[function] = SAMPLES_MIN
             self.means[function] = each_s
         else:
             samples = self._samples.get(function, SAMPLES_MIN)
-            self._samples[function] = samples = min(samples + count, most)
-            self.means[function] = past_s + _weight(count, samples) * (each_s - past_s)
-        samples = self._samples_of_all = min(max(SAMPLES_MIN, self._samples_of_all + count), most)
-        self.mean_s += _weight(count, samples) * (each_s - self.mean_s) if self.mean_s else each_s
+            if samples != most:
+                self._samples[function] = samples = min(samples + count, most)
+            weight = 1 / samples if count == 1 else _weight(count, samples)
+            self.means[function] = past_s + weight * (each_s - past_s)
+        samples = self._samples_of_all
+        if samples != most:
+            self._samples_of_all = samples = min(max(SAMPLES_MIN, samples + count), most)
+        weight = 1 / samples if count == 1 else _weight(count, samples)
+        self.mean_s += weight * (each_s - self.mean_s) if self.mean_s else each_s
 
     def forget(self, is_over: Callable[[bytes], bool]) -> None:
         """Forget the functions for which `is_over` returns true."""
@@ -334,16 +341,15 @@ class WorkerLeases:
 
     def _watch_stuck(self) -> None:
         """Start the watch if a worker has a range behind another."""
-        if self._watch is None and self.assigned > self._leased():
+        if self._watch is not None or self.assigned <= 1:
+            return
+        if self.assigned > self._workers_for_tasks() - len(self._pool.idle):
             quiet_s = max(LOOK_S_MIN, STUCK_AHEADS * self._config.ahead_s)
             self._watch = self._ctx.after(quiet_s, self._look_for_stuck)
 
     def _quiet_since_s(self) -> float:
         """Return the time since which a worker that is not stuck has reported something."""
         return self._ctx.now() - STUCK_AHEADS * self._config.ahead_s
-
-    def _leased(self) -> int:
-        return self._workers_for_tasks() - len(self._pool.idle)
 
     def _look_for_stuck(self) -> None:
         """Take ranges back from the workers that have been silent since the look before.
@@ -365,4 +371,4 @@ class WorkerLeases:
 
 def _weight(count: int, samples: int) -> float:
     """Return what `count` tasks weigh in a mean that covers `samples`."""
-    return 1 / samples if count == 1 else 1 - (1 - 1 / samples) ** min(count, samples)
+    return 1 - (1 - 1 / samples) ** min(count, samples)
