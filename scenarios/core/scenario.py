@@ -374,8 +374,9 @@ class Scenario:
     scaled: Callable[[Mapping[str, Any]], str] = lambda parameters: ""
     """Returns how a run with these parameters is smaller than the paper's: "50 of 2,000 actors,
     clock × 0.025"; empty: it is not."""
-    times_bodies: bool = False
-    """Whether predictions measure on this machine what bodies take: nothing may run beside them."""
+    time_bodies: Callable[[Mapping[str, Any]], object] | None = None
+    """Takes a run's settings and times on this machine what bodies take, for the predictions of
+    this process. Nothing may run beside it. None: a prediction measures nothing."""
     not_on_ray: str = ""
     """What it needs that Ray does not have, where it does not run on `ray`: said to who asks."""
     file: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -143,13 +143,24 @@ def _run_sim(request: Request) -> Outcome:
     return outcome
 
 
+def _parts_s(settings: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """Return the seconds that one process alone takes for a pair, and for adding up one noise.
+
+    None without gymnasium, which plays the episodes.
+    """
+    if find_spec("gymnasium") is None:
+        return None
+    return times_alone.measured("pendulum_s", settings["pairs"])
+
+
 def _predict(request: Request, outcome: Outcome) -> None:
     """Simulate iterations on this machine, with what one process alone takes for their parts."""
-    if find_spec("gymnasium") is None:
+    parts_s = _parts_s(request.settings)
+    if parts_s is None:
         outcome.findings.append(f"Nothing is predicted for this machine: {NO_GYMNASIUM}.")
         return
     pairs, nodes = request.settings["pairs"], _nodes_on_host(request)
-    pair_s, add_s = times_alone.measured("pendulum_s", pairs)
+    pair_s, add_s = parts_s
     outcome.findings.append(
         f"On this machine a pair of episodes takes {1e3 * pair_s:.1f} ms, and adding up its noise"
         f" {1e6 * add_s:.0f} us, as measured by one process alone before the prediction."
@@ -271,7 +282,7 @@ def _run_real(request: Request) -> Outcome:
             under_faults=True,
         ),
     ]
-    _compare_tree(outcome, settings["pairs"])
+    _compare_tree(outcome, settings)
     verdict = "reached" if last >= settings["score"] else "not reached"
     outcome.findings.append(
         f"The mean score went from {first:,.0f} to {last:,.0f} in {len(scores)} iterations:"
@@ -280,7 +291,7 @@ def _run_real(request: Request) -> Outcome:
     return outcome
 
 
-def _compare_tree(outcome: Outcome, pairs: int) -> None:
+def _compare_tree(outcome: Outcome, settings: Mapping[str, Any]) -> None:
     """Add how many times faster a tree of actors is, and how much there is to add up."""
     tree, alone = (
         [row["iteration_s"] for row in outcome.rows if row["aggregation"] == aggregation]
@@ -289,9 +300,10 @@ def _compare_tree(outcome: Outcome, pairs: int) -> None:
     # They ran in turn; the first ones start workers.
     both = list(zip(tree, alone, strict=False))[1:] or [(tree[0], alone[0])]
     outcome.metrics["tree_times_faster_ratio"] = statistics.median(b / a for a, b in both)
-    _, add_s = times_alone.measured("pendulum_s", pairs)
+    parts_s = _parts_s(settings)
+    assert parts_s is not None, "gymnasium has just been used"
     alone_s = statistics.median(b for _, b in both)
-    outcome.metrics["adding_up_share"] = pairs * add_s / alone_s
+    outcome.metrics["adding_up_share"] = settings["pairs"] * parts_s[1] / alone_s
 
 
 def _why(metrics: Metrics) -> str:
@@ -305,7 +317,7 @@ def _why(metrics: Metrics) -> str:
 
 SCENARIO = Scenario(
     name="fig14a",
-    times_bodies=True,
+    time_bodies=_parts_s,
     nodes_max={"sim": 128, "local": 16},
     title="Evolution strategies to a score",
     figure="Figure 14a",

@@ -192,14 +192,25 @@ def _run_sim(request: Request) -> Outcome:
     return outcome
 
 
+def _parts_s(settings: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """Return what one process alone takes for the parts of an iteration: `times_alone.balance_s`.
+
+    None without gymnasium, which plays the rollouts.
+    """
+    if find_spec("gymnasium") is None:
+        return None
+    return times_alone.measured("balance_s", settings["steps_on_host"], settings["simulators"])
+
+
 def _predict(request: Request, outcome: Outcome) -> None:
     """Simulate iterations on this machine, with what one process alone takes for their parts."""
-    if find_spec("gymnasium") is None:
+    parts_s = _parts_s(request.settings)
+    if parts_s is None:
         outcome.findings.append(f"Nothing is predicted for this machine: {NO_GYMNASIUM}.")
         return
     settings = request.settings
     simulators, steps = settings["simulators"], settings["steps_on_host"]
-    played_s, train_s, _, nbytes = times_alone.measured("balance_s", steps, simulators)
+    played_s, train_s, _, nbytes = parts_s
     outcome.findings.append(
         f"On this machine a rollout of {ppo.FRAGMENT} steps takes {1e3 * played_s:.1f} ms, and"
         f" training {1e3 * train_s:.1f} ms, as measured by one process alone before the prediction."
@@ -367,9 +378,9 @@ def _judge_real(outcome: Outcome, settings: Mapping[str, Any]) -> None:
         outcome.checks.append(Check(name, after >= 2 * before, said, under_faults=True))
     if MPI in rates:
         ratio = rates[ACTORS] / rates[MPI]
-        played_s, train_s, share_s, _ = times_alone.measured(
-            "balance_s", settings["steps_on_host"], settings["simulators"]
-        )
+        parts_s = _parts_s(settings)
+        assert parts_s is not None, "gymnasium has just been used"
+        played_s, train_s, share_s, _ = parts_s
         iteration_s = {
             system: statistics.median(
                 row["iteration_s"] for row in outcome.rows if row["system"] == system
@@ -405,7 +416,7 @@ def _why(metrics: Metrics) -> str:
 
 SCENARIO = Scenario(
     name="fig14b",
-    times_bodies=True,
+    time_bodies=_parts_s,
     title="Proximal policy optimization: actors against symmetric processes",
     figure="Figure 14b",
     backends=("sim", "local", "ray"),

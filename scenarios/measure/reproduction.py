@@ -44,12 +44,12 @@ class Reproduction:
         self.jobs = [job for job in jobs if job not in self.taken]
         """The others, which are to be run."""
         self.simulated = sorted(
-            (job for job in self.jobs if job.backend == "sim" and not job.scenario.times_bodies),
+            (job for job in self.jobs if job.backend == "sim"),
             key=lambda job: -self._known_s.get(job.name, math.inf),
         )
-        """The jobs that only simulate, the longest first."""
+        """The jobs that simulate, the longest first."""
         self.measured = [job for job in self.jobs if job not in self.simulated]
-        """The jobs that measure something on this machine, in their order."""
+        """The others, in their order."""
         self._left = [*self.simulated, *self.measured]
         self._since_s = time.perf_counter()
 

@@ -4,7 +4,7 @@ First everything that was asked is checked (`plan`), so a wrong argument costs
 nothing; then the machine is calibrated if a run is to be predicted; then the
 jobs run one after the other, the simulated ones of a scenario before the real
 ones, each written as soon as it is there. Of a whole reproduction the predictions
-that measure nothing come first, on all cores (`simulate`).
+come first, on all cores (`simulate`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
 from raytwin.chaos.faults.plan import Plan, PlanError
@@ -317,13 +320,21 @@ def simulate(
     progress: Progress,
     after: Callable[[Done], None],
 ) -> list[Done]:
-    """Run simulated jobs beside each other, the rest as in `run`: none of them measures a time.
+    """Run simulated jobs beside each other, the rest as in `run`.
 
-    The first ones begin first, and each is returned when it ends.
+    What bodies take is timed before, with nothing beside it: no job measures anything after that.
+    The first jobs begin first, and each is returned when it ends.
     """
     done: list[Done] = []
     if not jobs:
         return done
+
+    if profile is not None:
+        for job in jobs:
+            if job.scenario.time_bodies is not None:
+                # A body that fails does so in its prediction again, which then fails alone.
+                with suppress(CalledProcessError):
+                    job.scenario.time_bodies(job.settings)
 
     def work(number: int) -> tuple[float, Result | None, str, str]:
         ended = run_one(jobs[number], out, profile, Silent())
@@ -332,7 +343,10 @@ def simulate(
     with forked_pool(min(len(jobs), measured_host.cores()), work) as submit:
         running = {submit(number): job for number, job in enumerate(jobs)}
         for ended in as_completed(running):
-            done.append(Done(running[ended], *ended.result()))
+            try:
+                done.append(Done(running[ended], *ended.result()))
+            except BrokenProcessPool:
+                done.append(Done(running[ended], 0.0, error="a process that simulates was killed"))
             progress.advance()
             after(done[-1])
     return done

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 
 from raytwin.scenarios.applications import es, ppo, sgd
 
@@ -24,17 +25,19 @@ TRIALS = 7
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
-def measured(function: str, *arguments: float) -> list[float]:
+@cache
+def measured(function: str, *arguments: float) -> tuple[float, ...]:
     """Return what a function of this module measures; all its arguments are numbers.
 
-    Raises CalledProcessError if it fails.
+    It measures once in a process: later calls return the same. Raises CalledProcessError if it
+    fails.
     """
     command = [sys.executable, "-m", __name__, function, *map(str, arguments)]
     done = subprocess.run(
         command, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE, check=True
     )
     found: list[float] = json.loads(done.stdout)
-    return found
+    return tuple(found)
 
 
 def sgd_step_s(layers: int, width: int, batch: int) -> list[float]:

@@ -76,8 +76,12 @@ _simulate = ray.remote(simulate)
 _model = ray.remote(_take)
 
 
+@functools.cache
 def measured_step_s() -> float:
-    """Return what a time step takes on this machine, one process alone, in seconds."""
+    """Return what a time step takes on this machine, one process alone, in seconds.
+
+    It measures once in a process: later calls return the same.
+    """
     steps = (STEPS_MIN + STEPS_MAX) // 2
     simulate(0, steps)
     found = []

@@ -199,7 +199,7 @@ class SimCluster:
         self._gc_thresholds = gc.get_threshold()
         # A simulation makes many objects and few cycles: with Python's thresholds the
         # collector's passes over thousands of simulated processes took half of the time.
-        gc.set_threshold(500_000, 10, 100)
+        gc.set_threshold(500_000, 50, 100)
         self._memory_bytes = memory_bytes
         self._store_bytes = store_bytes
         self.costs = {role: CostModel(getattr(self.profile, role), self.profile) for role in ROLES}

@@ -179,8 +179,8 @@ class WorkerLeases:
                         is_low = worker.ahead_s < self._config.ahead_s / 2
                         if is_low and worker.last_report_s > quiet_since_s:
                             self._give(worker)
-                        if not ready.has(lane):
-                            break
+                            if not ready.has(lane):
+                                break
 
     def _share(self, lanes: list[Lane]) -> None:
         """Give leases to several jobs, each time to the one that holds the fewest."""
