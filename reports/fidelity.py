@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from raytwin.reports.figures import all_rows, number
+from raytwin.scenarios.core.fidelity import AIM, MAKESPAN, Study
 from raytwin.scenarios.core.results import Result
 from raytwin.scenarios.core.scenario import Compare, Row, Where, matches
 
@@ -94,6 +95,20 @@ def judge(
         else:
             unpaired.append(key)
     return Fidelity(compare, tuple(pairs), tuple(unpaired))
+
+
+def of_study(study: Study) -> list[tuple[str, Fidelity]]:
+    """Return the makespans of programs that are no scenarios, by group, with the group's name."""
+    compare = Compare(("workload",), MAKESPAN, aim_percent=100 * AIM)
+    found: dict[str, list[Pair]] = {}
+    for each in study.metrics:
+        if each.metric == MAKESPAN:
+            low, high = min(each.measured), max(each.measured)
+            pair = Pair(
+                (each.workload,), each.predicted, each.median, low, high, len(each.measured)
+            )
+            found.setdefault(each.group, []).append(pair)
+    return [(group, Fidelity(compare, tuple(pairs), ())) for group, pairs in found.items()]
 
 
 def _group(

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from raytwin.reports import benchmarks, plots, scatter, templating
-from raytwin.reports.fidelity import Fidelity, judge
+from raytwin.reports.fidelity import Fidelity, judge, of_study
 from raytwin.reports.figures import STATISTICS, Figure, build, check_columns
 from raytwin.reports.lanes import View, views
 from raytwin.reports.measurements import NONE, Measurements
@@ -184,6 +184,11 @@ def render(
         history=benchmarks.history(measurements.history),
         predictions=scatter.predictions(
             [(chapter.scenario.name, found) for chapter, _, found in fidelity]
+        ),
+        held_out=(
+            scatter.predictions(of_study(measurements.study), "held-out-1")
+            if measurements.study is not None
+            else None
         ),
         data_of=data_of,
         chapters=chapters,

@@ -7,6 +7,7 @@ benchmarks.json  of github-action-benchmark (``external-data-json-path``), which
 fuzz.json        of ``raytwin fuzz``
 recovery*.json   of ``raytwin exec --faults --json``
 profile.json     of ``raytwin calibrate``, or of the first run that predicts
+fidelity.json    of ``raytwin fidelity``
 ================ ===========================================================================
 """
 
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from raytwin.scenarios.core.campaigns import CAMPAIGN, RECOVERIES, Campaign, ScriptUnderFaults
+from raytwin.scenarios.core.fidelity import FIDELITY, Study
 from raytwin.scenarios.core.results import ResultError
 
 T = TypeVar("T")
@@ -100,6 +102,8 @@ class Measurements:
     scripts: tuple[ScriptUnderFaults, ...] = ()
     profile: tuple[tuple[str, Any], ...] = ()
     """(name with the unit last, value)"""
+    study: Study | None = None
+    """How far predictions of programs were off that are no scenario."""
 
 
 NONE = Measurements()
@@ -121,6 +125,7 @@ def read_measurements(directory: Path) -> Measurements:
         _read(directory / CAMPAIGN, Campaign, "raytwin fuzz"),
         tuple(script for script in scripts if script is not None),
         tuple(_flat(profile or {})),
+        _read(directory / FIDELITY, Study, "raytwin fidelity"),
     )
 
 

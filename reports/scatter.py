@@ -26,8 +26,8 @@ LOOKS = {WITHIN: ("good", "o", True), BEYOND: ("bad", "X", True), UNJUDGED: ("si
 """Colour, marker, whether it is filled."""
 
 
-def predictions(found: Sequence[tuple[str, Fidelity]]) -> Drawn | None:
-    """Return the panels for comparisons that have pairs, each with its scenario's name; or None."""
+def predictions(found: Sequence[tuple[str, Fidelity]], drawing: str = "fidelity-1") -> Drawn | None:
+    """Return the panels for comparisons that have pairs, each with its name; or None."""
     drawn = [(name, each, pairs) for name, each in found if (pairs := _positive(each))]
     if not drawn:
         return None
@@ -46,7 +46,7 @@ def predictions(found: Sequence[tuple[str, Fidelity]]) -> Drawn | None:
         sketch.canvas.supylabel("predicted", fontsize=9.5, color=MUTED)
         sketch.legend(3)
         words = f"Predicted against measured, {sum(len(pairs) for *_, pairs in drawn)} pairs"
-        return sketch.finished("fidelity-1", words)
+        return sketch.finished(drawing, words)
 
 
 def _positive(found: Fidelity) -> list[Pair]:

@@ -17,7 +17,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,41 @@ LARGE_COPY_BYTES = 256_000_000
 COPY_ROUNDS = 11
 
 
+@dataclass(frozen=True)
+class Costs:
+    """What was measured of this machine."""
+
+    rounds: dict[str, list[Load]]
+    """By load: one of each round."""
+    machine: dict[str, Any]
+    """The figures of a profile that are measured by themselves."""
+
+    def profile(self) -> dict[str, Any]:
+        """Return the profile by the medians of the rounds, as `costs` reads it."""
+        return fit(_medians(self.rounds), self.machine)
+
+    def of_each_round(self) -> Iterator[dict[str, Any]]:
+        """Yield the profiles by one round each."""
+        for number in range(ROUNDS):
+            loads = {name: each[number] for name, each in self.rounds.items()}
+            yield fit(loads, self.machine)
+
+
 def calibrate(progress: Progress) -> dict[str, Any]:
     """Measure this machine; return a profile as `costs` reads it.
 
     Raises RuntimeError if a cluster is connected already.
     """
+    profile = measure(progress).profile()
+    progress.advance()
+    return profile
+
+
+def measure(progress: Progress) -> Costs:
+    """Measure this machine. Raises RuntimeError if a cluster is connected already."""
     progress.begin("calibrating this machine", ROUNDS + 3)
-    loads = _measure_loads(progress)
+    rounds = _measure_loads(progress)
+    loads = _medians(rounds)
     start_worker_s = _measure_start_worker()
     progress.advance()
     memory, loopback = _measure_bandwidths()
@@ -66,9 +95,7 @@ def calibrate(progress: Progress) -> dict[str, Any]:
         "start_worker_s": start_worker_s,
         **_measure_copy_threads(memory),
     }
-    profile = fit(loads, machine)
-    progress.advance()
-    return profile
+    return Costs(rounds, machine)
 
 
 def _source(loads: dict[str, Load]) -> str:
@@ -80,7 +107,7 @@ def _source(loads: dict[str, Load]) -> str:
     )
 
 
-class _Meter:
+class Meter:
     """CPU time of a cluster's processes, by role."""
 
     def __init__(self, cluster: Any) -> None:
@@ -104,7 +131,7 @@ def _cpu_s(pid: int) -> float:
     return total_ns / 1e9
 
 
-def _measure_loads(progress: Progress) -> dict[str, Load]:
+def _measure_loads(progress: Progress) -> dict[str, list[Load]]:
     rounds: dict[str, list[Load]] = {name: [] for name in LOADS}
     for _ in range(ROUNDS):
         for names in by_cluster().values():
@@ -112,19 +139,23 @@ def _measure_loads(progress: Progress) -> dict[str, Load]:
             try:
                 for name in names:
                     LOADS[name].run()
-                meter = _Meter(session.cluster)
+                meter = Meter(session.cluster)
                 for name in names:
                     rounds[name].append(_load(meter, LOADS[name].run))
             finally:
                 ray.shutdown()
         progress.advance()
+    return rounds
+
+
+def _medians(rounds: dict[str, list[Load]]) -> dict[str, Load]:
     return {
         name: {key: statistics.median(load[key] for load in loads) for key in loads[0]}
         for name, loads in rounds.items()
     }
 
 
-def _load(meter: _Meter, run: Callable[[], tuple[int, float]]) -> Load:
+def _load(meter: Meter, run: Callable[[], tuple[int, float]]) -> Load:
     before, started_s = meter.read(), time.perf_counter()
     operations, call_s = run()
     wall_s, after = time.perf_counter() - started_s, meter.read()

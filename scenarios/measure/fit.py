@@ -157,7 +157,7 @@ def simulate(profile: dict[str, Any]) -> tuple[dict[str, dict[str, Amounts]], di
 def busy(cluster: Any) -> dict[str, float]:
     """Return the CPU time that a simulated cluster's processes were charged so far, by role, s."""
     used: dict[str, float] = dict.fromkeys(ROLES, 0.0)
-    for process in set(cluster.processes.values()):
+    for process in dict.fromkeys(cluster.processes.values()):
         # A load owns the CPU time that its program has used and not yet let pass (`debt_s`).
         used[process.name.partition(":")[0]] += process.busy_s + process.debt_s
     return used

@@ -82,8 +82,8 @@ def _sync() -> tuple[int, float]:
     return SYNC_TASKS, 0.0
 
 
-def _single() -> tuple[int, float]:
-    return _windows(WINDOWS, lambda: ([()] * WINDOW, 0.0), empty)
+def _single(window: int = WINDOW, windows: int = WINDOWS) -> tuple[int, float]:
+    return _windows(windows, lambda: ([()] * window, 0.0), empty)
 
 
 def _array() -> tuple[int, float]:
@@ -129,14 +129,15 @@ def _windows(
     task: Any = _take,
 ) -> tuple[int, float]:
     """Run windows of one task for each of `arguments`, which gives the time of its calls, too."""
-    total_s = 0.0
+    operations, total_s = 0, 0.0
     for _ in range(windows):
         given, made_s = arguments()
         refs, call_s = _submitted(task, given)
         total_s += made_s + call_s
+        operations += len(given)
         del given
         ray.get(refs)
-    return WINDOW * windows, total_s
+    return operations, total_s
 
 
 def _submitted(task: Any, arguments: Sequence[tuple[Any, ...]]) -> tuple[list[Any], float]:
@@ -172,6 +173,21 @@ LOADS: Mapping[str, CalibrationLoad] = {
     "far_stored": CalibrationLoad(partial(_with_results, _stored, 1, 1), _FAR),
     "turns": CalibrationLoad(_turns, _TURNS),
 }
+
+
+def single(window: int, windows: int) -> CalibrationLoad:
+    """Return `single` with so many tasks in a window."""
+    return CalibrationLoad(partial(_single, window, windows))
+
+
+def with_value(nbytes: int, windows: int) -> CalibrationLoad:
+    """Return `argument` with so many bytes."""
+    return CalibrationLoad(partial(_with_value, nbytes, windows))
+
+
+def with_results(references: int, windows: int) -> CalibrationLoad:
+    """Return `references` with so many of them."""
+    return CalibrationLoad(partial(_with_results, _small, references, windows))
 
 
 def by_cluster() -> dict[tuple[int, ...], list[str]]:

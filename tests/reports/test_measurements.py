@@ -13,7 +13,7 @@ from raytwin.reports import benchmarks, scatter
 from raytwin.reports.fidelity import judge
 from raytwin.reports.html import render
 from raytwin.reports.measurements import NONE, read_measurements
-from raytwin.scenarios.core import campaigns
+from raytwin.scenarios.core import campaigns, fidelity
 from raytwin.scenarios.core.results import CheckRecord, Record, Result, ResultError
 from raytwin.scenarios.core.scenario import Compare
 from tests.reports.test_html import Page
@@ -38,6 +38,13 @@ SCRIPT = campaigns.ScriptUnderFaults(
 )  # fmt: skip
 
 
+STUDY = fidelity.Study(
+    "2026-01-02T03:05:05+00:00", "2026-01-02T03:04:05+00:00", "ab" * 32, "c" * 40, 3, [1.0, 0.9],
+    [fidelity.Metric("layered", "held-out workload", 2, "makespan_s", 0.05, (0.045, 0.06),
+                     [0.1, 0.1, 0.1], 0.12, None, {"node": fidelity.Role(7e-6, 9e-6)})],
+)  # fmt: skip
+
+
 def night(day: int, value: float) -> dict[str, Any]:
     bench = {"name": "tasks sync", "unit": "µs per task", "value": value, "range": "± 5"}
     return {"commit": {"id": f"{day:040}"}, "date": 1_700_000_000_000 + day * 86_400_000,
@@ -56,6 +63,7 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).write_text(json.dumps(document))
     campaigns.write(tmp_path / "fuzz.json", CAMPAIGN)
     campaigns.write(tmp_path / "recovery-mine.json", SCRIPT)
+    fidelity.write(tmp_path / "fidelity.json", STUDY)
     return tmp_path
 
 
@@ -68,10 +76,12 @@ def test_all_of_them_are_in_the_report(folder: Path) -> None:
         "19 of 20 hold (50 were asked for)", "Seeds 100 to 119", "raytwin replay fuzz-107.json",
         "1 fault, 2 operations", "mine.py under faults, on sim", "node_died node:1 250 ms",
         "FAILS errors == 0 : it is 2", "head.turn_s 40 µs",
+        "held-out workload: median error 50 %", "50 ms 45 ms to 60 ms 100 ms -50 % misses its aim",
+        "0 % +20 %", "layered 7.0 9.0",
     ):  # fmt: skip
         assert words in page.text, words
     drawn = {a["id"] for _, a in page.tags if a.get("class") == "figure"}
-    assert {"benchmarks-1", "history-1"} <= drawn
+    assert {"benchmarks-1", "history-1", "held-out-1"} <= drawn
 
 
 def test_nothing_is_shown_where_nothing_lies(tmp_path: Path) -> None:

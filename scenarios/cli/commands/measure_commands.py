@@ -336,6 +336,40 @@ def calibrate(
 
 
 @app.command()
+def fidelity(
+    workloads: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="These alone; by default all: see docs/measured.md."),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Clusters in which each is measured.")
+    ] = 5,
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="DIR", help="Where fidelity.json is written, for reports."),
+    ] = RESULTS,
+) -> None:
+    """Say how far predictions are off, of programs that the calibration has not seen.
+
+    It calibrates this machine, predicts small programs of many shapes, writes the predictions with
+    their digest, and then measures each program in N fresh clusters. An error is signed; its aim
+    is 10 % (20 % of a p99), or twice the noise floor, which is how far one cluster differs from
+    another under identical conditions. The naive model is tasks x mean time / cores.
+
+    Example: `raytwin fidelity --rounds 5`
+    """
+    from raytwin.scenarios.cli import fidelity_table, progress
+    from raytwin.scenarios.measure import fidelity_study, runner
+    from raytwin.scenarios.workloads.held_out import WORKLOADS
+
+    names = parse_names(workloads, tuple(WORKLOADS), "workload") or list(WORKLOADS)
+    runner.prepare(out)
+    with progress.terminal() as shown:
+        found = fidelity_study.study(names, rounds, out, shown)
+    fidelity_table.show(open_console(), found)
+
+
+@app.command()
 def fuzz(
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, metavar="N", help="How many seeds to run.")

@@ -1,0 +1,45 @@
+"""What ``raytwin fidelity`` prints: a row per workload and metric, and a line per group."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from raytwin.scenarios.core.fidelity import Study
+
+
+def show(console: Console, study: Study) -> None:
+    """Print a study."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("workload", "metric", "predicted", "measured", "error", "noise", "naive", "KS"):
+        table.add_column(column, justify="left" if column in ("workload", "metric") else "right")
+    table.add_column("")
+    for each in study.metrics:
+        table.add_row(
+            each.workload,
+            each.metric.removesuffix("_s"),
+            f"{1e3 * each.predicted:.2f} ms",
+            f"{1e3 * each.median:.2f} ms",
+            f"{each.error:+.0%}",
+            f"{each.noise:.0%}",
+            "" if each.naive_error is None else f"{each.naive_error:+.0%}",
+            "" if each.ks is None else f"{each.ks:.2f}",
+            "" if abs(each.error) <= each.aim else "misses its aim",
+        )
+    console.print(table)
+    for group in study.groups():
+        mine = [each for each in study.metrics if each.group == group]
+        kept = sum(abs(each.error) <= each.aim for each in mine)
+        console.print(
+            f"{group}: median error {study.typical(group):.0%}, {kept} of {len(mine)} keep their"
+            " aim",
+            highlight=False,
+        )
+    low, high = min(study.speed), max(study.speed)
+    console.print(
+        f"while it was measured, the processor did {low:.2f} to {high:.2f} of what it did before"
+        f" the calibration; predictions of {study.predicted_at}, SHA-256"
+        f" {study.predictions_sha256[:12]}",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,128 @@
+"""The file of a study of predictions: ``fidelity.json``, which ``raytwin fidelity`` writes.
+
+The report reads it where it lies beside results.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from raytwin.scenarios.core import measured_host
+from raytwin.scenarios.core.results import ResultError, write_file
+
+FIDELITY = "fidelity.json"
+PREDICTIONS = "fidelity-predictions.json"
+AIM, AIM_OF_TAIL = 0.10, 0.20
+"""How far predictions may be off, of p99 further; or twice the noise floor, if that is more."""
+MAKESPAN, MEDIAN, TAIL = "makespan_s", "p50_s", "p99_s"
+
+
+class Role(msgspec.Struct):
+    """CPU time of one role, seconds per operation."""
+
+    predicted_s: float
+    measured_s: float
+
+
+class Metric(msgspec.Struct):
+    """One figure of one workload: predicted, and measured with clusters of its own."""
+
+    workload: str
+    group: str
+    """How the workload relates to the calibration."""
+    nodes: int
+    metric: str
+    """``makespan_s``, or a quantile of the latencies of its operations: ``p50_s``, ``p99_s``."""
+    predicted: float
+    predicted_range: tuple[float, float]
+    """Of the predictions with the costs of one round of the calibration each."""
+    measured: list[float]
+    """One of each cluster."""
+    naive: float | None = None
+    """Of a makespan: tasks times the mean time of a task, by the number of cores."""
+    ks: float | None = None
+    """Of a median: the Kolmogorov-Smirnov distance of the predicted latencies and all measured."""
+    roles: dict[str, Role] = {}
+    """Of a makespan."""
+
+    @property
+    def median(self) -> float:
+        """The median of what was measured."""
+        return statistics.median(self.measured)
+
+    @property
+    def error(self) -> float:
+        """By how much the prediction is off, relative, signed: 0.1 is 10 % too much."""
+        return self.predicted / self.median - 1
+
+    @property
+    def naive_error(self) -> float | None:
+        """By how much the naive model is off."""
+        return None if self.naive is None else self.naive / self.median - 1
+
+    @property
+    def noise(self) -> float:
+        """The noise floor: by how much one cluster differs from another, in the median."""
+        logs = [math.log(each) for each in self.measured]
+        pairs = [abs(a - b) for number, a in enumerate(logs) for b in logs[:number]]
+        return math.exp(statistics.median(pairs)) - 1 if pairs else 0.0
+
+    @property
+    def aim(self) -> float:
+        """How far it may be off."""
+        return max(AIM_OF_TAIL if self.metric == TAIL else AIM, 2 * self.noise)
+
+
+class Study(msgspec.Struct):
+    """Predictions of workloads, and what was measured then."""
+
+    date: str
+    """When the measurements began: ISO 8601, UTC."""
+    predicted_at: str
+    """When the predictions had been written."""
+    predictions_sha256: str
+    """Of the file with the predictions."""
+    commit: str
+    rounds: int
+    """Clusters for each workload."""
+    speed: list[float]
+    """Of the processor in each round, as a part of what it was before the calibration."""
+    metrics: list[Metric]
+    versions: dict[str, str] = msgspec.field(default_factory=measured_host.versions)
+
+    def groups(self) -> list[str]:
+        """Return how the programs relate to the calibration, in their order."""
+        return list(dict.fromkeys(each.group for each in self.metrics))
+
+    def roles(self) -> list[str]:
+        """Return the roles whose CPU time was compared."""
+        return list(dict.fromkeys(role for each in self.metrics for role in each.roles))
+
+    def typical(self, group: str | None = None) -> float | None:
+        """Return the median size of the errors, of one group or of all but the loads of the fit."""
+        found = [
+            abs(each.error)
+            for each in self.metrics
+            if (each.group == group if group is not None else each.group != "train")
+        ]
+        return statistics.median(found) if found else None
+
+
+def ks_distance(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the largest difference of the distributions of two samples, 0 to 1."""
+    from scipy.stats import ks_2samp
+
+    return float(ks_2samp(one, other).statistic)
+
+
+def write(path: Path, document: object) -> None:
+    """Write a document. Raises ResultError if that is not possible."""
+    try:
+        write_file(path, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    except OSError as error:
+        raise ResultError(f"cannot write {path}: {error.strerror or error}") from error

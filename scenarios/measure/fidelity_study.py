@@ -1,0 +1,226 @@
+"""How far predictions are off, of programs that the calibration has not seen.
+
+The machine is calibrated; every workload is simulated with that profile, and once with the costs
+of each round of the calibration alone, which gives the prediction's range; the predictions are
+written, and their digest kept; then the workloads are measured, in rounds, each with a cluster of
+its own. A probe of the processor's speed runs beside each round: what the machine itself has become
+slower by is no error of the model, and is not corrected either, but said.
+
+A program runs twice on a cluster, on both backends: the first run starts workers and is not timed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import raytwin as ray
+from raytwin.scenarios.bench.trees import ROOT, commit_of
+from raytwin.scenarios.core import campaigns, fidelity
+from raytwin.scenarios.core.fidelity import Metric, Role, Study
+from raytwin.scenarios.core.scenario import Progress
+from raytwin.scenarios.measure import calibrate, fit
+from raytwin.scenarios.workloads.held_out import WORKLOADS, Ended, Workload
+from raytwin.simulator.machine.costs import Profile
+
+PROBE_LOOPS = 400_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """A timed run of a workload."""
+
+    ended: Ended
+    cpu_s: dict[str, float]
+    """By role, per operation."""
+
+    def figures(self) -> dict[str, float]:
+        """Return the metrics, by name."""
+        found = {fidelity.MAKESPAN: self.ended.elapsed_s}
+        if self.ended.latencies_s:
+            p50, p99 = np.quantile(self.ended.latencies_s, (0.5, 0.99))
+            found |= {fidelity.MEDIAN: float(p50), fidelity.TAIL: float(p99)}
+        return found
+
+
+@dataclass(frozen=True)
+class _Prediction:
+    """What the model says of a workload."""
+
+    run: Run
+    ranges: dict[str, tuple[float, float]]
+    naive_s: float
+
+    def as_data(self) -> dict[str, Any]:
+        """Return what is written before anything is measured."""
+        return {
+            "predicted": self.run.figures(),
+            "ranges": self.ranges,
+            "naive_s": self.naive_s,
+            "cpu_s": self.run.cpu_s,
+        }
+
+
+def study(names: Sequence[str], rounds: int, out: Path, progress: Progress) -> Study:
+    """Predict the workloads `names`, then measure each in `rounds` clusters; write what is found.
+
+    ``fidelity-predictions.json`` is in `out` before the first measurement, ``fidelity.json`` at
+    the end. Raises ResultError if one cannot be written.
+    """
+    speed = _speed()
+    costs = calibrate.measure(progress)
+    profile = costs.profile()
+    progress.advance()
+    workloads = {name: WORKLOADS[name] for name in names}
+    progress.begin("predicting", len(names) * (1 + calibrate.ROUNDS))
+    predictions = _predict(workloads, profile, costs, progress)
+    path = out / fidelity.PREDICTIONS
+    document = {name: each.as_data() for name, each in predictions.items()}
+    fidelity.write(path, document)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    written_at = campaigns.now()
+
+    progress.begin("measuring", rounds * len(names))
+    began_at = campaigns.now()
+    measured: dict[str, list[Run]] = {name: [] for name in names}
+    speeds = []
+    for _ in range(rounds):
+        speeds.append(_speed() / speed)
+        for name, workload in workloads.items():
+            with _cores(workload.cores):
+                measured[name].append(measure_one(workload))
+            progress.advance()
+    metrics = [
+        metric
+        for name, workload in workloads.items()
+        for metric in _metrics(name, workload, predictions[name], measured[name])
+    ]
+    found = Study(
+        began_at, written_at, digest, commit_of(ROOT), rounds,
+        [round(each, 3) for each in speeds], metrics,
+    )  # fmt: skip
+    fidelity.write(out / fidelity.FIDELITY, found)
+    return found
+
+
+def _predict(
+    workloads: Mapping[str, Workload],
+    profile: dict[str, Any],
+    costs: calibrate.Costs,
+    progress: Progress,
+) -> dict[str, _Prediction]:
+    with tempfile.TemporaryDirectory() as directory:
+        files = []
+        for number, each in enumerate((profile, *costs.of_each_round())):
+            files.append(Path(directory) / f"{number}.json")
+            files[-1].write_bytes(msgspec.json.encode(msgspec.convert(each, Profile)))
+        runs: dict[str, list[Run]] = {name: [] for name in workloads}
+        for file in files:
+            for name, workload in workloads.items():
+                runs[name].append(simulate(workload, file))
+                progress.advance()
+    task_s = statistics.median(load["wall"] for load in costs.rounds["sync"])
+    found = {}
+    for name, (run, *others) in runs.items():
+        each_s = [other.figures() for other in others]
+        ranges = {
+            key: (min(one[key] for one in each_s), max(one[key] for one in each_s))
+            for key in run.figures()
+        }
+        workload = workloads[name]
+        cores = min(sum(workload.cpus), workload.cores or profile["cores"])
+        naive_s = run.ended.operations * (task_s + workload.body_s) / cores
+        found[name] = _Prediction(run, ranges, naive_s)
+    return found
+
+
+def simulate(workload: Workload, profile: Path) -> Run:
+    """Run a workload on `sim`."""
+    session: Any = ray.init(
+        backend="sim",
+        nodes=workload.nodes,
+        nodes_per_host=len(workload.nodes),
+        profile=str(profile),
+        cores_per_host=workload.cores,
+    )
+    try:
+        run = workload.start()
+        run()
+        before = fit.busy(session.cluster)
+        ended = run()
+        return _run(ended, before, fit.busy(session.cluster))
+    finally:
+        ray.shutdown()
+
+
+def measure_one(workload: Workload) -> Run:
+    """Run a workload on a cluster of its own."""
+    session: Any = ray.init(backend="local", nodes=workload.nodes)
+    try:
+        run = workload.start()
+        run()
+        meter = calibrate.Meter(session.cluster)
+        before = meter.read()
+        ended = run()
+        return _run(ended, before, meter.read())
+    finally:
+        ray.shutdown()
+
+
+def _run(ended: Ended, before: Mapping[str, float], after: Mapping[str, float]) -> Run:
+    return Run(ended, {role: (after[role] - before[role]) / ended.operations for role in after})
+
+
+def _metrics(
+    name: str, workload: Workload, prediction: _Prediction, measured: Sequence[Run]
+) -> Iterator[Metric]:
+    of_each = [run.figures() for run in measured]
+    predicted = prediction.run.figures()
+    for key, value in predicted.items():
+        metric = Metric(
+            name, workload.group.value, len(workload.cpus), key, value, prediction.ranges[key],
+            [each[key] for each in of_each],
+        )  # fmt: skip
+        if key == fidelity.MAKESPAN:
+            metric.naive = prediction.naive_s
+            metric.roles = {
+                role: Role(cpu_s, statistics.median(run.cpu_s[role] for run in measured))
+                for role, cpu_s in prediction.run.cpu_s.items()
+            }
+        elif key == fidelity.MEDIAN:
+            latencies = [each for run in measured for each in run.ended.latencies_s]
+            metric.ks = fidelity.ks_distance(prediction.run.ended.latencies_s, latencies)
+        yield metric
+
+
+def _speed() -> float:
+    """Return how many rounds of a loop the processor does in a second of CPU time."""
+    began_s, number = time.thread_time(), 0
+    while number < PROBE_LOOPS:
+        number += 1
+    return PROBE_LOOPS / (time.thread_time() - began_s)
+
+
+@contextmanager
+def _cores(count: int | None) -> Iterator[None]:
+    """Let this process and those that it starts use so many of the cores that it may use."""
+    if count is None:
+        yield
+        return
+    all_of_them = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(all_of_them)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, all_of_them)

@@ -1,0 +1,253 @@
+"""Programs that predictions are tried on, and how each relates to what costs were fitted to.
+
+Each runs on both backends and returns what it did, by the cluster's clock.
+
+=========== ================================================================================
+TRAIN       loads of the calibration, run anew
+SIZE        loads of the calibration with other sizes
+WORKLOAD    programs of another shape, with and without work in their tasks
+SHAPE       on one core: the profile was measured on all
+=========== ================================================================================
+
+The programs: `fan` (a task's result goes to many tasks, whose results go to one), `chain` (each
+task takes the result of the one before), `layered` (a random graph of layers, each task with two
+results of the layer before), `nested` (tasks that submit tasks and wait for them), `allreduce`
+(a ring of actors), `shuffle` (each of some tasks takes a part of each of others' results, through
+the object store), `skewed` (calls of actors, of which some get many more), `stream` (a generator's
+items, taken as they come).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import raytwin as ray
+from raytwin.scenarios.workloads import calibration_loads
+from raytwin.scenarios.workloads.calibration_loads import CalibrationLoad
+from raytwin.scenarios.workloads.programs import empty
+from raytwin.scenarios.workloads.ring_allreduce import Ring
+
+SEED = 14
+"""Of what is drawn within a program, the same on both backends."""
+BODY_S = 0.001
+"""CPU time of a task that has work."""
+
+RING_BYTES_PER_S = 4e9
+"""What a member of the ring adds up: it takes the time, on both backends."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a program did."""
+
+    operations: int
+    elapsed_s: float
+    latencies_s: tuple[float, ...] = ()
+    """Of the operations whose end the driver sees."""
+
+
+Run = Callable[[], Ended]
+
+
+class Group(Enum):
+    """How a workload relates to the calibration; see the module."""
+
+    TRAIN = "train"
+    SIZE = "held-out size"
+    WORKLOAD = "held-out workload"
+    SHAPE = "held-out machine shape"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A program, the cluster that it is for, and the machine."""
+
+    start: Callable[[], Run]
+    """Makes the program's actors; what it returns may be run several times."""
+    group: Group
+    cpus: tuple[int, ...] = (1,)
+    """Of each node; the driver is on the first."""
+    cores: int | None = None
+    """How many cores of the machine it may use; None: all."""
+    body_s: float = 0.0
+    """CPU time within an operation, seconds."""
+
+    @property
+    def nodes(self) -> list[dict[str, float]]:
+        """The nodes as `init` takes them."""
+        return [{"CPU": cpus} for cpus in self.cpus]
+
+
+@ray.remote
+def _work(body_s: float, *_values: Any) -> int:
+    ray.compute(body_s)
+    return 0
+
+
+@ray.remote
+def _parent(children: int, body_s: float) -> int:
+    return sum(ray.get([_work.remote(body_s) for _ in range(children)]))
+
+
+@ray.remote
+def _parts(count: int, nbytes: int) -> Any:
+    return [ray.Blob(nbytes) for _ in range(count)]
+
+
+@ray.remote
+def _items(count: int, body_s: float) -> Any:
+    for number in range(count):
+        ray.compute(body_s)
+        yield number
+
+
+class _Server:
+    def call(self, body_s: float) -> int:
+        ray.compute(body_s)
+        return 0
+
+
+def _timed(operations: Callable[[], int]) -> Ended:
+    began_s = ray.now()
+    done = operations()
+    return Ended(done, ray.now() - began_s)
+
+
+def _sync() -> Ended:
+    latencies = []
+    for _ in range(400):
+        began_s = ray.now()
+        ray.get(empty.remote())
+        latencies.append(ray.now() - began_s)
+    return Ended(len(latencies), sum(latencies), tuple(latencies))
+
+
+def _fan(rounds: int, width: int, body_s: float) -> int:
+    for _ in range(rounds):
+        root = _work.remote(body_s)
+        ray.get(_work.remote(body_s, *[_work.remote(body_s, root) for _ in range(width)]))
+    return rounds * (width + 2)
+
+
+def _chain(length: int, body_s: float) -> int:
+    last = _work.remote(body_s)
+    for _ in range(length - 1):
+        last = _work.remote(body_s, last)
+    ray.get(last)
+    return length
+
+
+def _layered(layers: int, width: int, body_s: float) -> int:
+    draw = random.Random(SEED)
+    layer = [_work.remote(body_s) for _ in range(width)]
+    for _ in range(layers - 1):
+        layer = [_work.remote(body_s, *draw.sample(layer, 2)) for _ in range(width)]
+    ray.get(layer)
+    return layers * width
+
+
+def _nested(parents: int, children: int, body_s: float) -> int:
+    ray.get([_parent.remote(children, body_s) for _ in range(parents)])
+    return parents * (children + 1)
+
+
+def _allreduce(members: int, nbytes: int, repeats: int) -> Run:
+    ring = Ring(members, 2, nbytes, RING_BYTES_PER_S)
+
+    def run() -> Ended:
+        found = tuple(ring.allreduce() for _ in range(repeats))
+        return Ended(repeats, sum(found), found)
+
+    return run
+
+
+def _shuffle(maps: int, reduces: int, nbytes: int) -> int:
+    made = [_parts.options(num_returns=reduces).remote(reduces, nbytes) for _ in range(maps)]
+    ray.get([_work.remote(0.0, *[parts[each] for parts in made]) for each in range(reduces)])
+    return maps + reduces
+
+
+def _skewed(calls: int, in_flight: int, body_s: float) -> Run:
+    server = ray.remote(num_cpus=0)(_Server)
+    servers = [server.remote() for _ in range(4)]
+    chosen = random.Random(SEED).choices(servers, [8, 4, 2, 1], k=calls)
+
+    def run() -> Ended:
+        latencies: list[float] = []
+        began: dict[Any, float] = {}
+        left = list(chosen)
+        started_s = ray.now()
+        while left or began:
+            while left and len(began) < in_flight:
+                now_s = ray.now()
+                began[left.pop().call.remote(body_s)] = now_s
+            ended, _ = ray.wait(list(began))
+            now_s = ray.now()
+            latencies += [now_s - began.pop(ref) for ref in ended]
+        return Ended(calls, ray.now() - started_s, tuple(latencies))
+
+    return run
+
+
+def _stream(count: int, body_s: float) -> Ended:
+    latencies = []
+    since_s = ray.now()
+    for ref in _items.options(num_returns="streaming").remote(count, body_s):
+        ray.get(ref)
+        now_s = ray.now()
+        latencies.append(now_s - since_s)
+        since_s = now_s
+    return Ended(count, sum(latencies), tuple(latencies))
+
+
+def _workload(
+    group: Group,
+    program: Callable[..., int],
+    *arguments: Any,
+    cpus: tuple[int, ...] = (1,),
+    **of: Any,
+) -> Workload:
+    return Workload(lambda: partial(_timed, partial(program, *arguments)), group, cpus, **of)
+
+
+def _load(load: CalibrationLoad, group: Group) -> Workload:
+    return _workload(group, lambda: load.run()[0], cpus=load.cpus)
+
+
+_ALL = Group.WORKLOAD
+_TWO = (1, 1)
+
+WORKLOADS: Mapping[str, Workload] = {
+    "sync": Workload(lambda: _sync, Group.TRAIN),
+    **{
+        name: _load(calibration_loads.LOADS[name], Group.TRAIN)
+        for name in ("single", "argument", "reference", "far")
+    },
+    "single_1000": _load(calibration_loads.single(1_000, 2), Group.SIZE),
+    "argument_10kb": _load(calibration_loads.with_value(10_000, 2), Group.SIZE),
+    "references_2": _load(calibration_loads.with_results(2, 2), Group.SIZE),
+    "fan": _workload(_ALL, _fan, 8, 60, 0.0),
+    "fan_with_work": _workload(_ALL, _fan, 4, 60, BODY_S, cpus=_TWO, body_s=BODY_S),
+    "chain": _workload(_ALL, _chain, 400, 0.0),
+    "chain_with_work": _workload(_ALL, _chain, 200, BODY_S, cpus=_TWO, body_s=BODY_S),
+    "layered": _workload(_ALL, _layered, 10, 50, 0.0, cpus=_TWO),
+    "layered_with_work": _workload(_ALL, _layered, 10, 40, BODY_S, cpus=_TWO, body_s=BODY_S),
+    "nested": _workload(_ALL, _nested, 12, 30, 0.0, cpus=(2,)),
+    "nested_with_work": _workload(_ALL, _nested, 8, 30, BODY_S, cpus=_TWO, body_s=BODY_S),
+    "allreduce": Workload(partial(_allreduce, 2, 8_000_000, 4), _ALL, _TWO),
+    "shuffle": _workload(_ALL, _shuffle, 8, 8, 1_000_000, cpus=_TWO),
+    "skewed": Workload(partial(_skewed, 800, 16, 0.0), _ALL, _TWO),
+    "skewed_with_work": Workload(partial(_skewed, 400, 16, BODY_S), _ALL, _TWO, body_s=BODY_S),
+    "stream": Workload(lambda: partial(_stream, 500, 0.0), _ALL),
+    "stream_with_work": Workload(lambda: partial(_stream, 250, BODY_S), _ALL, body_s=BODY_S),
+    "sync_one_core": Workload(lambda: _sync, Group.SHAPE, cores=1),
+    "fan_one_core": _workload(Group.SHAPE, _fan, 4, 60, BODY_S, cpus=_TWO, cores=1, body_s=BODY_S),
+    "nested_one_core": _workload(
+        Group.SHAPE, _nested, 8, 30, BODY_S, cpus=_TWO, cores=1, body_s=BODY_S
+    ),
+}
