@@ -27,6 +27,7 @@ import numpy as np
 import psutil
 
 import raytwin as ray
+from raytwin.runtime.serialization.real_blob import Blob
 from raytwin.runtime.store.arena_writer import Copier
 from raytwin.scenarios.bench.cases import repeated_per_s
 from raytwin.scenarios.core.scenario import Progress
@@ -41,6 +42,8 @@ OBJECT_ROUNDS = 4
 SMALL_COPY_BYTES = 1_000_000
 LARGE_COPY_BYTES = 256_000_000
 COPY_ROUNDS = 11
+BLOB_BYTES = 1_000_000
+BLOB_ROUNDS = 41
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def measure(progress: Progress) -> Costs:
     loads = _medians(rounds)
     start_worker_s = _measure_start_worker()
     progress.advance()
-    memory, loopback = _measure_bandwidths()
+    memory, loopback, transfer_byte_s = _measure_transfers()
     progress.advance()
     hop_s = _measure_hop()
     machine = {
@@ -92,7 +95,9 @@ def measure(progress: Progress) -> Costs:
         "loopback_latency_s": hop_s,
         "loopback_bandwidth": loopback,
         "memory_bandwidth": memory,
+        "transfer_byte_s": transfer_byte_s,
         "start_worker_s": start_worker_s,
+        "blob_byte_s": _measure_blob(),
         **_measure_copy_threads(memory),
     }
     return Costs(rounds, machine)
@@ -222,12 +227,14 @@ def _make() -> Any:
     return ray.Blob(OBJECT_BYTES)
 
 
-def _measure_bandwidths() -> tuple[float, float]:
-    """Return bytes/s of a copy into the store, and between two nodes' stores."""
+def _measure_transfers() -> tuple[float, float, float]:
+    """Return bytes/s of a copy into the store, and between two nodes' stores; and the CPU seconds
+    per byte that each of these nodes takes."""
     store = 4 * OBJECT_BYTES
-    ray.init(backend="local", nodes=2, cpus_per_node=1, object_store_memory=store)
-    copies, transfers = [], []
+    session: Any = ray.init(backend="local", nodes=2, cpus_per_node=1, object_store_memory=store)
+    copies, transfers, busy = [], [], []
     try:
+        meter = Meter(session.cluster)
         value = np.ones(OBJECT_BYTES, dtype=np.uint8)
         for _ in range(OBJECT_ROUNDS):
             started_s = time.perf_counter()
@@ -236,9 +243,10 @@ def _measure_bandwidths() -> tuple[float, float]:
             del ref
             far = _make.options(resources={"node:1": 0.01}).remote()
             ray.wait([far], fetch_local=False)
-            started_s = time.perf_counter()
+            before, started_s = meter.read(), time.perf_counter()
             ray.get(far)
             transfers.append(time.perf_counter() - started_s)
+            busy.append(meter.read()["node"] - before["node"])
             del far
     finally:
         ray.shutdown()
@@ -246,7 +254,18 @@ def _measure_bandwidths() -> tuple[float, float]:
     return (
         OBJECT_BYTES / statistics.median(copies[1:]),
         OBJECT_BYTES / statistics.median(transfers[1:]),
+        statistics.median(busy[1:]) / (2 * OBJECT_BYTES),
     )
+
+
+def _measure_blob() -> float:
+    """Return the CPU seconds per byte of making a `Blob`, whose pages are new."""
+    found, blobs = [], []
+    for _ in range(BLOB_ROUNDS):
+        started_s = time.thread_time()
+        blobs.append(Blob(BLOB_BYTES))
+        found.append((time.thread_time() - started_s) / BLOB_BYTES)
+    return statistics.median(found)
 
 
 def _measure_copy_threads(memory: float) -> dict[str, float]:

@@ -7,6 +7,7 @@ type Any here, because their modules import this one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from raytwin.runtime.control.channels.channel import Channel
@@ -36,6 +37,9 @@ class ClusterPort(ProgramPort, Protocol):
 
     def peer_process(self, channel: Channel) -> SimProcess | None:
         """Return the living process that is a channel's peer, if there is one."""
+
+    def use_core(self, node: int, cpu_s: float, done: Callable[[], None]) -> None:
+        """Have a node's process use a core of its host for `cpu_s` seconds, then call `done`."""
 
     def start_worker(self, address: str, node: int) -> None:
         """Make a worker on a node, after the time that its process takes to start."""

@@ -420,6 +420,16 @@ class SimCluster:
 
     # -- workers ---------------------------------------------------------------
 
+    def use_core(self, node: int, cpu_s: float, done: Callable[[], None]) -> None:
+        """Have a node's process use a core of its host for `cpu_s` seconds, then call `done`.
+
+        Beside its turns: they do not wait for it, as those of a real node do for a moment.
+        """
+        process = self.processes.get(f"node:{node}")
+        if process is not None:
+            process.busy_s += cpu_s
+        self.hosts[self._hosts_of[node]].run(cpu_s, done)
+
     def start_worker(self, address: str, node: int) -> None:
         """Begin the life of a worker whose process has started, unless its node has ended."""
         if f"node:{node}" in self.processes:

@@ -2,8 +2,8 @@
 
 They receive the same messages as the real ones. Three things take time: transfers over
 the network, one after another from each source node and over as many streams as in the
-real object store; the disk, which serves one request after another; and the start of
-a worker.
+real object store, for which both ends need a core as well; the disk, which serves one
+request after another; and the start of a worker.
 """
 
 from __future__ import annotations
@@ -41,12 +41,17 @@ NO_SPACE = os.strerror(errno.ENOSPC)
 class _Fetching:
     """An object that is being fetched."""
 
-    __slots__ = ("fetch", "offset", "transfer")
+    __slots__ = ("arrived", "copying", "fetch", "offset", "transfer")
 
     def __init__(self, fetch: Fetch, offset: int) -> None:
         self.fetch = fetch
         self.offset = offset
         self.transfer: Transfer | None = None
+        """None before the first byte and after the last."""
+        self.copying = 0
+        """How many of the two nodes still need a core for it."""
+        self.arrived = False
+        """Whether its last byte is here."""
 
 
 class SimStore:
@@ -195,10 +200,24 @@ class SimStore:
                 current.transfer = cluster.network.transfer(
                     node, self.node, fetch.size, transferred, streams
                 )
+                copy_s = fetch.size * cluster.profile.transfer_byte_s
+                if copy_s:
+                    for end in (node, self.node):
+                        current.copying += 1
+                        cluster.use_core(end, copy_s, copied)
 
         def transferred(arrived: bool) -> None:
             cluster.working -= 1
-            done(arrived)
+            current.transfer = None
+            if not arrived or not current.copying:
+                done(arrived)
+            else:
+                current.arrived = True
+
+        def copied() -> None:
+            current.copying -= 1
+            if current.arrived and not current.copying:
+                done(True)
 
         def watch(sent_bytes: float) -> None:
             cluster.env.after(config.stall_s, partial(look, sent_bytes))

@@ -141,6 +141,10 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """Of a copy by the best number of threads; 0 if one thread is as fast."""
     copy_thread_s: float = 3e-5
     """Time to start one more thread on its part of a copy."""
+    blob_byte_s: float = 0.0
+    """CPU time of a program for a byte of a `Blob` that it makes: its pages are new."""
+    transfer_byte_s: float = 0.0
+    """CPU time of each of two nodes for a byte of an object that one sends to the other."""
     disk_bandwidth: float = 1.25e9
     """Of a node's disk, which takes evicted objects; the default is the rate of an
     m4.16xlarge to its network disks (10 Gbit/s)."""

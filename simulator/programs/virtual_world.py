@@ -467,6 +467,7 @@ class SimWorld:
     # -- values ----------------------------------------------------------------
 
     def blob(self, nbytes: int) -> virtual_values.Blob:
+        self.process.debt_s += nbytes * self.cluster.profile.blob_byte_s
         return virtual_values.Blob(nbytes)
 
     sink = serialization.sink

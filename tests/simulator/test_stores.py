@@ -47,6 +47,48 @@ def test_two_blobs_share_the_bandwidth(free: str) -> None:
     assert took_s == pytest.approx(2 * nbytes / BANDWIDTH, rel=0.05)
 
 
+def changed(free: str, tmp_path: Path, **costs: float) -> str:
+    """Return a copy of a profile with other costs."""
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps({**json.loads(Path(free).read_text()), **costs}))
+    return str(path)
+
+
+def test_a_transfer_needs_a_core_at_either_end(free: str, tmp_path: Path) -> None:
+    nbytes, byte_s = 1_000_000_000, 1e-9
+    at_once = fetch_s(free, nbytes)
+    # Cores that keep up with the network cost no time.
+    assert fetch_s(changed(free, tmp_path, transfer_byte_s=0.5 / BANDWIDTH), nbytes) == at_once
+    slow_s = fetch_s(changed(free, tmp_path, transfer_byte_s=byte_s), nbytes)
+    assert slow_s == pytest.approx(nbytes * byte_s + at_once - nbytes / BANDWIDTH, rel=0.01)
+
+
+def test_a_transfer_fails_whose_source_dies_while_cores_are_still_at_it(
+    free: str, tmp_path: Path
+) -> None:
+    profile = changed(free, tmp_path, transfer_byte_s=2e-9)
+    nodes = [{"CPU": 0}, {"CPU": 1, "reads": 1}, {"CPU": 1, "makes": 1}]
+    session = start(nodes=nodes, profile=profile)
+    make = ray.remote(ray.Blob).options(resources={"makes": 1})
+    read = size.options(resources={"reads": 1})
+    assert ray.get(read.remote(make.remote(1_000))) == 1_000
+    blob = make.remote(1_000_000_000)
+    ray.wait([blob], fetch_local=False)
+    found = read.remote(blob)
+    ray.sleep(1.5)  # after 1 s the last byte has arrived
+    session.cluster.kill_node(2)
+    assert ray.wait([found], timeout=1)[0] == []
+    session.cluster.add_node({"CPU": 1, "makes": 1})
+    assert ray.get(found) == 1_000_000_000
+    ray.sleep(5)
+    assert session.cluster.working == 0
+
+
+def test_making_a_blob_takes_cpu_time(free: str, tmp_path: Path) -> None:
+    start(profile=changed(free, tmp_path, blob_byte_s=1e-9))
+    assert elapsed_s(lambda: (ray.Blob(500_000_000), ray.sleep(0))) == pytest.approx(0.5)
+
+
 def test_blobs_take_no_memory_and_fill_the_store(free: str) -> None:
     session = start(object_store_memory=10_000_000, profile=free)
     kept = ray.put(ray.Blob(8_000_000))
