@@ -370,12 +370,18 @@ class GlobalScheduler:
             if not self._is_refused(entry.spec):  # its group may have been removed meanwhile
                 self._place(entry.spec, entry.known)
 
-    def _place(self, spec: TaskSpec, inputs: dict[bytes, Location], left: int = -1) -> None:
-        """Place a range; `left` is the node that it has left, -1 for none."""
+    def _place(
+        self, spec: TaskSpec, inputs: dict[bytes, Location], left: int = -1, thief: int = -1
+    ) -> None:
+        """Place a range; `left` is the node that it has left, -1 for none.
+
+        `thief` is the node that has asked for it, -1 for none.
+        """
         strategy = strategy_of(spec)
         able = self.node_index.able(self.nodes, spec.demand)
         able.locate(inputs.values())
-        nodes = able.allowed(strategy, node_of(spec.owner) if left < 0 else left, left)
+        home = node_of(spec.owner) if left < 0 else left
+        nodes = able.allowed(strategy, home, left, thief)
         if left < 0 and not nodes and self._is_unschedulable(spec, strategy):
             reason = f"no living {strategy} has what it needs ({spec.demand})"
             self._end(spec, Unschedulable(spec.name, reason))
@@ -447,7 +453,7 @@ class GlobalScheduler:
             if spec.extra is not None and spec.extra.actor is not None:
                 self._place_actor(spec, spec.extra.actor)
             else:
-                self._place(spec, {}, message.node)
+                self._place(spec, {}, message.node, message.thief)
 
     def assign(self, node: int, incarnation: int, part: TaskSpec, left: int = -1) -> None:
         """Log a range, then assign it to its node; `left`: the node that it has left."""
