@@ -23,9 +23,8 @@ The thief asks nodes drawn at random, one after another::
        └───────────── RESTING <────────────────────┘
 
 After `VICTIMS_MAX` nodes without any, or when it has asked all, it rests: `REST_S_MIN` the first
-time, then twice as long each time, up to `heartbeat_s`, until a node gives something. So an idle
-cluster asks about as often as it reports. A request to a dead node, or one whose answer is lost
-with its node, is given up after `heartbeat_s`; ranges that come later are welcome all the same.
+time, then twice as long each time, up to `REST_S_MAX`, until a node gives something. It gives up a
+request that was lost with a broken node after `heartbeat_s`, and takes ranges that come later.
 
 The victim looks when it has leased its workers at the end of the turn. It gives up to half of the
 elements that may leave: those of demands that it cannot start itself and the thief can, oldest
@@ -33,8 +32,8 @@ first, since the thief starts them at once; at least one. A range stays if it is
 group or has a scheduling strategy, or if it has begun here on a worker that died, since its
 children are here.
 
-Cost: with the other policies nothing, else one comparison a turn. A steal looks at `LOOK_MAX`
-ranges of each lane.
+Cost: one comparison a turn, and per idle node up to `VICTIMS_MAX` requests in `REST_S_MAX`: 250 a
+second. A steal looks at `LOOK_MAX` ranges of each lane.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ from raytwin.runtime.control.core.context import Context, Handlers, Timer
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.core.resources import ResourcePool, times_in
 from raytwin.runtime.control.core.task_ranges import part_of
+from raytwin.runtime.control.local_scheduler.cancellation import Canceller
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
 from raytwin.runtime.control.local_scheduler.starvation import LOOK_MAX, Starvation
@@ -58,6 +58,8 @@ VICTIMS_MAX = 8
 """How many nodes a thief asks, one after another, before it rests."""
 REST_S_MIN = 0.001
 """How long a thief rests when no node has given it anything, the first time."""
+REST_S_MAX = 0.032
+"""The longest rest: a burst after a quiet time waits so long for its first thieves."""
 
 
 class Stage(Enum):
@@ -87,11 +89,13 @@ class Stealing:
         inputs: TaskInputs,
         workers: WorkerPool,
         starvation: Starvation,
+        canceller: Canceller,
         assigned: Callable[[], int],
     ) -> None:
         """`assigned` returns how many elements the global scheduler has assigned to this node."""
         self._ctx = ctx
         self._patience_s = config.heartbeat_s
+        """How long it waits for an answer, or for ranges that were announced."""
         self.steals = steals
         self._pool = pool
         self._members = members
@@ -99,6 +103,7 @@ class Stealing:
         self._inputs = inputs
         self._workers = workers
         self._starvation = starvation
+        self._canceller = canceller
         self._assigned = assigned
         self.stage = Stage.WORKING
         self._victims: list[int] = []
@@ -129,6 +134,7 @@ class Stealing:
             count = sum(spec.count for spec in ranges)
             self._ctx.send(f"node:{thief}", StealAnswer(count))
             if ranges:
+                self._canceller.on_stolen(ranges)
                 self._starvation.send_away([], ranges, thief)
 
     def _give(self, available: dict[str, float]) -> list[TaskSpec]:
@@ -140,10 +146,7 @@ class Stealing:
             if times_in(available, lane[1], 1) and not self._pool.fits(lane[1])
         }
         waiting = sum(
-            spec.count
-            for lane in lanes
-            for spec in ready.first(lane, LOOK_MAX)
-            if _may_leave(spec)
+            spec.count for lane in lanes for spec in ready.first(lane, LOOK_MAX) if _may_leave(spec)
         )
         left = -(-waiting // 2)
         demands = {demand for _, demand in lanes}
@@ -196,7 +199,7 @@ class Stealing:
         """Ask the next victim, or rest if none is left."""
         if not self._victims:
             self._change(Stage.RESTING, self._rest_s)
-            self._rest_s = min(2 * self._rest_s, self._patience_s)
+            self._rest_s = min(2 * self._rest_s, REST_S_MAX)
             return
         self._asked = self._victims.pop()
         self._assigned_before = self._assigned()

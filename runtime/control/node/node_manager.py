@@ -189,7 +189,7 @@ class NodeManager:
         )  # fmt: skip
         self.stealing = Stealing(
             ctx, config, policy.steals, self.pool, self.members, self.ready, self.inputs,
-            self.workers, self.starvation, lambda: self.submission.assigned,
+            self.workers, self.starvation, self.canceller, lambda: self.submission.assigned,
         )  # fmt: skip
         self.releases = ReleaseManager(
             ctx, self.objects, self.results, self.pending_calls.forget_all, self.log,

@@ -153,9 +153,7 @@ class AbleNodes:
         self._ready.locate(inputs)
         self._held.locate(inputs)
 
-    def allowed(
-        self, strategy: str, home: int, left: int, thief: int = -1
-    ) -> Sequence[NodeView]:
+    def allowed(self, strategy: str, home: int, left: int, thief: int = -1) -> Sequence[NodeView]:
         """Return the nodes among which the policy chooses, if any node could run the range.
 
         With affinity it is that one node. Else it is those where the range need not wait for an
