@@ -134,8 +134,9 @@ class _Replay:
 
 @pytest.mark.parametrize(
     "policy",
-    ["bottom-up", "locality-blind", "centralized", "random", "power-of-two", "batch-sampling"],
-)
+    ["bottom-up", "locality-blind", "centralized", "random", "power-of-two", "batch-sampling",
+     "work-stealing"],
+)  # fmt: skip
 def test_the_simulators_context_leads_to_every_real_decision(policy: str, tmp_path: Path) -> None:
     seed = 7
     print(f"seed {seed}")

@@ -295,6 +295,20 @@ def test_if_the_thief_has_died_its_ranges_go_to_others(scheduler: GlobalSchedule
     assert {message.left for message in ctx.take(TaskUpdates)} == {0}
 
 
+def test_ranges_of_a_node_that_is_not_known_yet_wait_for_the_news_of_it() -> None:
+    """They were taken for a dead node's, which the GCS has placed again, and were lost."""
+    ctx: Any = Alone()
+    made = GlobalScheduler(ctx, CONFIG)
+    made.handle("gcs", NodeChanged(info(1)))
+    for node in (0, 2):
+        made.handle(f"node:{node}", TasksMoved(node, 1, [spec(node + 1, 0, 4)], 1))
+    assert given(ctx) == []
+    made.handle("gcs", NodeChanged(info(0)))
+    assert given(ctx) == [("node:1", 0, 4)]
+    made.handle("gcs", NodeChanged(info(2, alive=False)))
+    assert len(given(ctx)) == 1, "the GCS has those of the dead node placed again"
+
+
 def test_a_cancellation_follows_stolen_ranges(busy: Node) -> None:
     """The GCS has named this node, since it had not heard of the theft yet."""
     cancel = CancelTask(array(1), 0, 102, False, True, nodes=(0,))
@@ -335,7 +349,7 @@ def test_programs_end_and_leave_nothing_while_nodes_steal(
     monkeypatch.setattr("tests.control.programs.World", Thieves)
     monkeypatch.setattr("tests.control.programs.POLICIES", ("work-stealing",))
     stolen = 0
-    for seed in range(start, start + (8 if not start else 60)):
+    for seed in range(start, start + (16 if start else 6)):
         RUNS[kind](seed)
         stolen += Thieves.made.stolen
     assert stolen > 100
