@@ -25,7 +25,7 @@ from raytwin.runtime.control.core.addresses import HEALTH
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.failure_detector import FailureDetector
 from raytwin.runtime.control.gcs.gcs import Gcs
-from raytwin.runtime.control.messages import AssignTasks, PlaceTasks, RunTasks
+from raytwin.runtime.control.messages import AssignTasks, PlaceTasks, RunTasks, StealTasks
 from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.journal import Turn
@@ -134,8 +134,9 @@ class _Replay:
 
 @pytest.mark.parametrize(
     "policy",
-    ["bottom-up", "locality-blind", "centralized", "random", "power-of-two", "batch-sampling"],
-)
+    ["bottom-up", "locality-blind", "centralized", "random", "power-of-two", "batch-sampling",
+     "work-stealing"],
+)  # fmt: skip
 def test_the_simulators_context_leads_to_every_real_decision(policy: str, tmp_path: Path) -> None:
     seed = 7
     print(f"seed {seed}")
@@ -159,7 +160,8 @@ def test_the_simulators_context_leads_to_every_real_decision(policy: str, tmp_pa
                 decisions.update(type(m).__name__ for m in messages)
     # The workload made the decisions that this test is about.
     assert decisions[RunTasks.__name__] > 50
-    assert decisions[PlaceTasks.__name__] > 0
+    placed = StealTasks if policy == "work-stealing" else PlaceTasks
+    assert decisions[placed.__name__] > 0
     assert decisions[AssignTasks.__name__] > 0
 
 

@@ -28,6 +28,8 @@ NODES = {"sim": (4, 20), "local": (4,), "docker": (4,)}
 CPUS = 2
 """Of each node."""
 EVEN, INPUTS = "even", "inputs"
+SKEWED = 10.0
+"""From this skew on a wait depends on whether a long task is ahead, more than on the queue."""
 SKEWED_SHARE = 0.1
 """Of the tasks of a skewed load: so many are longer than the others."""
 HOLDER_PIN = 0.001
@@ -114,8 +116,12 @@ def _independent(settings: Any, rng: random.Random, count: int, skew: float) -> 
     # Exactly so many, so that all loads of one skew are equally heavy.
     longer = set(rng.sample(range(total), round(SKEWED_SHARE * total)))
     took_s = [usual_s * skew if n in longer else usual_s for n in range(total)]
-    name = EVEN if skew == 1 else f"{skew:g} times as long"
-    return _offered(settings, name, count, took_s, None, [])
+    return _offered(settings, _name_of(skew), count, took_s, None, [])
+
+
+def _name_of(skew: float) -> str:
+    """Return the name of a load of independent tasks."""
+    return EVEN if skew == 1 else f"{skew:g} times as long"
 
 
 def _with_inputs(settings: Any, rng: random.Random, count: int) -> Row:
@@ -205,6 +211,8 @@ def _judge(request: Request, outcome: Outcome) -> None:
     outcome.checks += _of_locality(by_load)
     if request.backend == "sim":
         outcome.checks += _of_choices(by_load)
+        skews = [skew for skew in request.settings["skews"] if skew >= SKEWED]
+        outcome.checks += _of_stealing(by_load, [_name_of(skew) for skew in skews])
 
 
 def _of_locality(by_load: dict[tuple[str, int], dict[str, Row]]) -> list[Check]:
@@ -248,6 +256,30 @@ def _of_choices(by_load: dict[tuple[str, int], dict[str, Row]]) -> list[Check]:
     return checks
 
 
+def _of_stealing(
+    by_load: dict[tuple[str, int], dict[str, Row]], skewed: Sequence[str]
+) -> list[Check]:
+    """Return the checks that stealing shortens the tail of the waits under the `skewed` loads.
+
+    Whoever places a task does not know how long those before it will take; a thief takes it away
+    from behind a long one.
+    """
+    checks = []
+    thief = "work-stealing"
+    for (load, count), found in by_load.items():
+        tails_ms = {name: row["wait_p99_ms"] for name, row in found.items()}
+        rest_ms = [tail_ms for name, tail_ms in tails_ms.items() if name != thief]
+        if load in skewed and thief in found and rest_ms:
+            checks.append(
+                Check(
+                    f"stealing shortens the tail of tasks {load}, on {count} nodes",
+                    tails_ms[thief] < min(rest_ms),
+                    ", ".join(f"{name} {tail_ms:.3g} ms" for name, tail_ms in tails_ms.items()),
+                )
+            )
+    return checks
+
+
 def _figure(title: str, column: str, label: str, **more: Any) -> FigureSpec:
     return FigureSpec(
         title=title,
@@ -282,6 +314,8 @@ SCENARIO = Scenario(
         " the nodes. The independent ones are submitted as task arrays, a batch each: only there"
         " has `batch-sampling` a batch to place; the others are submitted one by one. The bytes"
         " that move are those of inputs that were not on the node on which their task ran."
+        " With `work-stealing` those of a stolen task have moved twice: to the node that kept it,"
+        " and to the thief."
     ),
     options=(
         Option(

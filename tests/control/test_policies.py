@@ -72,6 +72,16 @@ def test_bottom_up_keeps_nothing_that_would_wait_for_an_actor(name: str) -> None
     assert policy.keep(local(slots=0, alone=True), 5) == 5
 
 
+def test_work_stealing_keeps_whatever_its_node_can_run() -> None:
+    policy = make_policy(Config(policy="work-stealing"))
+    assert policy.steals and not policy.uses_locations
+    assert policy.keep(local(queue=10_000, mean_task_s=9.0, busy_s=9.0), 5_000) == 5_000
+    assert policy.keep(local(slots=0), 5) == 0, "it would wait for an actor to end"
+    assert policy.keep(local(slots=0, alone=True), 5) == 5
+    thieves = [name for name in POLICIES if make_policy(Config(policy=name)).steals]
+    assert thieves == ["work-stealing"]
+
+
 def test_bottom_up_weighs_the_queue_against_the_inputs() -> None:
     policy, rng = BottomUp(Config()), random.Random(0)
     near, far = node(1, queue=5), node(2, remote=4_000_000)
@@ -92,7 +102,7 @@ def test_locality_blind_does_not_see_the_inputs() -> None:
 
 
 def test_random_and_power_of_two_use_every_node() -> None:
-    for name in ("random", "power-of-two"):
+    for name in ("random", "power-of-two", "work-stealing"):
         policy, rng = make_policy(Config(policy=name)), random.Random(1)
         nodes = [node(n, queue=100 if n == 0 else 0) for n in range(4)]
         chosen = Counter(policy.choose(nodes, rng).node for _ in range(1000))

@@ -83,7 +83,11 @@ def test_these_commands_reach_every_part_of_the_state() -> None:
                             filled.add(f"{type(part).__name__}.{field}")
         counts += machine.components["gcs"].events.counts  # type: ignore[attr-defined]
     # Those of the machine's own GCS are answered, and published, within the command.
-    assert names - filled == {"GlobalScheduler._locating", "NodeTable._joined"}
+    assert names - filled == {
+        "GlobalScheduler._early",
+        "GlobalScheduler._locating",
+        "NodeTable._joined",
+    }
     assert "ArrayRow.resubmitted" in filled
     for kind in ("task_retried", "task_reconstructed", "actor_restarted", "object_lost"):
         assert counts[kind] > 10, f"{kind}: {counts[kind]}"

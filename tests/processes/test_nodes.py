@@ -153,7 +153,7 @@ def test_objects_that_moved_are_freed_everywhere(start: Start) -> None:
 @pytest.mark.parametrize(
     "policy",
     ["bottom-up", "locality-blind", "centralized", "random", "power-of-two", "batch-sampling",
-     "raytwin.runtime.control.scheduling.policies:Random"],
+     "work-stealing", "raytwin.runtime.control.scheduling.policies:Random"],
 )  # fmt: skip
 def test_every_policy_gives_right_results(start: Start, policy: str) -> None:
     start(nodes=3, cpus_per_node=1, policy=policy)

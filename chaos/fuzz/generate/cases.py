@@ -174,8 +174,10 @@ def draw_limits(rng: random.Random, features: Collection[str]) -> dict[str, floa
     return {name: rng.choice(values) for name, values in limits if rng.random() < LIMITS}
 
 
-NOT_DRAWN = ("batch-sampling",)
-"""Policies that recover like another: this one is power of two but for how it spreads arrays."""
+NOT_DRAWN = ("batch-sampling", "work-stealing")
+"""Policies that recover like another, so that the others, and what a seed means, stay as they are.
+Batch sampling is power of two but for how it spreads arrays. Stolen tasks move as starving ones
+do."""
 
 
 def draw_policy(rng: random.Random) -> str:

@@ -25,6 +25,7 @@ class Membership:
         """Whether no other node is alive."""
         self.fenced = ""
         """Why the cluster has declared this node dead; empty: it has not."""
+        self._others: list[int] | None = None
 
     def begin(self, rows: dict[int, NodeInfo]) -> list[NodeInfo]:
         """Take the table as it was when this node registered; nobody may change it.
@@ -48,6 +49,7 @@ class Membership:
 
     def _look(self, changed: NodeInfo | None) -> None:
         nodes, me = self.nodes, self.me
+        self._others = None
         self.alone = not any(
             info.alive and node != me and nodes[node] is info
             for rows in nodes.maps for node, info in rows.items()
@@ -58,6 +60,12 @@ class Membership:
     def alive(self) -> list[NodeInfo]:
         """Return the rows of living nodes, by number."""
         return [info for _, info in sorted(self.nodes.items()) if info.alive]
+
+    def others(self) -> list[int]:
+        """Return the numbers of the other living nodes, in order; nobody may change the list."""
+        if self._others is None:
+            self._others = [info.node for info in self.alive() if info.node != self.me]
+        return self._others
 
     def _fence(self, mine: NodeInfo) -> str:
         if mine.incarnation < self.incarnation:

@@ -25,8 +25,9 @@ time of each function, the bundles of placement groups. All of it is lost with t
 GCS then has the ranges that the node had accepted placed again.
 
 Messages in: SubmitTasks, AssignTasks, TasksClaimed, FindActor, WorkerReady, TasksDone,
-StreamItems, TakenBack, Blocked, Unblocked, CancelTask, MoveTasks, PrepareBundle, CommitBundle,
-ReturnBundle, ExportFunction, FunctionBlob. Out: PlaceTasks, ClaimTasks, CreateActors, TasksMoved,
+StreamItems, TakenBack, Blocked, Unblocked, CancelTask, MoveTasks, StealTasks, StealAnswer,
+PrepareBundle, CommitBundle, ReturnBundle, ExportFunction, FunctionBlob. Out: PlaceTasks,
+ClaimTasks, CreateActors, TasksMoved, StealTasks, StealAnswer,
 BundlePrepared, RunTasks, GrantGpus, TakeBack, CancelTask, Resume, StartWorker, StopWorker,
 KillWorker, FetchFunction, ExportFunction, FunctionBlob, TaskResults, Event.
 
@@ -46,5 +47,6 @@ are retried (G4).
 | `dispatcher` | handles reports of workers: done, taken back, blocked, died |
 | `cancellation` | cancels tasks, with their children |
 | `starvation` | reports ranges that another node could run sooner |
+| `stealing` | takes ranges from another node while this one is idle, if the policy says so |
 | `bundles` | reserves resources for placement groups |
 """

@@ -1,6 +1,7 @@
 """Cancellation of tasks: how a node handles `CancelTask`.
 
-The request takes the same path as the task, so it never overtakes it::
+The request takes the same path as the task, so it never overtakes it (for a stolen task it is
+sent on that way once more, if the GCS has named the victim of the theft)::
 
     client ──> owner's node ──not here──> global scheduler ──> GCS ──> global scheduler
                                               └─ infeasible:            │ with the nodes
@@ -64,6 +65,8 @@ from raytwin.runtime.control.objects.node_objects import NodeObjects
 
 STUCK_S = 5.0
 """How long a worker may take to answer before the node kills it."""
+STOLEN_MAX = 4096
+"""How many arrays with stolen ranges a node remembers, to send their cancellation on."""
 DEAD_OWNERS_MAX = 4096
 """How many dead workers a node remembers, to end their tasks that arrive late."""
 
@@ -99,6 +102,8 @@ class Canceller:
         self._cancel_call = cancel_call
         self._dead_owners: BoundedMap[str, None] = BoundedMap(DEAD_OWNERS_MAX)
         """Workers all of whose tasks were cancelled."""
+        self._stolen: BoundedMap[bytes, bool] = BoundedMap(STOLEN_MAX)
+        """Arrays of which other nodes have stolen ranges; each stays for one request."""
 
     def handlers(self) -> Handlers:
         return {CancelTask: self.on_cancel}
@@ -110,8 +115,15 @@ class Canceller:
         self._cancel_here(message)
         # With shards the GCS itself sends it to every node that may have the range.
         asked = source != "global" and not is_gcs(source)
-        if asked and not self._all_done(message):
+        # The GCS may have named this node before it heard of the theft.
+        stolen = self._stolen.pop(message.array, False)
+        if (asked or stolen) and not self._all_done(message):
             self._ctx.send("global", message)
+
+    def on_stolen(self, ranges: list[TaskSpec]) -> None:
+        """Another node has stolen ranges: send the next request for these arrays on."""
+        for spec in ranges:
+            self._stolen[spec.array] = True
 
     def _cancel_here(self, message: CancelTask) -> None:
         if not message.array:

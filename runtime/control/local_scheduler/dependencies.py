@@ -85,6 +85,11 @@ class TaskInputs:
     def handlers(self) -> Handlers:
         return {ExportFunction: self.on_export, FunctionBlob: self.on_function}
 
+    @property
+    def arriving(self) -> bool:
+        """Whether a function, or an input from another node, is on its way to a range here."""
+        return bool(self._for_function) or self._objects.pulls.fetches_inputs
+
     def accept(self, spec: TaskSpec) -> None:
         """Take a range that this node has accepted, for the first time or again."""
         self._timeline.accepted(spec)

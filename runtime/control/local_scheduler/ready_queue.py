@@ -119,18 +119,34 @@ class ReadyQueue:
         self.size -= spec.count
         return spec
 
-    def take_out(self, taken: Callable[[TaskSpec], TaskSpec | None]) -> list[TaskSpec]:
-        """Take the part of each range that `taken` returns, None for nothing; looks at all."""
+    def take_out(
+        self, taken: Callable[[TaskSpec], TaskSpec | None], most: int | None = None
+    ) -> list[TaskSpec]:
+        """Take the part of each range that `taken` returns, None for nothing.
+
+        It looks at the `most` oldest ranges of each lane, by default at all.
+        """
         found: list[TaskSpec] = []
-        for lane in list(self._lanes):
-            ranges = list(self._by_age(lane))
-            self.size -= sum(each.count for each in self._lanes.pop(lane).values())
-            for age, spec in ranges:
+        for lane, classes in list(self._lanes.items()):
+            looked_at = list(islice(self._by_age(lane), most))
+            left: list[tuple[_Class, int, TaskSpec]] = []
+            for age, spec in looked_at:
+                its = classes[spec.function, spec.depth]
+                its.aged.popleft()
                 part = taken(spec)
-                if part is not None:
-                    found.append(part)
-                for rest in (spec,) if part is None else without(spec, part):
-                    self._with(rest).append((age, rest))
+                if part is None:
+                    left.append((its, age, spec))
+                    continue
+                found.append(part)
+                its.count -= part.count
+                self.size -= part.count
+                left += [(its, age, rest) for rest in without(spec, part)]
+            for its, age, rest in reversed(left):
+                its.aged.appendleft((age, rest))
+            for key in [key for key, its in classes.items() if not its.aged]:
+                del classes[key]
+            if not classes:
+                del self._lanes[lane]
         return found
 
     def _with(self, spec: TaskSpec) -> deque[tuple[int, TaskSpec]]:

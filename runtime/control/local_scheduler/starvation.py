@@ -122,12 +122,20 @@ class Starvation:
             left -= count
             return part_of(spec, spec.start, count) if count else None
 
-        for spec in self._ready.take_out(taken):
+        ranges = self._ready.take_out(taken)
+        if moved or ranges:
+            self.send_away(moved, ranges)
+
+    def send_away(self, actors: list[TaskSpec], ranges: list[TaskSpec], thief: int = -1) -> None:
+        """Return actors, and ranges that were ready here, to the global scheduler.
+
+        It places them on the node `thief` if that can run them; -1: wherever its policy says.
+        """
+        for spec in ranges:
             self._inputs.unclaim(spec)
             self._log.moved(spec, self._objects.owners)
-            moved.append(spec)
-        if moved:
-            self._ctx.send("global", TasksMoved(self._node, self._incarnation, moved))
+        moved = TasksMoved(self._node, self._incarnation, [*actors, *ranges], thief)
+        self._ctx.send("global", moved)
 
     def _may_move(self, spec: TaskSpec) -> bool:
         """Whether a range may run elsewhere."""

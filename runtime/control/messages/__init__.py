@@ -62,7 +62,8 @@ global  -> node      AssignTasks, TaskResults (of infeasible ranges), CancelTask
                      PrepareBundle, CommitBundle, ReturnBundle, GroupCreated, QueryReply,
                      MoveTasks, GiveBack
 global  -> gcs       LocateObjects, TaskUpdates, CancelTask, Event
-node    -> node      TaskResults, Probe, PullObject, ObjectPayload, Query, QueryReply
+node    -> node      TaskResults, Probe, PullObject, ObjectPayload, Query, QueryReply,
+                     StealTasks, StealAnswer
 node    -> store     Allocate, Free, Fetch, Spill, DropSpilled
 store   -> node      Allocated, Fetched, NoRoom, Spilled
 node    -> pool      StartWorker, StopWorker, KillWorker

@@ -185,11 +185,30 @@ class MoveTasks(Struct, array_like=True, tag=184):
 
 
 class TasksMoved(Struct, array_like=True, tag=185):
-    """Ranges and actors that a node returns to the global scheduler, to be placed elsewhere."""
+    """Ranges and actors that a node returns to the global scheduler, to be placed elsewhere.
+
+    ``thief``: the node that has asked for the ranges; -1: they go wherever the policy places them.
+    """
 
     node: int
     incarnation: int
     tasks: list[TaskSpec]
+    thief: int = -1
+
+
+class StealTasks(Struct, array_like=True, tag=202):
+    """A node with idle workers asks another one for ranges; answered by `StealAnswer`.
+
+    ``available``: the free resources of the node that asks.
+    """
+
+    available: dict[str, float]
+
+
+class StealAnswer(Struct, array_like=True, tag=203):
+    """So many elements are on their way to the node that has asked, with `TasksMoved`."""
+
+    count: int
 
 
 class ResultsMissing(Struct, array_like=True, tag=43):
@@ -228,5 +247,5 @@ TaskMessage = Union[
     SubmitTasks, TasksUnsent, ExportFunction, FetchFunction, FunctionBlob, Blocked, Unblocked,
     Resume, TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, GrantGpus, TakeBack, Exit,
     StreamItems, CancelTask, TaskUpdates, PlaceTasks, AssignTasks, ResultsMissing, ClaimTasks,
-    TasksClaimed, ForwardResults, MoveTasks, TasksMoved,
+    TasksClaimed, ForwardResults, MoveTasks, TasksMoved, StealTasks, StealAnswer,
 ]  # fmt: skip

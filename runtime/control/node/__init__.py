@@ -18,6 +18,7 @@ part                  handles
 `Canceller`           CancelTask
 `Bundles`             PrepareBundle, CommitBundle, ReturnBundle
 `Starvation`          MoveTasks
+`Stealing`            StealTasks, StealAnswer
 `ResultManager`       TaskResults
 `ReleaseManager`      Release, FreeObjects
 `ObjectManager`       PutObjects, WantObjects, Unpin, RefUpdates, PullObject,

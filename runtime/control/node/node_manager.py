@@ -49,6 +49,7 @@ from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
 from raytwin.runtime.control.local_scheduler.spillback import Spillback
 from raytwin.runtime.control.local_scheduler.starvation import Starvation
+from raytwin.runtime.control.local_scheduler.stealing import Stealing
 from raytwin.runtime.control.local_scheduler.submission import Submission
 from raytwin.runtime.control.local_scheduler.worker_leases import WorkerLeases
 from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
@@ -177,13 +178,18 @@ class NodeManager:
             self.inputs, self.results, self.actors, self.canceller, self.timeline,
             self.contained_references,
         )  # fmt: skip
+        policy = make_policy(config)
         self.spillback = Spillback(
-            node, make_policy(config), self.pool, self.members, self.dispatcher, self.bundles
+            node, policy, self.pool, self.members, self.dispatcher, self.bundles
         )
         self.submission = Submission(
             ctx, node, incarnation, self.spillback, self.workers.workers, self.objects, self.log,
             self.inputs, self.access, self.actors, self.pending_calls, self.results,
             self.canceller,
+        )  # fmt: skip
+        self.stealing = Stealing(
+            ctx, config, policy.steals, self.pool, self.members, self.ready, self.inputs,
+            self.workers, self.starvation, self.canceller, lambda: self.submission.assigned,
         )  # fmt: skip
         self.releases = ReleaseManager(
             ctx, self.objects, self.results, self.pending_calls.forget_all, self.log,
@@ -213,6 +219,7 @@ class NodeManager:
             self.canceller,
             self.bundles,
             self.starvation,
+            self.stealing,
             self.results,
             self.releases,
             self.object_manager,
@@ -283,6 +290,8 @@ class NodeManager:
             self.pending_calls.end_turn()
         if self.actors.unsent:
             self.actors.end_turn()
+        if self.stealing.steals or self.stealing.requests:
+            self.stealing.end_turn()
         if self.objects.pulls.asking:
             self.objects.pulls.end_turn()
         self.log.end_turn()

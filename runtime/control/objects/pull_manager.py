@@ -123,6 +123,12 @@ class PullManager:
         """Whether an object of any of these arrays is wanted."""
         return not self.wanted_of.keys().isdisjoint(arrays)
 
+    @property
+    def fetches_inputs(self) -> bool:
+        """Whether the store fetches an object that a task here waits for."""
+        wanted = self._wanted
+        return any(oid in wanted and wanted[oid].rank != CLIENT for oid in self._fetching)
+
     def objects(self) -> list[bytes]:
         """Return the wanted objects."""
         return list(self._wanted)

@@ -57,6 +57,7 @@ from raytwin.runtime.control.messages import (
     Location,
     MoveTasks,
     NodeChanged,
+    NodeInfo,
     ObjectLocations,
     PlaceTasks,
     Query,
@@ -109,6 +110,10 @@ class GlobalScheduler:
             ctx, self._free, self._totals, self._on_bundle, self._incarnation_of
         )
         self.nodes: dict[int, Node] = {}
+        self._incarnations: dict[int, int] = {}
+        """The last incarnation of each node of which the GCS has sent news."""
+        self._early: list[TasksMoved] = []
+        """What nodes have given away whose registration is not known here yet."""
         self.joined = 0
         """The number of nodes that have ever joined."""
         self.node_index = NodeIndex()
@@ -181,6 +186,14 @@ class GlobalScheduler:
 
     def _on_node(self, message: NodeChanged) -> None:
         info = message.info
+        self._incarnations[info.node] = info.incarnation
+        self._update_node(info)
+        early, self._early = self._early, []
+        for moved in early:
+            self._on_moved(moved)
+
+    def _update_node(self, info: NodeInfo) -> None:
+        """A node has joined or died."""
         self.node_index.changed(info.node)
         self._actors = {actor: at for actor, at in self._actors.items() if at != info.node}
         if not info.alive:
@@ -370,12 +383,18 @@ class GlobalScheduler:
             if not self._is_refused(entry.spec):  # its group may have been removed meanwhile
                 self._place(entry.spec, entry.known)
 
-    def _place(self, spec: TaskSpec, inputs: dict[bytes, Location], left: int = -1) -> None:
-        """Place a range; `left` is the node that it has left, -1 for none."""
+    def _place(
+        self, spec: TaskSpec, inputs: dict[bytes, Location], left: int = -1, thief: int = -1
+    ) -> None:
+        """Place a range; `left` is the node that it has left, -1 for none.
+
+        `thief` is the node that has asked for it, -1 for none.
+        """
         strategy = strategy_of(spec)
         able = self.node_index.able(self.nodes, spec.demand)
         able.locate(inputs.values())
-        nodes = able.allowed(strategy, node_of(spec.owner) if left < 0 else left, left)
+        home = node_of(spec.owner) if left < 0 else left
+        nodes = able.allowed(strategy, home, left, thief)
         if left < 0 and not nodes and self._is_unschedulable(spec, strategy):
             reason = f"no living {strategy} has what it needs ({spec.demand})"
             self._end(spec, Unschedulable(spec.name, reason))
@@ -437,6 +456,9 @@ class GlobalScheduler:
     def _on_moved(self, message: TasksMoved) -> None:
         """Place the tasks that have left a node, unless it has died: then the GCS does."""
         node = self.nodes.get(message.node)
+        if message.incarnation > self._incarnations.get(message.node, 0):
+            self._early.append(message)
+            return
         if node is None or node.incarnation != message.incarnation:
             return
         for spec in message.tasks:
@@ -447,7 +469,7 @@ class GlobalScheduler:
             if spec.extra is not None and spec.extra.actor is not None:
                 self._place_actor(spec, spec.extra.actor)
             else:
-                self._place(spec, {}, message.node)
+                self._place(spec, {}, message.node, message.thief)
 
     def assign(self, node: int, incarnation: int, part: TaskSpec, left: int = -1) -> None:
         """Log a range, then assign it to its node; `left`: the node that it has left."""

@@ -153,12 +153,13 @@ class AbleNodes:
         self._ready.locate(inputs)
         self._held.locate(inputs)
 
-    def allowed(self, strategy: str, home: int, left: int) -> Sequence[NodeView]:
+    def allowed(self, strategy: str, home: int, left: int, thief: int = -1) -> Sequence[NodeView]:
         """Return the nodes among which the policy chooses, if any node could run the range.
 
         With affinity it is that one node. Else it is those where the range need not wait for an
         actor to end, else its owner's node, `home`. A range that has left a node, `left`, goes back
-        only if it could run nowhere else; -1: it has left none.
+        only if it could run nowhere else; -1: it has left none. It goes to the node that has asked
+        for it, `thief`, if it need not wait for an actor there; -1: none has.
         """
         if strategy and strategy != SPREAD:
             target = target_of(strategy)
@@ -174,7 +175,8 @@ class AbleNodes:
         if left >= 0 and len(nodes) > 1:
             nodes.drop(left)
             self.changed.add(left)
-        return nodes
+        stolen = nodes.at(thief) if thief >= 0 else None
+        return nodes if stolen is None else [stolen]
 
     def room_beside(self, node: int) -> int:
         """Return how many such demands the other nodes could start now, each up to `MOVED_MAX`."""

@@ -3,7 +3,8 @@
 A policy answers two questions. The local scheduler asks `keep`: how many
 elements of this range stay on their node? The global scheduler asks `spread`:
 which of these nodes gets which piece of this range? By default that is `choose`
-once a piece. To add a policy, subclass `Policy` and name it by import path:
+once a piece. If the policy `steals`, idle nodes also fetch ranges from others
+(`stealing`). To add a policy, subclass `Policy` and name it by import path:
 ``init(policy="my_module:MyPolicy")``.
 
 Whatever the policy: if actors have all CPUs of a node, a task would wait there for an actor to
@@ -63,6 +64,8 @@ class Policy:
     name = ""
     uses_locations = True
     """Whether `choose` looks at `NodeView.remote_bytes`, which costs a look-up."""
+    steals = False
+    """Whether a node with idle workers and an empty queue asks other nodes for ranges."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -212,9 +215,29 @@ class BatchSampling(Policy):
         return [nodes[at] for at in rng.sample(range(len(nodes)), count)]
 
 
+class WorkStealing(Random):
+    """Every task stays on its node until an idle node, which asks others at random, takes it.
+
+    Nodes place nothing: a task leaves its node only for one that has a worker for it, so nobody
+    needs to know how long the queues are. `stealing` says who asks whom, and for how much.
+    Whatever cannot run on its node goes to a node drawn at random, from which others steal.
+    Blumofe and Leiserson, "Scheduling multithreaded computations by work stealing", JACM 46(5),
+    1999; half at a time as by Hendler and Shavit, "Non-blocking steal-half work queues", PODC 2002.
+    """
+
+    name = "work-stealing"
+    steals = True
+
+    def keep(self, view: LocalView, count: int) -> int:
+        return count if view.feasible and (view.slots or view.alone) else 0
+
+
 POLICIES: dict[str, Callable[[Config], Policy]] = {
-    p.name: p for p in (BottomUp, LocalityBlind, Centralized, Random, PowerOfTwo, BatchSampling)
-}
+    policy.name: policy
+    for policy in (
+        BottomUp, LocalityBlind, Centralized, Random, PowerOfTwo, BatchSampling, WorkStealing,
+    )
+}  # fmt: skip
 
 
 def make_policy(config: Config) -> Policy:
