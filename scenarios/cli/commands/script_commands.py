@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raytwin.runtime.api.options.checks import INTEGER_MAX
+from raytwin.runtime.api.options.init_options import check_directory
 from raytwin.scenarios.cli import values
 from raytwin.scenarios.cli.commands.line import (
     NODES_MAX,
@@ -110,6 +111,14 @@ def execute(
             metavar="FILE", help="The head keeps its state here, and starts again if it is killed."
         ),
     ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="On real processes: write here every turn of the head, the nodes and the replicas,"
+            " a file each, for 'raytwin replay --component'.",
+        ),
+    ] = None,
     time_scale: Annotated[
         float | None,
         typer.Option(
@@ -151,6 +160,8 @@ def execute(
         "policy": policy, "gcs_storage": gcs_storage,
     }  # fmt: skip
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
+    if journal is not None:
+        options["journal"] = _journals(journal, backend)
     _policies(policy)
     if address not in (None, "local") and faults is None:
         clusters.check_joinable(address, options)
@@ -216,6 +227,21 @@ def _playing(graph: Path, options: dict[str, Any], time_scale: float) -> Callabl
     return partial(
         play, recording, {**options, **cluster, "address": "local"}, time_scale, cpu_scale
     )
+
+
+def _journals(directory: Path, backend: str | None) -> str:
+    """Return the directory of the journals of a run, as an option. Raises UsageError."""
+    if backend == "sim":
+        raise UsageError(
+            "--journal is of real processes: a simulation runs in this one, and a debugger can stop"
+            " it anywhere"
+        )
+    directory = directory.resolve()  # the script may change the directory
+    try:
+        check_directory("--journal", directory, make=True)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return str(directory)
 
 
 def _policies(given: str | None) -> list[str]:
