@@ -315,19 +315,39 @@ def record(
     ),
     nodes: Annotated[int | None, typer.Option(min=1, max=NODES_MAX)] = None,
     cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="local (the default), or ray: Ray itself.")
+    ] = "local",
 ) -> None:
     """Run a script on real processes, and write what it did as a graph.
 
     The file has its tasks, actors, calls and puts: their parents, inputs, sizes, times, and what
     each body did by itself. 'raytwin exec --backend sim --recording FILE' predicts with it.
 
-    Example: `raytwin record -o pipeline.json pipeline.py`
+    With --backend ray the script runs on a Ray cluster that is started for it on this machine. The
+    graph has what the driver has submitted, put and waited for, and Ray's times of each task; what
+    it lacks is said at the end.
+
+    Examples: `raytwin record -o pipeline.json pipeline.py`;
+    `raytwin record --backend ray -o pipeline.json pipeline.py`
     """
     from raytwin.scenarios.cli.record import record as run_recorded
 
+    if backend not in ("local", "ray"):
+        raise UsageError(f"nothing is recorded on {backend!r}: there are local and ray")
     if callable(signal.getsignal(signal.SIGTERM)):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a script that runs by itself
     output = writable(output.resolve())  # the script may change the directory
+    if backend == "ray":
+        from raytwin.scenarios.measure.runner import check_backend
+
+        check_backend(backend)
+        from raytwin.scenarios.cli import record_on_ray
+
+        if not script.is_file():
+            raise UsageError(f"cannot read the script {script}: no such file")
+        settings = record_on_ray.Settings(str(output), nodes, cpus_per_node)
+        record_on_ray.start(settings, script, args or [])
     given = {"backend": "local", "address": "local", "nodes": nodes, "cpus_per_node": cpus_per_node}
     options = {name: value for name, value in given.items() if value is not None}
     code, found = run_recorded(script, args or [], options)
