@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,6 +48,8 @@ INTERRUPTED = 130
 """The exit code of a script that Ctrl-C has ended."""
 SIZES_S = 0.05
 """How long one look for ready objects takes."""
+LOOK_MAX = 1_000
+"""The objects of one look."""
 OF_THE_CLUSTER = (
     "backend", "nodes", "cpus_per_node", "num_cpus", "num_gpus", "resources", "object_store_memory",
     "seed", "ignore_reinit_error",
@@ -96,9 +99,9 @@ class Sizes:
         """Look once more, and stop."""
         self._ended.set()
         self._thread.join()
-        self._look()
-        with self._lock:
-            self._pending.clear()
+        for _ in range(0, len(self._pending), LOOK_MAX):
+            self._look()
+        self._pending.clear()
 
     def _run(self) -> None:
         while not self._ended.wait(SIZES_S):
@@ -109,7 +112,7 @@ class Sizes:
         from ray.experimental import get_object_locations
 
         with self._lock:
-            refs = list(self._pending.values())
+            refs = list(islice(self._pending.values(), LOOK_MAX))
         if not refs:
             return
         ready, _ = _original(ray.wait)(
@@ -118,9 +121,12 @@ class Sizes:
         for ref, row in get_object_locations(ready).items() if ready else ():
             if row.get("object_size") is not None:
                 self._found[ref.hex()] = int(row["object_size"])
+        there = {ref.hex() for ref in ready}
         with self._lock:
-            for ref in ready:
-                self._pending.pop(ref.hex(), None)
+            for ref in refs:  # those that are not there go to the end
+                del self._pending[ref.hex()]
+                if ref.hex() not in there:
+                    self._pending[ref.hex()] = ref
 
 
 def _original(function: Any) -> Any:

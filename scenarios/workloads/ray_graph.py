@@ -121,7 +121,8 @@ class _Graph:
         self._ids: dict[str, str] = {}
         """By Ray's ID of a task, the recording's; only of those that the graph has."""
         self._counts: Counter[bytes] = Counter()
-        self._bodies: list[Body] = []
+        self._bodies: dict[str, Body] = {}
+        """By their IDs."""
         self._puts = {
             put.oid: object_id(put_id(_ROOT, number), 0, 0).hex()
             for number, put in enumerate(program.puts, start=1)
@@ -175,7 +176,7 @@ class _Graph:
             nodes=list(nodes),
             makespan_s=program.ended_s - program.began_s,
             driver=Driver(_ROOT.hex(), program.own, [self._objects(ids) for ids in program.waits]),
-            bodies=sorted(self._bodies, key=lambda body: body.start_s),
+            bodies=sorted(self._bodies.values(), key=lambda body: body.start_s),
             puts=puts,
         )
         return Imported(found, lacks)
@@ -198,7 +199,7 @@ class _Graph:
         ordered = sorted(children, key=lambda event: event.submitted_s)
         if not ordered:
             return []
-        body = next(body for body in self._bodies if body.id == self._ids[parent])
+        body = self._bodies[self._ids[parent]]
         event = self._events[parent]
         part_s = last_s = event.start_s
         own: list[tuple[float, float]] = []
@@ -254,7 +255,7 @@ class _Graph:
             actor=creation[: 2 * ARRAY_BYTES] if creation is not None else None,
             part=part,
         )
-        self._bodies.append(body)
+        self._bodies[own] = body
         return body
 
     def _objects(self, oids: Iterable[str]) -> list[str]:
