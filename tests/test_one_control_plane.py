@@ -1,37 +1,37 @@
 """One control plane, two contexts: what real processes decided, SimPy decides too.
 
-A workload runs on real processes, which write every turn of every control-plane
-component into a journal: when, what came in, what went out. Then the same
-components are made anew under the *simulator's* context, in SimPy's virtual
-time, and are given the same inputs at the same times. Every message that they
-send must be the one that was sent in reality: each placement, each dispatch to
-a worker, each answer.
+A workload runs on real processes, which write every turn of every component of the head, the nodes
+and the replicas into a journal: when, what came in, what went out. Then the same components are
+made anew under the *simulator's* context and are given the same inputs at the same times. Every
+message that they send must be the one that was sent in reality: each placement, each dispatch to a
+worker, each answer.
 """
 
 from __future__ import annotations
 
+import signal
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
-import simpy
 
 import raytwin as ray
-from raytwin.runtime import journal
 from raytwin.runtime.control.core.addresses import HEALTH
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.failure_detector import FailureDetector
-from raytwin.runtime.control.gcs.gcs import Gcs
-from raytwin.runtime.control.messages import AssignTasks, PlaceTasks, RunTasks, StealTasks
-from raytwin.runtime.control.node.node_manager import NodeManager
-from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
-from raytwin.runtime.journal import Turn
-from raytwin.simulator.machine.costs import CostModel, RoleCost
-from raytwin.simulator.machine.host import Host
-from raytwin.simulator.machine.simulated_process import Counts, SimContext, SimProcess
+from raytwin.runtime.control.messages import (
+    AssignTasks,
+    HeartbeatEcho,
+    PlaceTasks,
+    RunTasks,
+    StealTasks,
+)
+from raytwin.runtime.journal import JournalReader, Origin
+from raytwin.runtime.processes.net.component_process import ComponentProcess
+from raytwin.simulator.machine.replayed_component import ReplayedTurn, replay
 
 NODES = 3
 CPUS = 2
@@ -67,69 +67,23 @@ def _workload() -> None:
     assert ray.get(add.remote(*parts)) == 8
 
 
-class _Replay:
-    """One component under the simulator's context, driven by a journal."""
+def _replayed(path: Path) -> list[ReplayedTurn]:
+    reader = JournalReader(path)
+    assert reader.origin is not None
+    replayed = list(replay(reader.origin, reader))
+    assert len(replayed) == reader.turns > 1, f"{path.name} has {reader.turns} turns"
+    return replayed
 
-    def __init__(
-        self, address: str, config: Config, turns: list[Turn], nodes: list[dict[str, Any]]
-    ) -> None:
-        """`nodes` are the rows of `ray.nodes`, whose resources a node starts with."""
-        self.turns = turns
-        self.resources = {row["NodeID"]: row["Resources"] for row in nodes}
-        self.env = simpy.Environment(initial_time=turns[0].now_s)
-        cluster: Any = SimpleNamespace(
-            env=self.env,
-            seed=config.seed,
-            processes={},
-            skews_s={},
-            journal=None,
-            journaled=set(),
-            counts=defaultdict(Counts),
-        )
-        host = Host(self.env, 1)
-        process = SimProcess(cluster, address, 0, host, CostModel(RoleCost()))
-        self.ctx: SimContext = process.context(address)
-        self.timers: dict[int, Any] = {}
-        # Timers fire when the journal says that they did.
-        self.ctx.after = self._after  # type: ignore[method-assign]
-        self.component = self._make(address, config)
-        process.add(address, self.component)
-        self.ctx.outbox = {}
 
-    def _make(self, address: str, config: Config) -> Any:
-        if address == "gcs":
-            return Gcs(self.ctx, config)
-        if address == HEALTH:
-            detector = FailureDetector(self.ctx, config)
-            detector.start()
-            return detector
-        if address == "global":
-            return GlobalScheduler(self.ctx, config)
-        number = address.partition(":")[2]
-        scheduler = NodeManager(self.ctx, int(number), self.resources[number], config)
-        scheduler.start("127.0.0.1", 0)
-        return scheduler
-
-    def _after(self, delay_s: float, callback: Any) -> Any:
-        self.ctx.timers += 1
-        self.timers[self.ctx.timers] = callback
-        return SimpleNamespace(cancel=lambda: None)
-
-    def run(self) -> list[tuple[Turn, list[tuple[str, list[Any]]]]]:
-        """Return each recorded turn with what the component sent in it now."""
-        replayed = []
-        for turn in self.turns:
-            if turn.now_s > self.env.now:
-                self.env.run(until=turn.now_s)
-            for source, messages in turn.inputs:
-                for message in messages:
-                    self.component.handle(source, message)
-            if turn.timer:
-                self.timers.pop(turn.timer)()
-            self.component.end_turn()
-            sent, self.ctx.outbox = self.ctx.outbox, {}
-            replayed.append((turn, list(sent.items())))
-        return replayed
+def _check(directory: Path) -> Counter[str]:
+    """Replay all journals; return how many messages of each type were sent, in all turns."""
+    decisions: Counter[str] = Counter()
+    for path in directory.glob("*.journal"):
+        for each in _replayed(path):
+            assert each.agrees, f"{path.name}, turn {each.number}"
+            for _, messages in each.sent:
+                decisions.update(type(message).__name__ for message in messages)
+    return decisions
 
 
 @pytest.mark.parametrize(
@@ -140,24 +94,12 @@ class _Replay:
 def test_the_simulators_context_leads_to_every_real_decision(policy: str, tmp_path: Path) -> None:
     seed = 7
     print(f"seed {seed}")
-    ray.init(nodes=NODES, cpus_per_node=CPUS, policy=policy, seed=seed, journal=tmp_path)
-    try:
+    with ray.init(nodes=NODES, cpus_per_node=CPUS, policy=policy, seed=seed, journal=tmp_path):
         _workload()
-        nodes = ray.nodes()
-    finally:
-        ray.shutdown()
-    config = Config(policy=policy, seed=seed)
-    decisions: Counter[str] = Counter()
-    files = sorted(tmp_path.glob("*.journal"))
-    assert len(files) == NODES + 3
-    for path in files:
-        turns = list(journal.read(path))
-        assert turns, f"{path.name} is empty"
-        replay = _Replay(turns[0].component, config, turns, nodes)
-        for number, (turn, sent) in enumerate(replay.run()):
-            assert sent == turn.outputs, f"{turn.component}, turn {number} of {len(turns)}"
-            for _, messages in sent:
-                decisions.update(type(m).__name__ for m in messages)
+    decisions = _check(tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == {
+        "gcs", "global", "health", *(f"node-{node}" for node in range(NODES))
+    }  # fmt: skip
     # The workload made the decisions that this test is about.
     assert decisions[RunTasks.__name__] > 50
     placed = StealTasks if policy == "work-stealing" else PlaceTasks
@@ -165,14 +107,58 @@ def test_the_simulators_context_leads_to_every_real_decision(policy: str, tmp_pa
     assert decisions[AssignTasks.__name__] > 0
 
 
+@pytest.mark.parametrize(
+    ("options", "there"),
+    [
+        ({"gcs_replicas": 2}, {"master", "replica-0.1", "replica-0.2"}),
+        ({"gcs_shards": 2}, {"master", "master.2", "relay", "replica-0.2000001"}),
+    ],
+)
+def test_masters_relays_and_replicas_decide_as_they_did(
+    options: dict[str, int], there: set[str], tmp_path: Path
+) -> None:
+    with ray.init(nodes=NODES, cpus_per_node=CPUS, seed=7, journal=tmp_path, **options):
+        _workload()
+    _check(tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} > there
+
+
+def test_a_head_that_was_killed_and_the_next_have_a_journal_each(tmp_path: Path) -> None:
+    journals = tmp_path / "journals"
+    session: Any = ray.init(
+        nodes=NODES, cpus_per_node=CPUS, gcs_storage=tmp_path / "state", journal=journals
+    )
+    with session:
+        _workload()
+        session.cluster.kill("head", signal.SIGKILL)
+        _workload()
+    _check(journals)
+    former, later = (JournalReader(journals / f"replica-0.1{n}.journal") for n in ("", ".2"))
+    assert former.origin is not None and later.origin is not None
+    assert not former.origin.state and later.origin.state
+
+
 def test_a_different_decision_is_noticed(tmp_path: Path) -> None:
     """The comparison above can fail: another seed draws other nodes."""
-    ray.init(nodes=NODES, cpus_per_node=CPUS, policy="random", seed=1, journal=tmp_path)
-    try:
+    with ray.init(nodes=NODES, cpus_per_node=CPUS, policy="random", seed=1, journal=tmp_path):
         _workload()
-        nodes = ray.nodes()
-    finally:
-        ray.shutdown()
-    turns = list(journal.read(tmp_path / "global.journal"))
-    replay = _Replay("global", Config(policy="random", seed=2), turns, nodes)
-    assert any(sent != turn.outputs for turn, sent in replay.run())
+    reader = JournalReader(tmp_path / "global.journal")
+    assert reader.origin is not None
+    config = msgspec.structs.replace(reader.origin.config, seed=2)
+    other = msgspec.structs.replace(reader.origin, config=config)
+    assert not all(each.agrees for each in replay(other, reader))
+
+
+def test_a_turn_that_raises_is_in_the_journal_and_raises_again(tmp_path: Path) -> None:
+    config = Config()
+    process = ComponentProcess(config.seed, tmp_path)
+    process.add(HEALTH, FailureDetector(process.begin_first_turn(HEALTH), config))
+    process.end_first_turn(Origin(HEALTH, config))
+    process.deliver("gcs", HEALTH, HeartbeatEcho(0.0))
+    with pytest.raises(AssertionError, match="was sent HeartbeatEcho"):
+        process.run_turns()
+    process.reactor.close()
+    *_, crash = _replayed(tmp_path / "health.journal")
+    assert crash.agrees
+    assert isinstance(crash.error, AssertionError)
+    assert "was sent HeartbeatEcho" in crash.turn.error

@@ -55,6 +55,7 @@ REPOSITORY = (
     "git -c user.name=tests -c user.email=tests@localhost commit -qm copy"
 )
 """Makes the copy a repository; a second time nothing is left to commit, and it exits with 1."""
+JOURNALS = "raytwin exec --nodes 2 --journal journals scenarios/applications/pipeline.py"
 FEW_ACTORS = "--set actors=10 --set period_s=0.05"
 ONE_FAULT = '--set "faults=worker killed" --set rates_per_s=60 --set quiet_s=0.2 --set after_s=0.3'
 ONE_CUT = '--set "cuts=both ways"'
@@ -149,6 +150,7 @@ SHORT = {
         "--benchmark-json=results/microbenchmarks.json"
     ): "-k Plasma --benchmark-min-time=0.0001 --benchmark-max-time=0.1",
     "mypy": "runtime/control/core/ids.py",
+    "raytwin replay --component journals/node-0.journal --break 5": "< continue.txt",
 }
 """What is added to a long command. The last of two options of one name counts."""
 
@@ -182,6 +184,11 @@ BEFORE = {
     ),
     "raytwin report results --scenario docs/my_scenario.py": (
         "raytwin run docs/my_scenario.py --backend sim"
+    ),
+    "raytwin replay --component journals/gcs.journal": JOURNALS,
+    "raytwin replay --component journals/node-0.journal": JOURNALS,
+    "raytwin replay --component journals/node-0.journal --break 5": (
+        f"{JOURNALS} && echo continue > continue.txt"
     ),
     "raytwin report results": "raytwin run fig8b --backend sim --nodes 1,2 --set tasks=1000",
     "raytwin timeline results/fig11a/local": (

@@ -24,17 +24,24 @@ from raytwin.scenarios.core.scenario import UsageError
 def execute(script: Path, args: Sequence[str], options: dict[str, Any]) -> int:
     """Run a script; return its exit code.
 
-    ``options`` go before those of the script's ``init()``. Raises UsageError for
-    a script that cannot be read; SystemExit is the script's own.
+    ``options`` go before those of the script's ``init()``. Raises as `run_as_main` does.
+    """
+    lifecycle.OVERRIDES.update(options)
+    modules.install("ray")
+    os.environ[modules.AS_RAY] = "1"
+    return run_as_main(script, args)
+
+
+def run_as_main(script: Path, args: Sequence[str]) -> int:
+    """Run a script as ``python SCRIPT ARGS`` would; return its exit code.
+
+    Raises UsageError for a script that cannot be read; SystemExit is the script's own.
     """
     try:
         with io.open_code(str(script)) as file:
             source = file.read()
     except OSError as error:
         raise UsageError(f"cannot read the script {script}: {error.strerror}") from error
-    lifecycle.OVERRIDES.update(options)
-    modules.install("ray")
-    os.environ[modules.AS_RAY] = "1"
     main = ModuleType("__main__")
     # Absolute, as Python has it, in tracebacks too; `sys.argv` has what was given.
     path = os.path.abspath(script)

@@ -1,4 +1,7 @@
-"""``raytwin record``: run a script on `local`, and write what it did as a graph (`recording`)."""
+"""``raytwin record``: run a script on `local`, and write what it did as a graph (`recording`).
+
+On Ray itself: `record_on_ray`.
+"""
 
 from __future__ import annotations
 

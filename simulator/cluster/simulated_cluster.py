@@ -181,7 +181,7 @@ class SimCluster:
         """All drivers but the first."""
         self.admission = SimAdmission(self)
         self.functions = Functions()
-        self.journal = Journal(Path(journal)) if journal is not None else None
+        self.journal = Journal.of_simulation(Path(journal)) if journal is not None else None
         self.journaled: set[str] = {"gcs", "global"}
         self.working = 0
         """The number of operations that will end by themselves: programs that compute, sleep or

@@ -29,6 +29,7 @@ Modules, the lower first:
 - `frame_faults`: frames that are lost, doubled or late, by the kind of their messages.
 - `simulated_channels`: the channels of `runtime.control` over simulated connections.
 - `simulated_process`: a single-threaded server of components, the `Context` of simulated time.
+- `replayed_component`: a component of a real cluster, fed its journal.
 """
 
 from __future__ import annotations

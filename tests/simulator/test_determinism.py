@@ -13,7 +13,7 @@ import pytest
 import raytwin as ray
 from raytwin.runtime.control.messages import AssignTasks
 from raytwin.runtime.control.scheduling.policies import POLICIES
-from raytwin.runtime.journal import read
+from raytwin.runtime.journal import JournalReader
 from tests.simulator.programs import MIXED, mixed
 from tests.simulator.virtual_cluster import start
 
@@ -58,7 +58,10 @@ assert ray.get([made.remote(x) for x in range(4)]) == [0, 3, 6, 9]
 
 
 def turns(journal: Path) -> list[tuple[str, float, list[str]]]:
-    return [(turn.component, turn.now_s, [to for to, _ in turn.outputs]) for turn in read(journal)]
+    return [
+        (turn.component, turn.now_s, [to for to, _ in turn.outputs])
+        for turn in JournalReader(journal)
+    ]
 
 
 def test_two_processes_with_one_seed_are_one_execution(tmp_path: Path) -> None:
@@ -81,7 +84,7 @@ def test_two_processes_with_one_seed_are_one_execution(tmp_path: Path) -> None:
 def placements(journal: Path) -> list[tuple[str, int]]:
     return [
         (to, sum(spec.count for spec in message.tasks))
-        for turn in read(journal)
+        for turn in JournalReader(journal)
         for to, messages in turn.outputs
         for message in messages
         if isinstance(message, AssignTasks)

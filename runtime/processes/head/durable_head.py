@@ -16,6 +16,7 @@ from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.messages import ReplicaInfo, StartReplica
 from raytwin.runtime.control.replication.master import LAUNCHER
 from raytwin.runtime.control.replication.replica import Replica
+from raytwin.runtime.journal import Origin
 from raytwin.runtime.processes.head.gcs_storage import GcsStorage
 from raytwin.runtime.processes.head.replicated_head import ReplicatedHead
 from raytwin.runtime.processes.net.component_process import ComponentProcess
@@ -29,9 +30,9 @@ def durable_head(
 
     def add_launcher(process: ComponentProcess) -> None:
         storage = GcsStorage(process.context(STORAGE), settings.storage)
-        process.add(STORAGE, storage, journaled=False)
+        process.add(STORAGE, storage)
         launcher = _InProcessLauncher(process, settings, storage)
-        process.add(LAUNCHER, launcher, journaled=False)
+        process.add(LAUNCHER, launcher)
 
     return ReplicatedHead(settings, listener, spawner, add_launcher)
 
@@ -52,11 +53,12 @@ class _InProcessLauncher:
         config = self._settings.config
         process, name = self._process, message.name
         machine = self._storage.recover(make_machine(config))
-        replica = Replica(
-            process.context(name), ReplicaInfo(name, "", 0), config, lambda: machine, STORAGE
-        )
+        state = machine.snapshot() if machine.index and process.keeps_journals else b""
+        ctx = process.begin_first_turn(name)
+        replica = Replica(ctx, ReplicaInfo(name, "", 0), config, lambda: machine, STORAGE)
         process.add(name, replica)
         replica.start()
+        process.end_first_turn(Origin(name, config, state=state))
 
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""

@@ -9,6 +9,7 @@ from raytwin.runtime.control.channels.channel import Channel, Me
 from raytwin.runtime.control.core.addresses import HEAD, HEALTH, is_node, is_replica
 from raytwin.runtime.control.gcs.failure_detector import FailureDetector
 from raytwin.runtime.control.messages import NodeChanged, NodeInfo
+from raytwin.runtime.journal import Origin
 from raytwin.runtime.processes.net.channels import Channels
 from raytwin.runtime.processes.net.component_process import ComponentProcess, Route
 from raytwin.runtime.processes.net.heartbeat_connections import accept_heartbeats
@@ -27,7 +28,7 @@ def add_head_channels(
     channels = Channels(
         process, Me(HEAD, 1), settings.token, config, info_of, lambda peer: None, on_unreachable
     )
-    health = FailureDetector(process.context(HEALTH), config)
+    health = FailureDetector(process.begin_first_turn(HEALTH), config)
     channels.on_heartbeats = accept_heartbeats(process)
     channels.on_node_changed.append(
         lambda info: process.deliver("links", HEALTH, NodeChanged(info))
@@ -38,9 +39,10 @@ def add_head_channels(
             return None
         return channels.route(destination, destination)
 
-    process.add("links", channels, journaled=False)
+    process.add("links", channels)
     process.add(HEALTH, health)
     process.find_route = find_route
     channels.listen(listener)
     health.start()
+    process.end_first_turn(Origin(HEALTH, config))
     return channels

@@ -11,6 +11,7 @@ from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import NodeUnreachable
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
+from raytwin.runtime.journal import Origin
 from raytwin.runtime.processes.head.head_channels import add_head_channels
 from raytwin.runtime.processes.head.process_ends import ProcessEnds
 from raytwin.runtime.processes.net.component_process import ComponentProcess
@@ -32,10 +33,12 @@ class Head:
     ) -> None:
         config = settings.config
         self.process = ComponentProcess(config.seed, journal_path(settings.journal))
-        gcs = Gcs(self.process.context("gcs"), config)
+        gcs = Gcs(self.process.begin_first_turn("gcs"), config)
         self.process.add("gcs", gcs)
-        scheduler = GlobalScheduler(self.process.context("global"), config)
+        self.process.end_first_turn(Origin("gcs", config))
+        scheduler = GlobalScheduler(self.process.begin_first_turn("global"), config)
         self.process.add("global", scheduler)
+        self.process.end_first_turn(Origin("global", config))
         add_head_channels(
             self.process, settings, listener, gcs.nodes.rows.get, self._on_unreachable
         )

@@ -23,6 +23,7 @@ from raytwin.runtime.control.core.addresses import (
 )
 from raytwin.runtime.control.messages import NodeUnreachable, ReplicaInfo, ReplicaLost
 from raytwin.runtime.control.replication.replica import Replica, State
+from raytwin.runtime.journal import Origin
 from raytwin.runtime.processes.net.channels import Channels
 from raytwin.runtime.processes.net.component_process import ComponentProcess, Route
 from raytwin.runtime.processes.net.connection import listen, log
@@ -47,7 +48,7 @@ class ReplicaProcess:
         host, port = sock.getsockname()[:2]
         chain = chain_of(self.name)
         self.replica = Replica(
-            self.process.context(self.name),
+            self.process.begin_first_turn(self.name),
             ReplicaInfo(self.name, host, port),
             config,
             lambda: make_machine(config, chain),
@@ -65,6 +66,7 @@ class ReplicaProcess:
         self.process.find_route = self._find_route
         self._channels.listen(sock)
         self.replica.start()
+        self.process.end_first_turn(Origin(self.name, config, host, port))
 
     def run(self) -> None:
         """Run until the head has ended or the chain goes on without this replica."""

@@ -26,6 +26,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
+from raytwin.runtime.journal import Origin
 from raytwin.runtime.processes.head.head_channels import add_head_channels
 from raytwin.runtime.processes.head.process_ends import ProcessEnds
 from raytwin.runtime.processes.net.component_process import ComponentProcess
@@ -62,15 +63,17 @@ class ReplicatedHead:
         for client, master in zip(clients, self.masters, strict=True):
             client.start()
             master.start()
+            self.process.end_first_turn(Origin(client.address, settings.config))
         if len(clients) > 1:
-            relay = Relay(self.process.context(RELAY), len(clients))
+            relay = Relay(self.process.begin_first_turn(RELAY), len(clients))
             self.process.add(RELAY, relay)
             relay.start()
+            self.process.end_first_turn(Origin(RELAY, settings.config))
 
     def _add_master(self, settings: HeadSettings, chain: int) -> ChainClient:
         address = master_of(chain)
         client = ChainClient(
-            self.process.context(address),
+            self.process.begin_first_turn(address),
             address,
             lambda ctx: Master(ctx, settings.config, chain),
             chain,
@@ -122,7 +125,7 @@ def replicated_head(
     def add_launcher(process: ComponentProcess) -> None:
         sockets = dict(zip(settings.replicas, of_replicas, strict=True))
         launcher = Launcher(settings, listener.getsockname()[:2], spawner, sockets)
-        process.add(LAUNCHER, launcher, journaled=False)
+        process.add(LAUNCHER, launcher)
 
     return ReplicatedHead(settings, listener, spawner, add_launcher)
 

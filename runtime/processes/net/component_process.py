@@ -7,7 +7,8 @@ frame per sender and receiver. Messages to a component of the same process start
 its next turn at once.
 
 A *journal* (optional) records each turn: component, time, inputs, outputs.
-Replayed through another context it must give the same outputs.
+Replayed through another context it must give the same outputs. Turn 0 is the component's
+construction: `begin_first_turn` to `end_first_turn`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 
 from raytwin.runtime.control.core.context import Component
 from raytwin.runtime.control.messages import Frame, SubmitTasks, TasksUnsent
-from raytwin.runtime.journal import Journal
+from raytwin.runtime.journal import Journal, Origin
 from raytwin.runtime.processes.net import wire
 from raytwin.runtime.processes.net.reactor import Reactor
 
@@ -77,7 +78,8 @@ class ComponentContext:
 class ComponentProcess:
     """Runs components in turns, and routes their messages to connections."""
 
-    def __init__(self, seed: int, journal: Path | None = None, journal_suffix: str = "") -> None:
+    def __init__(self, seed: int, journal: Path | None = None) -> None:
+        """`journal`: the directory of the journals, one for each component with a first turn."""
         self.reactor = Reactor()
         self.seed = seed
         self.components: dict[str, Component] = {}
@@ -89,8 +91,6 @@ class ComponentProcess:
         self.stopped = ""
         self._inputs: dict[str, list[tuple[str, list[Any]]]] = {}
         self._journal = journal
-        self._journal_suffix = journal_suffix
-        """Part of the journals' names, so that a restart overwrites no earlier journal."""
         self._journals: dict[str, Journal] = {}
 
     def context(self, address: str) -> ComponentContext:
@@ -98,14 +98,34 @@ class ComponentProcess:
         made = self.contexts[address] = ComponentContext(self, address, self.seed)
         return made
 
-    def add(self, address: str, component: Component, journaled: bool = True) -> None:
+    def add(self, address: str, component: Component) -> None:
         """Run a component under an address."""
         self.components[address] = component
         if address not in self.contexts:
             self.context(address)
-        if self._journal is not None and journaled:
-            name = address.replace(":", "-") + self._journal_suffix
-            self._journals[address] = Journal(self._journal / f"{name}.journal")
+
+    def begin_first_turn(self, address: str) -> ComponentContext:
+        """Return the context of the component that will have this address, for its constructor.
+
+        Time stands still in it until `end_first_turn`.
+        """
+        made = self.context(address)
+        made.turn_s = time.monotonic()
+        return made
+
+    @property
+    def keeps_journals(self) -> bool:
+        """Whether turns are recorded."""
+        return self._journal is not None
+
+    def end_first_turn(self, origin: Origin) -> None:
+        """Begin the component's journal, if there are any, with what its construction sent."""
+        ctx = self.contexts[origin.component]
+        turn_s, ctx.turn_s = ctx.turn_s, None
+        if self._journal is not None:
+            journal = self._journals[origin.component] = Journal.of_component(self._journal, origin)
+            outputs = [[to, box] for to, box in ctx.outbox.items()]
+            journal.write([origin.component, turn_s, [], 0, outputs])
 
     # -- turns -----------------------------------------------------------------
 
@@ -144,7 +164,12 @@ class ComponentProcess:
     ) -> None:
         component = self.components[address]
         ctx = self.contexts[address]
+        journal = self._journals.get(address) if self._journals else None
+        if journal is not None:
+            # What was sent between two turns, as to a new head, is no output of this one.
+            before = {to: len(box) for to, box in ctx.outbox.items()}
         ctx.turn_s = time.monotonic()
+        error = ""
         try:
             for source, messages in received:
                 for message in messages:
@@ -152,11 +177,15 @@ class ComponentProcess:
             if callback is not None:
                 callback()
             component.end_turn()
+        except BaseException as raised:
+            error = repr(raised)
+            raise
         finally:
             turn_s, ctx.turn_s = ctx.turn_s, None
-        if self._journals and address in self._journals:
-            outputs = [[to, box] for to, box in ctx.outbox.items()]
-            self._journals[address].write([address, turn_s, received, timer, outputs])
+            if journal is not None:
+                sent = ((to, box[before.get(to, 0) :]) for to, box in ctx.outbox.items())
+                outputs = [[to, box] for to, box in sent if box]
+                journal.write([address, turn_s, received, timer, outputs, error])
         if callback is not None:
             self._send_all()
 

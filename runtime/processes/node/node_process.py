@@ -22,6 +22,7 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import Frame, NodeInfo, NodeUnreachable, ReplicaLost
 from raytwin.runtime.control.node.heartbeats import Heartbeats
 from raytwin.runtime.control.node.node_manager import NodeManager
+from raytwin.runtime.journal import Origin
 from raytwin.runtime.processes.net.channels import Channels
 from raytwin.runtime.processes.net.component_process import ComponentProcess, Route
 from raytwin.runtime.processes.net.connection import Connection, listen, log
@@ -47,10 +48,7 @@ class Node:
         number = settings.node
         self.address = f"node:{number}"
         self._token = settings.token
-        # Each incarnation of a node has a journal of its own.
-        suffix = f".{settings.incarnation}" if settings.incarnation > 1 else ""
-        journal = journal_path(settings.journal)
-        self.process = ComponentProcess(settings.config.seed, journal, suffix)
+        self.process = ComponentProcess(settings.config.seed, journal_path(settings.journal))
 
         def make(ctx: Context) -> NodeManager:
             return NodeManager(
@@ -59,7 +57,7 @@ class Node:
 
         # If the GCS is a chain, the node manager sends to it through a client of the chain.
         component, self._chain_clients, self.manager = make_node(
-            self.process.context(self.address),
+            self.process.begin_first_turn(self.address),
             self.address,
             settings.incarnation,
             settings.config,
@@ -76,7 +74,7 @@ class Node:
             self.process, number, settings.config, spawner, arena.fds, driver,
             fds[4] if driver else -1,
         )  # fmt: skip
-        self.process.add(f"pool:{number}", self.pool, journaled=False)
+        self.process.add(f"pool:{number}", self.pool)
         self.store = ObjectStore(
             self.process,
             number,
@@ -86,7 +84,7 @@ class Node:
             settings.spill_directory,
             settings.config,
         )
-        self.process.add(f"store:{number}", self.store, journaled=False)
+        self.process.add(f"store:{number}", self.store)
         self._channels = Channels(
             self.process,
             Me(self.address, settings.incarnation),
@@ -99,7 +97,7 @@ class Node:
         self._channels.on_data = self.store.serve
         self._channels.on_new_head = self._introduce
         self._channels.on_node_changed.append(self._drop_transfers)
-        self.process.add(f"links:{number}", self._channels, journaled=False)
+        self.process.add(f"links:{number}", self._channels)
         self._in_head = settings.config.gcs_durable
         self._via = settings.via
         self._head = settings.via.get(HEAD, settings.head)
@@ -109,7 +107,7 @@ class Node:
         heartbeats = Heartbeats(
             self.process.context(heartbeat), number, settings.incarnation, settings.config
         )
-        self.process.add(heartbeat, heartbeats, journaled=False)
+        self.process.add(heartbeat, heartbeats)
         self.process.routes[HEALTH] = HeartbeatRoute(
             self.process, lambda: self._head, self._token, heartbeat,
             settings.config.heartbeat_timeout_s / 4,
@@ -120,11 +118,20 @@ class Node:
                 self.process, number, self._token, settings.config, arena.fds, settings.join_socket,
                 self._on_client_frame,
             )  # fmt: skip
-            self.process.add(f"admission:{number}", self._admission, journaled=False)
+            self.process.add(f"admission:{number}", self._admission)
         if driver:
             self._connect_driver(driver, socket.socket(fileno=fds[3]))
         self.manager.start(*listener.address)
         self._introduce()
+        self.process.end_first_turn(
+            Origin(
+                self.address,
+                settings.config,
+                *listener.address,
+                settings.incarnation,
+                settings.resources,
+            )
+        )
 
     def _connect_driver(self, address: str, sock: socket.socket) -> None:
         connection = Connection(

@@ -10,7 +10,7 @@ import traceback
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -479,26 +479,71 @@ def fuzz(
 
 @app.command()
 def replay(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A case that the fuzz has written.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A case that the fuzz has written; with --component: a journal."
+        ),
+    ],
     backend: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="sim: the same run again; local: on real processes."),
-    ] = "sim",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of a case: sim, the same run again (the default), or local, on real processes.",
+        ),
+    ] = None,
     trace: Annotated[
         bool,
-        typer.Option("--trace", help="Also print faults, events and executed tasks, by time."),
+        typer.Option(
+            "--trace", help="Of a case: also print faults, events and executed tasks, by time."
+        ),
     ] = False,
+    component: Annotated[
+        bool,
+        typer.Option(
+            "--component",
+            help="FILE is the journal of one component of a real cluster, which"
+            " 'raytwin exec --journal DIR' has written: replay its turns in this process.",
+        ),
+    ] = False,
+    until: Annotated[
+        int | None,
+        typer.Option("--until", min=0, metavar="TURN", help="Of a journal: end with this turn."),
+    ] = None,
+    stop_before: Annotated[
+        int | None,
+        typer.Option(
+            "--break",
+            min=1,
+            metavar="TURN",
+            help="Of a journal: stop in the debugger just before this turn, with `component` and"
+            " `turn` at hand.",
+        ),
+    ] = None,
 ) -> None:
-    """Run a case that `raytwin fuzz` has written again.
+    """Run a case of `raytwin fuzz` again, or replay a component of a real cluster.
 
-    On `sim` it is the same execution to the last message. On `local` the program runs on real
+    A case is on `sim` the same execution to the last message. On `local` the program runs on real
     processes, with the steps of the plan that these can have. Exits 0 if all holds, 1 if not.
 
-    Example: `raytwin replay results/fuzz-42.json --trace`
+    With --component the control plane's code gets each input of a node manager, of the GCS, of a
+    scheduler or of a replica at the time when it came, and has to send what it sent then. Exits
+    0 if all outputs agree; else 1, after the first turn that differs.
+
+    Examples: `raytwin replay results/fuzz-42.json --trace`;
+    `raytwin replay --component journals/node-0.journal`;
+    `raytwin replay --component journals/gcs.journal --break 57`
     """
+    if component:
+        if backend is not None or trace:
+            raise UsageError("--backend and --trace are of a case, not of --component")
+        _replay_component(file, until, stop_before)
+    if until is not None or stop_before is not None:
+        raise UsageError("--until and --break are of a journal: give --component")
     from raytwin.chaos.fuzz.generate.case_file import CaseError, load
     from raytwin.chaos.fuzz.run import replay as again
 
+    backend = backend or "sim"
     if backend not in ("sim", "local"):
         raise UsageError(f"no replay on {backend!r}: there are sim and local")
     if trace and backend == "local":
@@ -515,6 +560,19 @@ def replay(
         raise UsageError(str(error)) from error
     print("\n".join((*lines, *(f"fails: {each}" for each in report.failures))) or "all holds")
     raise typer.Exit(1 if report.failures else 0)
+
+
+def _replay_component(file: Path, until: int | None, stop_before: int | None) -> NoReturn:
+    """Replay a journal, print what came of it, and exit."""
+    from raytwin.scenarios.cli.replay_component import DebuggerLeft, replay_component
+
+    try:
+        agrees, text = replay_component(file, until, stop_before)
+    except DebuggerLeft as left:
+        say(str(left))
+        raise typer.Exit(130) from None
+    print(text)
+    raise typer.Exit(0 if agrees else 1)
 
 
 @app.command()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raytwin.runtime.api.options.checks import INTEGER_MAX
+from raytwin.runtime.api.options.init_options import check_directory
 from raytwin.scenarios.cli import values
 from raytwin.scenarios.cli.commands.line import (
     NODES_MAX,
@@ -110,6 +111,14 @@ def execute(
             metavar="FILE", help="The head keeps its state here, and starts again if it is killed."
         ),
     ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="On real processes: write here every turn of the head, the nodes and the replicas,"
+            " a file each, for 'raytwin replay --component'.",
+        ),
+    ] = None,
     time_scale: Annotated[
         float | None,
         typer.Option(
@@ -151,6 +160,8 @@ def execute(
         "policy": policy, "gcs_storage": gcs_storage,
     }  # fmt: skip
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
+    if journal is not None:
+        options["journal"] = _journals(journal, backend)
     _policies(policy)
     if address not in (None, "local") and faults is None:
         clusters.check_joinable(address, options)
@@ -216,6 +227,21 @@ def _playing(graph: Path, options: dict[str, Any], time_scale: float) -> Callabl
     return partial(
         play, recording, {**options, **cluster, "address": "local"}, time_scale, cpu_scale
     )
+
+
+def _journals(directory: Path, backend: str | None) -> str:
+    """Return the directory of the journals of a run, as an option. Raises UsageError."""
+    if backend == "sim":
+        raise UsageError(
+            "--journal is of real processes: a simulation runs in this one, and a debugger can stop"
+            " it anywhere"
+        )
+    directory = directory.resolve()  # the script may change the directory
+    try:
+        check_directory("--journal", directory, make=True)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return str(directory)
 
 
 def _policies(given: str | None) -> list[str]:
@@ -289,19 +315,39 @@ def record(
     ),
     nodes: Annotated[int | None, typer.Option(min=1, max=NODES_MAX)] = None,
     cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="local (the default), or ray: Ray itself.")
+    ] = "local",
 ) -> None:
     """Run a script on real processes, and write what it did as a graph.
 
     The file has its tasks, actors, calls and puts: their parents, inputs, sizes, times, and what
     each body did by itself. 'raytwin exec --backend sim --recording FILE' predicts with it.
 
-    Example: `raytwin record -o pipeline.json pipeline.py`
+    With --backend ray the script runs on a Ray cluster that is started for it on this machine. The
+    graph has what the driver has submitted, put and waited for, and Ray's times of each task; what
+    it lacks is said at the end.
+
+    Examples: `raytwin record -o pipeline.json pipeline.py`;
+    `raytwin record --backend ray -o pipeline.json pipeline.py`
     """
     from raytwin.scenarios.cli.record import record as run_recorded
 
+    if backend not in ("local", "ray"):
+        raise UsageError(f"nothing is recorded on {backend!r}: there are local and ray")
     if callable(signal.getsignal(signal.SIGTERM)):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a script that runs by itself
     output = writable(output.resolve())  # the script may change the directory
+    if backend == "ray":
+        from raytwin.scenarios.measure.runner import check_backend
+
+        check_backend(backend)
+        from raytwin.scenarios.cli import record_on_ray
+
+        if not script.is_file():
+            raise UsageError(f"cannot read the script {script}: no such file")
+        settings = record_on_ray.Settings(str(output), nodes, cpus_per_node)
+        record_on_ray.start(settings, script, args or [])
     given = {"backend": "local", "address": "local", "nodes": nodes, "cpus_per_node": cpus_per_node}
     options = {name: value for name, value in given.items() if value is not None}
     code, found = run_recorded(script, args or [], options)
