@@ -44,6 +44,7 @@ BESIDE_RAY = (
     "tests/examples/test_examples.py",
     "tests/scenarios/test_bench_sides.py",
     "tests/scenarios/test_on_ray.py",
+    "tests/scenarios/test_record_on_ray.py",
     "tests/test_behaves_like_ray.py",
     "tests/test_like_ray.py",
     "tests/test_pages_run.py",
