@@ -89,6 +89,7 @@ def test_own_times_alone_are_scaled() -> None:
     assert own_s - scaled_s == pytest.approx(1.0, abs=0.05), "two naps of a second"
     # The transfer of 3.1 GB at 3.1 GB/s is left as it was.
     assert simulated(found, time_scale=1e-9) > 1
+    assert simulated(found, time_scale=1e-9, size_scale=0.1) < 0.2
     computes = graph([body(task(1), own=[(1.0, 0.0)])])
     assert 3 <= simulated(computes, cpu_scale=3) < 3.2
 
@@ -223,6 +224,8 @@ def test_exec_takes_a_recording_where_a_script_goes(tmp_path: Path) -> None:
         (["empty.json", "--backend", "sim"], "options of exec go before it"),
         (["--time-scale", "2", "script.py"], "--time-scale is for a recording"),
         (["--time-scale", "0", "empty.json"], "--time-scale 0.0 is no factor"),
+        (["--size-scale", "2", "script.py"], "--size-scale is for a recording"),
+        (["--size-scale", "inf", "empty.json"], "--size-scale inf is no factor"),
         (["--address", "auto", "--faults", "spot", "empty.json"], "leave --address out"),
         (["--cpus-per-node", "0", "graph.json"], "nap needs CPU 1, and no node has it"),
     ],

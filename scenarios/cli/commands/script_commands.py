@@ -120,8 +120,8 @@ def execute(
         float | None,
         typer.Option(
             metavar="X",
-            help="Of a recording: multiply the bytes of its values. The factor of --time-scale keeps"
-            " transfers as long beside the bodies as they were.",
+            help="Of a recording: multiply the bytes of its values. The factor of --time-scale"
+            " keeps transfers as long beside the bodies as they were.",
         ),
     ] = None,
 ) -> None:
@@ -379,9 +379,10 @@ def import_(
         raise UsageError(str(error)) from error
     output.write_bytes(found.recording.to_json())
     recording = found.recording
+    # A workflow that was made up never ran.
+    took = f" makespan {recording.makespan_s:.4g} s," if recording.makespan_s else ""
     say(
-        f"{len(recording.bodies):,} tasks and calls, makespan {recording.makespan_s:.4g} s, nodes"
-        f" {len(recording.nodes):,}: {output}"
+        f"{len(recording.bodies):,} tasks and calls,{took} nodes {len(recording.nodes):,}: {output}"
     )
     for lack in found.lacks:
         say(lack)
