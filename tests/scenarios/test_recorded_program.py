@@ -19,6 +19,7 @@ from raytwin.runtime.session import recording as recordings
 from raytwin.runtime.session.recording import Body, Driver, Put, Recording
 from raytwin.scenarios.cli.main import app
 from raytwin.scenarios.workloads.recorded_program import cluster_of, play, work_of
+from raytwin.simulator.machine.costs import load_profile
 
 LIMIT_S = 60.0
 ROOT = root_task_id("driver:0.0")
@@ -214,6 +215,23 @@ def test_exec_takes_a_recording_where_a_script_goes(tmp_path: Path) -> None:
     (used,) = json.loads((tmp_path / "used.json").read_text())
     assert (used["nodes"], round(used["cpus"]), used["tasks"]) == (4, 8, 8)
     assert 5 <= used["makespan_s"] < 5.5
+
+
+def test_nodes_of_one_host_share_its_cores(tmp_path: Path) -> None:
+    cores = load_profile("paper").cores
+    tasks = 2 * cores
+    found = graph([body(task(number), own=[(1.0, 0.0)]) for number in range(1, tasks + 1)])
+    (tmp_path / "graph.json").write_bytes(found.to_json())
+    for_each = ["--nodes", str(tasks), "--cpus-per-node", "1", "--usage", "used.json"]
+    makespans = []
+    for per_host in 1, tasks:
+        given = [*for_each, "--nodes-per-host", str(per_host), "graph.json"]
+        done = raytwin(tmp_path, "exec", "--backend", "sim", *given)
+        assert done.returncode == 0, done.stderr
+        (used,) = json.loads((tmp_path / "used.json").read_text())
+        makespans.append(used["makespan_s"])
+    assert 1 <= makespans[0] < 1.5
+    assert 2 <= makespans[1] < 2.5
 
 
 @pytest.mark.parametrize(

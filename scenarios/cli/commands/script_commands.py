@@ -88,6 +88,15 @@ def execute(
             " 'raytwin calibrate' has written."
         ),
     ] = None,
+    nodes_per_host: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="On sim, how many nodes share the cores and the network of one machine: 1 (the"
+            " default), or as many as --nodes, to predict local.",
+        ),
+    ] = None,
     json: Annotated[
         Path | None,
         typer.Option(
@@ -178,9 +187,12 @@ def execute(
             raise UsageError(f"{option} {scale} is no factor: give a number above 0, as 0.1")
     if backend == "sim":
         options |= _sim_options(cost, recording, profile)
+        if nodes_per_host is not None:
+            options["nodes_per_host"] = nodes_per_host
     else:
         simulated = {
             "--cost": cost, "--recording": recording, "--profile": profile, "--usage": usage,
+            "--nodes-per-host": nodes_per_host,
         }  # fmt: skip
         for name, value in simulated.items():
             if value is not None:
