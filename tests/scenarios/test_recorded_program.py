@@ -217,6 +217,35 @@ def test_exec_takes_a_recording_where_a_script_goes(tmp_path: Path) -> None:
     assert 5 <= used["makespan_s"] < 5.5
 
 
+WORKERS_ASKED = """
+import sys
+
+import raytwin as ray
+from raytwin.scenarios.cli import main
+
+def loaded():
+    return "numpy" in sys.modules
+
+def init(**options):
+    begin(**options)
+    print(ray.get(ray.remote(loaded).remote()))
+
+begin, ray.init = ray.init, init
+assert not loaded()
+main.main()
+"""
+
+
+def test_workers_that_play_a_recording_are_forked_with_numpy(tmp_path: Path) -> None:
+    (tmp_path / "graph.json").write_bytes(graph([body(task(1), own_s=0.0)]).to_json())
+    done = subprocess.run(
+        [sys.executable, "-c", WORKERS_ASKED, "exec", "graph.json"], cwd=tmp_path,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("True\nplayed 1 tasks and calls in ")
+
+
 def test_nodes_of_one_host_share_its_cores(tmp_path: Path) -> None:
     cores = load_profile("paper").cores
     tasks = 2 * cores
