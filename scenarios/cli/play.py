@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,28 @@ def read(path: Path, nodes: int | None, cpus: int | None) -> tuple[Recording, di
         raise UsageError(str(error)) from error
 
 
-def play(recording: Recording, options: dict[str, Any], time_scale: float, cpu_scale: float) -> int:
+def play(
+    recording: Recording,
+    options: dict[str, Any],
+    time_scale: float,
+    cpu_scale: float,
+    size_scale: float,
+) -> int:
     """Run a recording on a cluster of its own; print how long it took; return 0.
 
-    Raises UsageError if there cannot be such a cluster.
+    `cpu_scale` multiplies times on a CPU, besides `time_scale`. Raises UsageError if there cannot
+    be such a cluster.
     """
+    if options.get("backend") != "sim":
+        # Values are blobs, for which each worker would load numpy in its first task: workers are
+        # forked with what the driver has loaded.
+        importlib.import_module("numpy")
     try:
         ray.init(**options)
     except (ValueError, TypeError, PermissionError) as error:
         raise UsageError(str(error)) from error
     try:
-        played = recorded_program.play(recording, time_scale, cpu_scale)
+        played = recorded_program.play(recording, time_scale, cpu_scale, size_scale)
     finally:
         ray.shutdown()
     said = f"played {played.bodies:,} tasks and calls in {short(played.makespan_s, 's')}"

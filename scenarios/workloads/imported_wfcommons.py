@@ -139,5 +139,10 @@ def _graph(found: Instance, execution: Execution, source: str) -> Imported:
         lacks.append(f"{unsized:,} output files have no size: they count as empty.")
     cores_max = max((each.core_count for each in execution.tasks), default=1.0)
     nodes = [{"CPU": float(each.cpu.core_count or cores_max)} for each in execution.machines]
-    makespan_s = execution.makespan_in_seconds
-    return Imported(graph.recording(source, nodes or [{"CPU": cores_max}], makespan_s), lacks)
+    if not nodes:
+        nodes = [{"CPU": cores_max}]
+        lacks.append(
+            f"It names no machines: the recording has one node with {cores_max:g} CPUs, as many as"
+            " its largest task needs. Give --nodes."
+        )
+    return Imported(graph.recording(source, nodes, execution.makespan_in_seconds), lacks)

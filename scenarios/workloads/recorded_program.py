@@ -93,13 +93,18 @@ class Played:
     makespan_s: float
 
 
-def play(recording: Recording, time_scale: float = 1.0, cpu_scale: float = 1.0) -> Played:
+def play(
+    recording: Recording,
+    time_scale: float = 1.0,
+    cpu_scale: float = 1.0,
+    size_scale: float = 1.0,
+) -> Played:
     """Run a recording on the cluster that is connected.
 
-    Times of bodies are multiplied by `time_scale`, and those on a CPU by `cpu_scale` too. Raises
-    ValueError as `work_of` does.
+    Times of bodies are multiplied by `time_scale`, and those on a CPU by `cpu_scale` too; the bytes
+    of values, puts and arguments by `size_scale`. Raises ValueError as `work_of` does.
     """
-    work = work_of(recording, time_scale, cpu_scale)
+    work = work_of(recording, time_scale, cpu_scale, size_scale)
     began_s = ray.now()
     _Scope({}).run(work)
     return Played(len(recording.bodies), ray.now() - began_s)
@@ -149,20 +154,28 @@ def _listed(resources: dict[str, float]) -> str:
 # -- from a recording to the work of its driver -----------------------------------
 
 
-def work_of(recording: Recording, time_scale: float = 1.0, cpu_scale: float = 1.0) -> Work:
+def work_of(
+    recording: Recording,
+    time_scale: float = 1.0,
+    cpu_scale: float = 1.0,
+    size_scale: float = 1.0,
+) -> Work:
     """Return what the driver of a recording does, with the work of all others nested in it.
 
     Raises ValueError, in one line, if the recording contradicts itself, or uses an object where
     nobody has given it a reference: one that came out of a task inside of its value.
     """
-    return _Translation(recording, time_scale, cpu_scale).driver()
+    return _Translation(recording, time_scale, cpu_scale, size_scale).driver()
 
 
 class _Translation:
     """The tables from which the work of each body is made; bodies are called by their IDs."""
 
-    def __init__(self, recording: Recording, time_scale: float, cpu_scale: float) -> None:
+    def __init__(
+        self, recording: Recording, time_scale: float, cpu_scale: float, size_scale: float
+    ) -> None:
         self._scales = time_scale * cpu_scale, time_scale
+        self._size_scale = size_scale
         root = recording.driver.id
         # One that has run again, after a fault, has one ID: what it did last counts.
         self._bodies = {body.id: body for body in recording.bodies}
@@ -183,7 +196,7 @@ class _Translation:
             ]
         for put in recording.puts:
             part = self._part(put.parent or root, put.part, put.id)
-            part.puts.append((put.id, put.nbytes))
+            part.puts.append((put.id, self._scaled(put.nbytes)))
         self._children: dict[str, list[str]] = {}
         for body in self._bodies.values():
             parent = body.parent or root
@@ -319,15 +332,17 @@ class _Translation:
         if not any(part.puts or part.children or part.waits for part in parts):
             parts = []
         values = (maker.values or [maker.result_bytes]) if isinstance(maker, Body) else []
-        return Work(own, values, parts)
+        return Work(own, [self._scaled(nbytes) for nbytes in values], parts)
 
     def _child(self, body: Body, work: Work) -> Child:
         actor = _actor(body) if body.kind != "task" else ""
         inputs, given = self._keys(body.inputs), sorted(self._needs[body.id])
         demand = {name: amount for name, amount in body.demand.items() if amount}
-        return Child(
-            body.id, body.name, body.kind, actor, demand, body.args_bytes, inputs, given, work
-        )
+        args_bytes = self._scaled(body.args_bytes)
+        return Child(body.id, body.name, body.kind, actor, demand, args_bytes, inputs, given, work)
+
+    def _scaled(self, nbytes: int) -> int:
+        return round(nbytes * self._size_scale)
 
 
 def keys_of(task: str, count: int) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raytwin as ray
+from raytwin.runtime.control.core.ids import array_id, task_id
 from raytwin.runtime.session.recording import Recording, load
 from raytwin.scenarios.cli.main import app
 from raytwin.scenarios.workloads import (
@@ -260,66 +262,153 @@ def run(args: list[str]) -> str:
     return done.stdout
 
 
-def montage_like(seed: int, width: int) -> dict[str, Any]:
-    """Return a workflow of the shape of Montage: project, fit neighbours, model, correct, add."""
-    rng = random.Random(seed)
-    tasks: dict[str, tuple[float, list[str], list[str], dict[str, int]]] = {}
-    for n in range(width):
-        tasks[f"project{n}"] = (rng.uniform(8, 12), [], [], {f"p{n}": 40_000, f"area{n}": 40_000})
-        tasks[f"correct{n}"] = (
-            rng.uniform(0.5, 1),
-            ["model"],
-            [f"p{n}", "table"],
-            {f"c{n}": 40_000},
-        )
-    for n in range(width - 1):
-        reads = [f"p{n}", f"p{n + 1}"]
-        tasks[f"fit{n}"] = (
-            rng.uniform(2, 3),
-            [f"project{n}", f"project{n + 1}"],
-            reads,
-            {f"d{n}": 300},
-        )
-    fits = [f"d{n}" for n in range(width - 1)]
-    tasks["model"] = (20.0, [f"fit{n}" for n in range(width - 1)], fits, {"table": 2_000})
-    corrects, files = [f"correct{n}" for n in range(width)], [f"c{n}" for n in range(width)]
-    tasks["add"] = (30.0, corrects, files, {"mosaic": 1_000_000})
-    return workflow(**tasks)
+GENERATED = Path(__file__).parent / "wfcommons"
+"""Instances that WfCommons has written; the README there says how."""
 
 
-def test_a_workflow_runs_on_a_thousand_nodes_and_scaled_in_time_on_real_processes(
+def generated(name: str, folder: Path) -> Path:
+    path = folder / f"{name}.json"
+    path.write_bytes(gzip.decompress((GENERATED / f"{name}.json.gz").read_bytes()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "functions"),
+    [
+        (
+            "montage",
+            {"mProject": 30, "mDiffFit": 66, "mConcatFit": 4, "mBgModel": 4, "mBackground": 30,
+             "mImgtbl": 4, "mAdd": 4, "mViewer": 5},
+        ),
+        (
+            "epigenomics",
+            {"fastqSplit": 1, "filterContams": 35, "sol2sanger": 35, "fast2bfq": 35, "map": 35,
+             "mapMerge": 2, "chr21": 1, "pileup": 1},
+        ),
+    ],
+)  # fmt: skip
+def test_what_wfcommons_has_written_is_imported_in_full(
+    name: str, functions: dict[str, int], tmp_path: Path
+) -> None:
+    path = generated(name, tmp_path)
+    imported = imported_wfcommons.read(path)
+    found, whole = imported.recording, json.loads(path.read_bytes())["workflow"]
+    assert Counter(body.name for body in found.bodies) == functions
+    took_s = sum(task["runtimeInSeconds"] for task in whole["execution"]["tasks"])
+    assert sum(body.own[0][1] for body in found.bodies) == pytest.approx(took_s)
+    sizes = {file["id"]: file["sizeInBytes"] for file in whole["specification"]["files"]}
+    specified = whole["specification"]["tasks"]
+    written = {file for task in specified for file in task["outputFiles"]}
+    assert sum(body.result_bytes for body in found.bodies) == sum(sizes[file] for file in written)
+    assert sum(size > 0 for body in found.bodies for size in body.values) == len(written)
+    outside = sum(file not in written for task in specified for file in task["inputFiles"])
+    assert f"{outside} inputs are files that no task writes" in imported.lacks[1]
+    assert found.nodes == [{"CPU": 1.0}] and "It names no machines" in imported.lacks[2]
+
+
+def ran(found: Recording, nodes: int, backend: str, **scales: float) -> tuple[Counter[str], float]:
+    """Run a recording; return how many tasks ran by name, of those that ran once, and seconds."""
+    costs = {"cost": "declared"} if backend == "sim" else {}
+    ray.init(backend=backend, nodes=cluster_of(found, nodes, None), **costs)
+    try:
+        makespan_s = play(found, **scales).makespan_s
+        events = [event for event in ray.timeline() if event.get("cat") == "task"]
+    finally:
+        ray.shutdown()
+    runs = Counter((event["name"], event["args"]["array"]) for event in events)
+    return Counter(name for (name, _), times in runs.items() if times == 1), makespan_s
+
+
+def path_s(found: Recording) -> float:
+    """Return the longest sum of times along inputs: no cluster is faster."""
+    end_s: dict[str, float] = {}
+    for body in found.bodies:
+        ready_s = max((end_s[each[:32]] for each in body.inputs), default=0.0)
+        end_s[body.id] = ready_s + body.own[0][1]
+    return max(end_s.values())
+
+
+@pytest.mark.parametrize("name", ["montage", "epigenomics"])
+def test_a_generated_workflow_runs_on_a_thousand_simulated_nodes_and_on_real_processes(
+    name: str, tmp_path: Path
+) -> None:
+    found = imported_wfcommons.read(generated(name, tmp_path)).recording
+    every = Counter(body.name for body in found.bodies)
+    shortest_s = path_s(found)
+    simulated, predicted_s = ran(found, 1000, "sim", time_scale=0.001, size_scale=0.001)
+    assert simulated == every
+    assert 0.001 * shortest_s <= predicted_s < 0.001 * shortest_s + 0.5
+    real, measured_s = ran(found, 2, "local", time_scale=2e-5, size_scale=0.001)
+    assert real == every
+    all_s = sum(body.own[0][1] for body in found.bodies)
+    assert measured_s >= 2e-5 * max(shortest_s, all_s / 2)
+
+
+PLAY = """
+import sys
+from pathlib import Path
+
+import raytwin as ray
+from raytwin.runtime.session.recording import load
+from raytwin.scenarios.workloads.recorded_program import cluster_of, play
+
+found = load(Path(sys.argv[1]))
+ray.init(nodes=cluster_of(found, 2, 2))
+play(found, time_scale=1e-5, size_scale=0.01)
+"""
+
+
+def shape(found: Recording) -> list[tuple[str, int, list[tuple[int, str]]]]:
+    """Return the name of each task, the bytes of its values, and which value of which it has.
+
+    Tasks are counted in the order of their submission, of which their IDs tell.
+    """
+    root = bytes.fromhex(found.driver.id)
+    numbers = {
+        task_id(array_id(root, number), 0).hex(): number
+        for number in range(1, len(found.bodies) + 1)
+    }
+    bodies = sorted(found.bodies, key=lambda body: numbers[body.id])
+    return [
+        (body.name, body.result_bytes, [(numbers[each[:32]], each[32:]) for each in body.inputs])
+        for body in bodies
+    ]
+
+
+def test_what_ran_on_real_processes_is_recorded_as_the_same_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = imported_wfcommons.read(generated("montage", tmp_path)).recording
+    Path("graph.json").write_bytes(found.to_json())
+    Path("play.py").write_text(PLAY)
+    run(["record", "-o", "again.json", "play.py", "graph.json"])
+    before, after = shape(found), shape(load("again.json"))
+    assert [(name, inputs) for name, _, inputs in after] == [
+        (name, inputs) for name, _, inputs in before
+    ]
+    pickled_bytes = 500  # at most, of a task's values besides their contents
+    for (_, contents, _), (_, serialized, _) in zip(before, after, strict=True):
+        assert 0.01 * contents - 1 <= serialized <= 0.01 * contents + pickled_bytes
+
+
+def test_a_workflow_is_imported_and_played_by_commands(
     tmp_path: Path,
-    seed: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("montage.json").write_text(json.dumps(montage_like(seed, 12)))
+    generated("montage", tmp_path)
     with pytest.raises(SystemExit) as left:
         app(["import", "wfcommons", "montage.json", "-o", "graph.json"])
     said = capsys.readouterr().err
-    assert left.value.code == 0 and "37 tasks and calls, makespan 9 s, nodes 2: graph.json" in said
-    on = {
-        "sim": [
-            "--backend",
-            "sim",
-            "--nodes",
-            "1000",
-            "--time-scale",
-            "0.02",
-            "--usage",
-            "used.json",
-            "graph.json",
-        ],
-        "local": ["--nodes", "2", "--cpus-per-node", "2", "--time-scale", "0.005", "graph.json"],
-    }
-    _, real = (run(["exec", *args]) for args in on.values())
+    assert left.value.code == 0 and "147 tasks and calls, nodes 1: graph.json" in said
+    scaled = ["--time-scale", "1e-5", "--size-scale", "0.001", "graph.json"]
+    run(["exec", "--backend", "sim", "--nodes", "1000", "--usage", "used.json", *scaled])
     (used,) = json.loads(Path("used.json").read_text())
-    assert (used["nodes"], used["tasks"]) == (1000, 37)
-    # The longest path has a project, a fit, the model, a correction and the sum.
-    shortest_s, longest_s = 8 + 2 + 20 + 0.5 + 30, 12 + 3 + 20 + 1 + 30
-    assert 0.02 * shortest_s <= used["makespan_s"] <= 0.02 * longest_s + 0.5
-    assert real.startswith("played 37 tasks and calls in ")
+    assert (used["nodes"], used["tasks"]) == (1000, 147)
+    real = run(["exec", "--nodes", "2", "--cpus-per-node", "2", *scaled])
+    assert real.startswith("played 147 tasks and calls in ") and "recorded" not in real
 
 
 @pytest.mark.parametrize(

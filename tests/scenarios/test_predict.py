@@ -154,6 +154,7 @@ def test_a_loop_that_nothing_can_wake_raises(tmp_path: Path) -> None:
         (["--cost", "declared"], "--cost is for what is simulated: give --backend sim"),
         (["--profile", "paper", "--backend", "local"], "--profile is for what is simulated"),
         (["--profile", "none", "--backend", "sim"], "no profile 'none'"),
+        (["--nodes-per-host", "2"], "--nodes-per-host is for what is simulated"),
     ],
 )
 def test_bad_options_of_a_prediction_get_one_line(options: list[str], said: str) -> None:

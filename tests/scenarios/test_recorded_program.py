@@ -19,6 +19,7 @@ from raytwin.runtime.session import recording as recordings
 from raytwin.runtime.session.recording import Body, Driver, Put, Recording
 from raytwin.scenarios.cli.main import app
 from raytwin.scenarios.workloads.recorded_program import cluster_of, play, work_of
+from raytwin.simulator.machine.costs import load_profile
 
 LIMIT_S = 60.0
 ROOT = root_task_id("driver:0.0")
@@ -89,6 +90,7 @@ def test_own_times_alone_are_scaled() -> None:
     assert own_s - scaled_s == pytest.approx(1.0, abs=0.05), "two naps of a second"
     # The transfer of 3.1 GB at 3.1 GB/s is left as it was.
     assert simulated(found, time_scale=1e-9) > 1
+    assert simulated(found, time_scale=1e-9, size_scale=0.1) < 0.2
     computes = graph([body(task(1), own=[(1.0, 0.0)])])
     assert 3 <= simulated(computes, cpu_scale=3) < 3.2
 
@@ -215,6 +217,52 @@ def test_exec_takes_a_recording_where_a_script_goes(tmp_path: Path) -> None:
     assert 5 <= used["makespan_s"] < 5.5
 
 
+WORKERS_ASKED = """
+import sys
+
+import raytwin as ray
+from raytwin.scenarios.cli import main
+
+def loaded():
+    return "numpy" in sys.modules
+
+def init(**options):
+    begin(**options)
+    print(ray.get(ray.remote(loaded).remote()))
+
+begin, ray.init = ray.init, init
+assert not loaded()
+main.main()
+"""
+
+
+def test_workers_that_play_a_recording_are_forked_with_numpy(tmp_path: Path) -> None:
+    (tmp_path / "graph.json").write_bytes(graph([body(task(1), own_s=0.0)]).to_json())
+    done = subprocess.run(
+        [sys.executable, "-c", WORKERS_ASKED, "exec", "graph.json"], cwd=tmp_path,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("True\nplayed 1 tasks and calls in ")
+
+
+def test_nodes_of_one_host_share_its_cores(tmp_path: Path) -> None:
+    cores = load_profile("paper").cores
+    tasks = 2 * cores
+    found = graph([body(task(number), own=[(1.0, 0.0)]) for number in range(1, tasks + 1)])
+    (tmp_path / "graph.json").write_bytes(found.to_json())
+    for_each = ["--nodes", str(tasks), "--cpus-per-node", "1", "--usage", "used.json"]
+    makespans = []
+    for per_host in 1, tasks:
+        given = [*for_each, "--nodes-per-host", str(per_host), "graph.json"]
+        done = raytwin(tmp_path, "exec", "--backend", "sim", *given)
+        assert done.returncode == 0, done.stderr
+        (used,) = json.loads((tmp_path / "used.json").read_text())
+        makespans.append(used["makespan_s"])
+    assert 1 <= makespans[0] < 1.5
+    assert 2 <= makespans[1] < 2.5
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -223,6 +271,8 @@ def test_exec_takes_a_recording_where_a_script_goes(tmp_path: Path) -> None:
         (["empty.json", "--backend", "sim"], "options of exec go before it"),
         (["--time-scale", "2", "script.py"], "--time-scale is for a recording"),
         (["--time-scale", "0", "empty.json"], "--time-scale 0.0 is no factor"),
+        (["--size-scale", "2", "script.py"], "--size-scale is for a recording"),
+        (["--size-scale", "inf", "empty.json"], "--size-scale inf is no factor"),
         (["--address", "auto", "--faults", "spot", "empty.json"], "leave --address out"),
         (["--cpus-per-node", "0", "graph.json"], "nap needs CPU 1, and no node has it"),
     ],

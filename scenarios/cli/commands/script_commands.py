@@ -89,6 +89,15 @@ def execute(
             " 'raytwin calibrate' has written."
         ),
     ] = None,
+    nodes_per_host: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="On sim, how many nodes share the cores and the network of one machine: 1 (the"
+            " default), or as many as --nodes, to predict local.",
+        ),
+    ] = None,
     json: Annotated[
         Path | None,
         typer.Option(
@@ -125,6 +134,14 @@ def execute(
             metavar="X", help="Of a recording: multiply what its bodies take, and nothing else."
         ),
     ] = None,
+    size_scale: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Of a recording: multiply the bytes of its values. The factor of --time-scale"
+            " keeps transfers as long beside the bodies as they were.",
+        ),
+    ] = None,
 ) -> None:
     """Run an existing Ray script unchanged: its `import ray` is raytwin. Or run a recording.
 
@@ -138,6 +155,7 @@ def execute(
     on, and takes what it took then, times --time-scale.
 
     Example: `raytwin exec --faults spot --backend sim script.py`
+    Example: `raytwin exec --time-scale 0.001 --size-scale 0.001 graph.json`
     """
     from raytwin.scenarios.cli import clusters
     from raytwin.scenarios.cli.execute import execute as run_script
@@ -173,15 +191,19 @@ def execute(
                 " exec go before it"
             )
         cost = "declared" if backend == "sim" else None
-    elif time_scale is not None:
-        raise UsageError("--time-scale is for a recording: a script sleeps and computes by itself")
-    if time_scale is not None and not 0 < time_scale < math.inf:
-        raise UsageError(f"--time-scale {time_scale} is no factor: give a number above 0, as 0.1")
+    for option, scale in ("--time-scale", time_scale), ("--size-scale", size_scale):
+        if scale is not None and not graph:
+            raise UsageError(f"{option} is for a recording: a script does by itself what it does")
+        if scale is not None and not 0 < scale < math.inf:
+            raise UsageError(f"{option} {scale} is no factor: give a number above 0, as 0.1")
     if backend == "sim":
         options |= _sim_options(cost, recording, profile)
+        if nodes_per_host is not None:
+            options["nodes_per_host"] = nodes_per_host
     else:
         simulated = {
             "--cost": cost, "--recording": recording, "--profile": profile, "--usage": usage,
+            "--nodes-per-host": nodes_per_host,
         }  # fmt: skip
         for name, value in simulated.items():
             if value is not None:
@@ -197,7 +219,7 @@ def execute(
     elif address is not None:
         options["address"] = address
     if graph:
-        run = _playing(script, options, time_scale or 1.0)
+        run = _playing(script, options, time_scale or 1.0, size_scale or 1.0)
     else:
         run = partial(run_script, script, args or [], options)
     if plan is not None:
@@ -213,7 +235,9 @@ def execute(
     sys.exit(run())
 
 
-def _playing(graph: Path, options: dict[str, Any], time_scale: float) -> Callable[[], int]:
+def _playing(
+    graph: Path, options: dict[str, Any], time_scale: float, size_scale: float
+) -> Callable[[], int]:
     """Return what runs a recording. Raises UsageError if it cannot, on these nodes or on any."""
     from raytwin.scenarios.cli.play import play, read
     from raytwin.simulator.machine.costs import load_profile
@@ -224,9 +248,8 @@ def _playing(graph: Path, options: dict[str, Any], time_scale: float) -> Callabl
     cpu_scale = 1.0
     if options.get("backend") == "sim":
         cpu_scale = load_profile(options.get("profile", "paper")).body_scale
-    return partial(
-        play, recording, {**options, **cluster, "address": "local"}, time_scale, cpu_scale
-    )
+    options = {**options, **cluster, "address": "local"}
+    return partial(play, recording, options, time_scale, cpu_scale, size_scale)
 
 
 def _journals(directory: Path, backend: str | None) -> str:
@@ -414,9 +437,10 @@ def import_(
         raise UsageError(str(error)) from error
     output.write_bytes(found.recording.to_json())
     recording = found.recording
+    # A workflow that was made up never ran.
+    took = f" makespan {recording.makespan_s:.4g} s," if recording.makespan_s else ""
     say(
-        f"{len(recording.bodies):,} tasks and calls, makespan {recording.makespan_s:.4g} s, nodes"
-        f" {len(recording.nodes):,}: {output}"
+        f"{len(recording.bodies):,} tasks and calls,{took} nodes {len(recording.nodes):,}: {output}"
     )
     for lack in found.lacks:
         say(lack)
