@@ -12,6 +12,7 @@ fitted.
 
 from __future__ import annotations
 
+import mmap
 import os
 import statistics
 import subprocess
@@ -44,6 +45,7 @@ LARGE_COPY_BYTES = 256_000_000
 COPY_ROUNDS = 11
 BLOB_BYTES = 1_000_000
 BLOB_ROUNDS = 41
+TOUCH_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def measure(progress: Progress) -> Costs:
         "transfer_byte_s": transfer_byte_s,
         "start_worker_s": start_worker_s,
         "blob_byte_s": _measure_blob(),
+        "touch_byte_s": _measure_touch(),
         **_measure_copy_threads(memory),
     }
     return Costs(rounds, machine)
@@ -266,6 +269,21 @@ def _measure_blob() -> float:
         blobs.append(Blob(BLOB_BYTES))
         found.append((time.thread_time() - started_s) / BLOB_BYTES)
     return statistics.median(found)
+
+
+def _measure_touch() -> float:
+    """Return the CPU seconds per byte that shared memory costs when it is used first."""
+    source = np.ones(TOUCH_BYTES, np.uint8)
+    found = []
+    for _ in range(ROUNDS):
+        took = []
+        with mmap.mmap(-1, TOUCH_BYTES) as memory:
+            for _ in range(2):
+                started_s = time.thread_time()
+                memory[:] = source.data
+                took.append(time.thread_time() - started_s)
+        found.append((took[0] - took[1]) / TOUCH_BYTES)
+    return max(0.0, statistics.median(found))
 
 
 def _measure_copy_threads(memory: float) -> dict[str, float]:

@@ -497,7 +497,7 @@ class SimCluster:
         client = Client(process.context(address), address, 0, self.config)
         client.submitter.begin_task(root)
         process.add(address, client)
-        return SimWorld(self, process, client, None, self.stores[0].values)
+        return SimWorld(self, process, client, None, self.stores[0])
 
     # -- operations on nodes -------------------------------------------------------------
 

@@ -64,6 +64,10 @@ class SimStore:
         self.used = 0
         self.values: dict[int, bytes] = {}
         self._sizes: dict[int, int] = {}
+        self._high_water = 0
+        """The most memory that was ever in use: the real store takes what it had before first."""
+        self._untouched: dict[int, int] = {}
+        """By offset: bytes above the mark before, of places that nothing was written to yet."""
         self._places: dict[bytes, dict[int, None]] = {}
         """By object: its offsets; several for a while if it was created or fetched twice."""
         self._offsets = 0
@@ -131,8 +135,14 @@ class SimStore:
             offset += IN_FILE
         else:
             self.used += size
+            if self.used > self._high_water:
+                self._untouched[offset] = self.used - self._high_water
+                self._high_water = self.used
         self._sizes[offset] = size
         return offset
+
+    def untouched(self, offset: int) -> int:
+        return self._untouched.get(offset, 0)
 
     def _send_no_room(
         self, oid: bytes, size: int, client: str = "", node: int = -1, reason: str = ""
@@ -146,6 +156,7 @@ class SimStore:
             self.disk_used -= size
         else:
             self.used -= size
+        self._untouched.pop(offset, None)
         self.values.pop(offset, None)
         places = self._places.get(oid, {})
         places.pop(offset, None)
@@ -200,11 +211,13 @@ class SimStore:
                 current.transfer = cluster.network.transfer(
                     node, self.node, fetch.size, transferred, streams
                 )
-                copy_s = fetch.size * cluster.profile.transfer_byte_s
-                if copy_s:
-                    for end in (node, self.node):
+                profile = cluster.profile
+                copy_s = fetch.size * profile.transfer_byte_s
+                touch_s = self.untouched(offset) * profile.touch_byte_s
+                for end, cpu_s in ((node, copy_s), (self.node, copy_s + touch_s)):
+                    if cpu_s:
                         current.copying += 1
-                        cluster.use_core(end, copy_s, copied)
+                        cluster.use_core(end, cpu_s, copied)
 
         def transferred(arrived: bool) -> None:
             cluster.working -= 1

@@ -37,7 +37,12 @@ from raytwin.runtime.session.node_resources import FIRST_DRIVER
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.machine.simulated_process import SimProcess
-from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld, VirtualEventLoop
+from raytwin.simulator.programs.virtual_world import (
+    ProgramGreenlet,
+    SimWorld,
+    StorePort,
+    VirtualEventLoop,
+)
 
 _FOR_EXECUTOR = frozenset(
     (
@@ -74,13 +79,12 @@ class SimWorker:
     """The component at a worker's address: passes each message to the client or the executor."""
 
     def __init__(
-        self, cluster: ClusterPort, address: str, process: SimProcess, values: dict[int, bytes]
+        self, cluster: ClusterPort, address: str, process: SimProcess, store: StorePort
     ) -> None:
-        """`process` has reported that the worker is ready; `values`: pickles in the node's object
-        store, by offset."""
+        """`process` has reported that the worker is ready; `store` is the node's."""
         self.cluster = cluster
         self.node = node = process.node
-        self._values = values
+        self._store = store
         self.process = process
         ctx = process.context(address)
         self.client = Client(ctx, address, node, cluster.config)
@@ -128,7 +132,7 @@ class SimWorker:
         """Make and start the program when the first range has arrived."""
         if not self.executor.queue:
             return
-        world = SimWorld(self.cluster, self.process, self.client, self.executor, self._values)
+        world = SimWorld(self.cluster, self.process, self.client, self.executor, self._store)
         self._world = world
         session = SimWorkerSession(world)
         world.session = session

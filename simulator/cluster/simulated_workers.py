@@ -50,9 +50,9 @@ class SimWorkers(Mapping[str, SimWorker]):
         row = self._rows[address]
         if isinstance(row, SimWorker):
             return row
-        values = self._cluster.stores[node_of(address)].values
+        store = self._cluster.stores[node_of(address)]
         process = row or self._process(address)
-        made = self._rows[address] = SimWorker(self._cluster, address, process, values)
+        made = self._rows[address] = SimWorker(self._cluster, address, process, store)
         return made
 
     def __contains__(self, address: object) -> bool:

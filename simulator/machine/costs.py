@@ -143,6 +143,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """Time to start one more thread on its part of a copy."""
     blob_byte_s: float = 0.0
     """CPU time of a program for a byte of a `Blob` that it makes: its pages are new."""
+    touch_byte_s: float = 0.0
+    """CPU time for a byte of a node's object store that is used for the first time, besides the
+    copy."""
     transfer_byte_s: float = 0.0
     """CPU time of each of two nodes for a byte of an object that one sends to the other."""
     disk_bandwidth: float = 1.25e9

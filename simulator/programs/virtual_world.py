@@ -71,6 +71,16 @@ class BodyCosts(Protocol):
         """Return what charges one driver or worker; None: bodies cost what they declare."""
 
 
+class StorePort(Protocol):
+    """A node's object store, as programs there see it."""
+
+    values: dict[int, bytes]
+    """The pickles in it, by offset."""
+
+    def untouched(self, offset: int) -> int:
+        """Return how many bytes at this offset no object has had before."""
+
+
 class ProgramPort(ProcessPort, Protocol):
     """The interface of the cluster for its programs and their worlds."""
 
@@ -149,14 +159,13 @@ class SimWorld:
         process: SimProcess,
         client: Client,
         executor: Executor | None,
-        values: dict[int, bytes],
+        store: StorePort,
     ) -> None:
-        """`values`: pickles in the node's object store, by offset."""
         self.cluster = cluster
         self.process = process
         self.client = client
         self.executor = executor
-        self._values = values
+        self._store = store
         self.environment = Environment()
         self._env = cluster.env
         self._thread = cluster.thread
@@ -486,13 +495,15 @@ class SimWorld:
 
     def write(self, oid: bytes, offset: int, value: Any) -> None:
         threads = self.client.config.store_copy_threads or 1
-        self.process.debt_s += self.cluster.profile.copy_s(value.nbytes, threads)
+        profile = self.cluster.profile
+        self.process.debt_s += profile.copy_s(value.nbytes, threads)
+        self.process.debt_s += profile.touch_byte_s * self._store.untouched(offset)
         self.settle()
-        self._values[offset] = value.to_bytes()
+        self._store.values[offset] = value.to_bytes()
 
     def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
         # This copies, but pins the object as a view of shared memory does.
-        return virtual_values.read(self._values[offset], released)
+        return virtual_values.read(self._store.values[offset], released)
 
     def close(self) -> None:
         """Do nothing: the cluster ends with its first driver."""

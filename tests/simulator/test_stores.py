@@ -84,6 +84,27 @@ def test_a_transfer_fails_whose_source_dies_while_cores_are_still_at_it(
     assert session.cluster.working == 0
 
 
+def test_memory_of_a_store_costs_its_first_touch_once(free: str, tmp_path: Path) -> None:
+    start(profile=changed(free, tmp_path, touch_byte_s=1e-9), object_store_memory=2e9)
+    nbytes = 500_000_000
+    blob = ray.Blob(nbytes)
+    before = elapsed_s(lambda: ray.put(ray.Blob(1_000_000)))
+    kept: list[Any] = []
+    first, second = (elapsed_s(lambda: kept.append(ray.put(blob))) for _ in range(2))
+    assert first == pytest.approx(0.5, rel=0.01) == second  # each has memory of its own
+    kept.clear()
+    ray.sleep(1)
+    again = elapsed_s(lambda: kept.append(ray.put(blob)))
+    assert again < 0.01 and before < 0.01
+
+
+def test_an_object_that_arrives_touches_memory(free: str, tmp_path: Path) -> None:
+    nbytes = 1_000_000_000
+    touched_s = fetch_s(changed(free, tmp_path, touch_byte_s=3e-9), nbytes) - fetch_s(free, nbytes)
+    # 3 s of a core at the node that receives, while it takes 1 s on the way.
+    assert touched_s == pytest.approx(2, rel=0.01)
+
+
 def test_making_a_blob_takes_cpu_time(free: str, tmp_path: Path) -> None:
     start(profile=changed(free, tmp_path, blob_byte_s=1e-9))
     assert elapsed_s(lambda: (ray.Blob(500_000_000), ray.sleep(0))) == pytest.approx(0.5)
