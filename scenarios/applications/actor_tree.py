@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 SUPERVISORS, WORKERS, ROUNDS = 3, 2, 6
-NUMBERS = 20_000
+NUMBERS = 50_000
 
 
 def main(ray: Any, numbers: int = NUMBERS) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 ROWS, FEATURES, HIDDEN, CLASSES = 4_000, 256, 512, 10
-BATCHES = 60
+BATCHES = 120
 
 
 def main(ray: Any, batches: int = BATCHES) -> int:

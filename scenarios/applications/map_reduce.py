@@ -15,7 +15,7 @@ from collections import Counter
 from typing import Any
 
 PARTITIONS, REDUCERS, VOCABULARY = 16, 4, 20_000
-WORDS = 600_000
+WORDS = 800_000
 
 
 def main(ray: Any, words: int = WORDS) -> list[tuple[str, int]]:

@@ -26,6 +26,7 @@ import numpy as np
 import psutil
 
 import raytwin as ray
+from raytwin.runtime.processes.client import preload
 from raytwin.runtime.store.arena_writer import Copier
 from raytwin.scenarios.bench.cases import repeated_per_s
 from raytwin.scenarios.core.scenario import Progress
@@ -50,6 +51,7 @@ def calibrate(progress: Progress) -> dict[str, Any]:
     progress.begin("calibrating this machine", ROUNDS + 3)
     loads = _measure_loads(progress)
     start_worker_s = _measure_start_worker()
+    warm_up_s, with_numpy_s = _measure_warm_up(), _measure_warm_up(*preload.MODULES)
     progress.advance()
     memory, loopback = _measure_bandwidths()
     progress.advance()
@@ -64,6 +66,8 @@ def calibrate(progress: Progress) -> dict[str, Any]:
         "loopback_bandwidth": loopback,
         "memory_bandwidth": memory,
         "start_worker_s": start_worker_s,
+        "warm_up_s": warm_up_s,
+        "warm_up_numpy_s": max(0.0, with_numpy_s - warm_up_s),
         **_measure_copy_threads(memory),
     }
     profile = fit(loads, machine)
@@ -189,6 +193,26 @@ def _measure_start_worker() -> float:
 @ray.remote
 def _make() -> Any:
     return ray.Blob(OBJECT_BYTES)
+
+
+_WARM_UP = """
+import sys, time
+from raytwin.runtime.processes.spawn import zygote
+zygote.load(zygote.MAINS["head"], zygote.MAINS["node"])
+began_s = time.process_time()
+zygote.warm_up(*sys.argv[1:])
+print(time.process_time() - began_s)
+"""
+
+
+def _measure_warm_up(*modules: str) -> float:
+    """Return the CPU time that a zygote takes to prepare for forking workers, with these modules
+    loaded besides the runtime's own."""
+    command = [sys.executable, "-c", _WARM_UP, *modules]
+    return statistics.median(
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for _ in range(ROUNDS)
+    )
 
 
 def _measure_bandwidths() -> tuple[float, float]:

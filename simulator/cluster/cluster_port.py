@@ -31,6 +31,8 @@ class ClusterPort(ProgramPort, Protocol):
     head: SimProcess
     stores: dict[int, Any]
     """The `SimStore` of each node that lives, by number."""
+    zygotes: Any
+    """The `SimZygotes`."""
     admission: Any
     """The `SimAdmission`."""
 

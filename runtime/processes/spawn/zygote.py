@@ -151,10 +151,7 @@ class Zygote:
 
     def _warm_up(self) -> None:
         """Load the modules of workers, then fork the workers requested so far."""
-        load(MAINS["worker"], "cloudpickle", *self.modules)
-        import_module("raytwin.runtime.processes.spawn.rehearsal").rehearse()
-        import_module("raytwin.runtime.processes.client.interrupts").catch()
-        share_memory()
+        warm_up(*self.modules)
         self._warm = True
         postponed, self._postponed = self._postponed, []
         for fd, request, fds in postponed:
@@ -362,6 +359,14 @@ def _kill_all_but(known: set[int]) -> None:
 
 
 # -- before and after a fork --------------------------------------------------
+
+
+def warm_up(*modules: str) -> None:
+    """Prepare for forking workers, with these further modules loaded."""
+    load(MAINS["worker"], "cloudpickle", *modules)
+    import_module("raytwin.runtime.processes.spawn.rehearsal").rehearse()
+    import_module("raytwin.runtime.processes.client.interrupts").catch()
+    share_memory()
 
 
 def load(*modules: str) -> None:
