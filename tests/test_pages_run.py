@@ -58,9 +58,25 @@ REPOSITORY = (
 JOURNALS = "raytwin exec --nodes 2 --journal journals scenarios/applications/pipeline.py"
 FEW_ACTORS = "--set actors=10 --set period_s=0.05"
 ONE_FAULT = '--set "faults=worker killed" --set rates_per_s=60 --set quiet_s=0.2 --set after_s=0.3'
+MEASURED = {
+    (
+        f"raytwin whatif --nodes {nodes} --cpus-per-node 1 --measure {runs} --profile profile.json"
+        f" scenarios/applications/{script}.py"
+    ): f"{size}"
+    for nodes, runs, script, size in (
+        ("1,2", 3, "map_reduce", 2_000),
+        ("1,2,4", 5, "actor_tree", 14),
+        ("1,2,4", 5, "batch_prediction", 3),
+        ("1,2,4", 5, "map_reduce", 2_000),
+        ("1,2,4", 5, "monte_carlo_pi", 2_000),
+        ("1,2,4", 5, "synchronous_server", 12),
+    )
+}
+"""The scripts that are measured: what makes them short."""
 ONE_CUT = '--set "cuts=both ways"'
 FEW_POLICIES = "--nodes 2 --set tasks_per_cpu=3 --set policies=random,power-of-two"
 SHORT = {
+    **MEASURED,
     "raytwin run fig8b --backend sim --scale full": "--scale quick --nodes 1,2 --set tasks=1000",
     "raytwin run fig8b --nodes 10,100 --set tasks=1e7": (
         "--backend sim --nodes 1,2 --set tasks=1e3"
@@ -170,6 +186,7 @@ CHECKS_MAY_FAIL = {
 machine is busy."""
 
 BEFORE = {
+    **dict.fromkeys(MEASURED, "test -f profile.json || raytwin calibrate -o profile.json"),
     "raytwin bench --against main": REPOSITORY,
     (
         "raytwin bench --against main --cases tasks_sync,sim:tasks_1000 --json gate.json "

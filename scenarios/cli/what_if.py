@@ -8,31 +8,37 @@ The program is a script or a recording. Besides the makespans it finds what they
   versus efficiency in parallel systems", IEEE Transactions on Computers 38(3), 1989): where
   efficiency over execution time is greatest. Efficiency goes as 1 / (nodes x makespan), so it is
   where nodes x makespan^2 is least;
-- which policy wins.
+- which policy wins;
+- how far the predictions are from this machine (`measure`): the same clusters on real processes,
+  all nodes on one host, several times, each time in fresh clusters.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import Generic, TypeVar
 
 import msgspec
 
 from raytwin.reports.numbers import short
 from raytwin.reports.what_if import Page, Table
+from raytwin.scenarios.cli.machine_use import MachineUse
 from raytwin.scenarios.cli.progress import Progress
 from raytwin.scenarios.core.scenario import UsageError
 from raytwin.simulator.cluster.cluster_usage import Usage
 from raytwin.simulator.machine.costs import load_profile
 
+_Used = TypeVar("_Used")
 _PER_SECOND = {"us": 1e6, "ms": 1e3, "s": 1.0}
 _LATENCY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s)")
 NO_FAULTS = "none"
@@ -42,6 +48,9 @@ SAME = 0.01
 """Makespans that differ by no more than this share of them are the same to a user."""
 KNEE_MIN = 3
 """Of fewer sizes a curve has no knee."""
+EXEC = (sys.executable, "-m", "raytwin", "exec")
+QUIET = 0.05
+"""Of the cores: so much that others use does not change what is measured by more than that."""
 ACCURATE_S = 0.01
 """Predictions are promised to be close where tasks take so long or longer."""
 
@@ -75,6 +84,15 @@ class Point:
     """Of the cluster that the script needed longest."""
     cost: float | None = None
     """In the unit of the price."""
+    measured_s: tuple[float, ...] = ()
+    """Makespans on this machine, of all clusters of the script together; empty: not measured."""
+    others_share: float = 0.0
+    """Of this machine's cores, in the median measurement: what else ran meanwhile."""
+
+    @property
+    def error(self) -> float | None:
+        """How far the prediction is from the median measurement, as a part of that; signed."""
+        return self.makespan_s / median(self.measured_s) - 1 if self.measured_s else None
 
 
 @dataclass(frozen=True)
@@ -113,15 +131,21 @@ def seconds_of(text: str) -> float:
     return float(found[1]) / _PER_SECOND[found[2]]
 
 
-class _Runs:
-    """Runs `raytwin exec --backend sim` of one program, each in a process of its own."""
+class _Runs(Generic[_Used]):
+    """Runs `raytwin exec` of one program, each time in a process of its own.
 
-    def __init__(self, command: Sequence[str], program: Sequence[str], folder: Path) -> None:
+    `kind` is of what it writes with ``--usage``.
+    """
+
+    def __init__(
+        self, command: Sequence[str], program: Sequence[str], folder: Path, kind: type[_Used]
+    ) -> None:
         self._command = command
         self._program = program
         self._written = folder / "usage.json"
+        self._kind = kind
 
-    def run(self, options: Mapping[str, object]) -> tuple[list[Usage], str]:
+    def run(self, options: Mapping[str, object]) -> tuple[list[_Used], str]:
         """Return the usages of its clusters, and why it has failed: "" if it has not."""
         self._written.unlink(missing_ok=True)
         command = [*self._command, "--usage", str(self._written)]
@@ -131,9 +155,8 @@ class _Runs:
             [*command, *self._program], capture_output=True, text=True, check=False
         )
         written = self._written.exists()
-        usages = (
-            msgspec.json.decode(self._written.read_bytes(), type=list[Usage]) if written else []
-        )
+        rows = msgspec.json.decode(self._written.read_bytes(), type=list) if written else []
+        usages = [msgspec.convert(row, self._kind) for row in rows]
         if not done.returncode and written:
             return usages, ""
         said = done.stderr.strip().splitlines() or ["it has started no cluster"]
@@ -177,8 +200,8 @@ def predict(
     found = Found()
     progress.begin(f"predicting {program}", len(every))
     with tempfile.TemporaryDirectory(prefix="raytwin-") as folder:
-        command = [sys.executable, "-m", "raytwin", "exec", "--backend", "sim", *options]
-        runs = _Runs(command, [str(program), *args], Path(folder))
+        command = [*EXEC, "--backend", "sim", *options]
+        runs = _Runs(command, [str(program), *args], Path(folder), Usage)
         for nodes, latency, policy, faults in every:
             used = profile
             if latency is not None:
@@ -191,7 +214,7 @@ def predict(
                 "--faults": None if faults == NO_FAULTS else faults,
             }  # fmt: skip
             usages, failed = runs.run(given)
-            where = " ".join(str(each) for each in (nodes, latency, policy, faults) if each)
+            where = _where(nodes, latency, policy, faults)
             if failed:
                 raise UsageError(f"{program} failed at {where or 'its own options'}: {failed}")
             makespan_s = sum(usage.makespan_s for usage in usages)
@@ -212,8 +235,85 @@ def predict(
     return found
 
 
+def _where(*choices: object) -> str:
+    """Return a cluster's name: what is chosen for it."""
+    return " ".join(str(each) for each in choices if each)
+
+
+def check_measurable(choices: Choices, profile: str) -> None:
+    """Raise UsageError if predictions of these choices could not be measured on this machine."""
+    if choices.latencies:
+        raise UsageError("--measure runs all nodes on this machine: leave --latency out")
+    cores, known = os.cpu_count(), load_profile(profile)
+    if known.cores != cores:
+        raise UsageError(
+            f"--measure compares with this machine, which has {cores} cores, and the profile"
+            f" {profile} is of one with {known.cores}: give --profile FILE, which 'raytwin"
+            " calibrate' writes"
+        )
+
+
+def record(
+    program: Path, args: Sequence[str], nodes: int | None, cpus: int | None, output: Path
+) -> None:
+    """Record a script on this machine, as `raytwin record` does. Raises UsageError if it fails."""
+    given = {"--output": output, "--nodes": nodes, "--cpus-per-node": cpus}
+    options = [f"{name}={value}" for name, value in given.items() if value is not None]
+    command = [sys.executable, "-m", "raytwin", "record", *options, str(program), *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"its exit code is {done.returncode}"]
+        raise UsageError(f"{program} failed as it was recorded: {said[-1]}")
+
+
+def measure(
+    program: Path,
+    args: Sequence[str],
+    points: Sequence[Point],
+    options: Sequence[str],
+    repeats: int,
+    progress: Progress,
+) -> list[Point]:
+    """Return the points with what the program takes on real processes of this machine.
+
+    It runs on all clusters in turn, and so `repeats` times: what changes on the machine meanwhile
+    changes all of them. `options` are of `raytwin exec`, for all of them. Raises UsageError, with
+    the last line that the program has printed on standard error, if it fails.
+    """
+    uses: list[list[MachineUse]] = [[] for _ in points]
+    progress.begin(f"measuring {program}", repeats * len(points))
+    with tempfile.TemporaryDirectory(prefix="raytwin-") as folder:
+        command = [*EXEC, "--backend", "local", "--address", "local", *options]
+        runs = _Runs(command, [str(program), *args], Path(folder), MachineUse)
+        for _ in range(repeats):
+            for point, used in zip(points, uses, strict=True):
+                faults = None if point.faults == NO_FAULTS else point.faults
+                given = {"--nodes": point.nodes, "--policy": point.policy, "--faults": faults}
+                found, failed = runs.run(given)
+                if failed:
+                    where = _where(point.nodes, point.policy, point.faults)
+                    raise UsageError(f"{program} failed at {where or 'its own options'}: {failed}")
+                used.append(
+                    MachineUse(
+                        sum(each.makespan_s for each in found),
+                        sum(each.own_cpu_s for each in found),
+                        sum(each.others_cpu_s for each in found),
+                    )
+                )
+                progress.advance()
+    cores = os.cpu_count() or 1
+    return [
+        replace(
+            point,
+            measured_s=tuple(each.makespan_s for each in used),
+            others_share=median(each.others_cpu_s / each.makespan_s / cores for each in used),
+        )
+        for point, used in zip(points, uses, strict=True)
+    ]
+
+
 def _death(
-    runs: _Runs,
+    runs: _Runs[Usage],
     given: Mapping[str, object],
     where: str,
     victim: int | str,
@@ -299,7 +399,8 @@ def findings(found: Found) -> list[str]:
                 f" (Eager, Zahorjan and Lazowska 1989): {at.makespan_s:.4g} s there,"
                 f" {last.makespan_s:.4g} s on {_nodes(last)}."
             )
-    said += _cheapest(points) + _winner(points) + _worst(found.deaths) + [accuracy(points)]
+    said += _cheapest(points) + _winner(points) + _worst(found.deaths)
+    said.append(errors(points) if points[0].measured_s else accuracy(points))
     return said
 
 
@@ -355,6 +456,23 @@ def _worst(deaths: Sequence[Death]) -> list[str]:
     return said
 
 
+def errors(points: Sequence[Point]) -> str:
+    """Return how far the predictions are from what was measured."""
+    found = [abs(point.error) for point in points if point.error is not None]
+    others = max(point.others_share for point in points)
+    said = (
+        f"The predictions are {median(found):.1%} off in the median, {max(found):.1%} at most, of"
+        f" medians of {len(points[0].measured_s)} runs in fresh clusters; in brackets the least and"
+        " the most."
+    )
+    if others > QUIET:
+        said += (
+            f" Something else had up to {others:.0%} of the cores meanwhile: measure again on an"
+            " idle machine."
+        )
+    return said
+
+
 def accuracy(points: Sequence[Point]) -> str:
     """Return how far predictions of such tasks were off, as docs/measured.md has it."""
     usage = points[0].usage
@@ -372,12 +490,24 @@ def accuracy(points: Sequence[Point]) -> str:
     )
 
 
+def predictions(points: Sequence[Point]) -> list[str]:
+    """Return the makespans that are predicted, a line each."""
+    names = varied(points)
+    return [
+        f"predicted{f' at {label(each, names)}' if names else ''}: {each.makespan_s:.4g} s"
+        for each in points
+    ]
+
+
 def rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
     """Return the columns and rows of a table; what is not varied has no column."""
     names = varied(points)
     knees = [at for curve in curves(points).values() if (at := knee(curve)) is not None]
     priced = any(point.cost is not None for point in points)
-    columns = [*names, "makespan", "of the first", "CPUs reserved", "busiest"]
+    measured = any(point.measured_s for point in points)
+    columns = [*names, "makespan"]
+    columns += ["measured", "error", "others"] if measured else []
+    columns += ["of the first", "CPUs reserved", "busiest"]
     columns += ["cost"] if priced else []
     columns += [""] if knees else []
     table = []
@@ -387,6 +517,7 @@ def rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
         row = [
             *(str(getattr(point, each)) for each in names),
             f"{point.makespan_s:.4g} s",
+            *(_measured(point) if measured else ()),
             f"{point.makespan_s / points[0].makespan_s:.3g}" if points[0].makespan_s else "",
             f"{shares.get('cpus', 0.0):.0%}",
             f"{name} {share:.0%}",
@@ -395,6 +526,13 @@ def rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
         row += ["knee" if point in knees else ""] if knees else []
         table.append(row)
     return columns, table
+
+
+def _measured(point: Point) -> tuple[str, str, str]:
+    """Return the median with the least and the most, the error, and the share of others."""
+    times_s = point.measured_s
+    interval = f"{median(times_s):.4g} s [{min(times_s):.4g}, {max(times_s):.4g}]"
+    return interval, f"{point.error:+.1%}", f"{point.others_share:.0%}"
 
 
 def death_rows(deaths: Sequence[Death]) -> tuple[list[str], list[list[str]]]:

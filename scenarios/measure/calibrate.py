@@ -28,6 +28,7 @@ import numpy as np
 import psutil
 
 import raytwin as ray
+from raytwin.runtime.processes.client import preload
 from raytwin.runtime.serialization.real_blob import Blob
 from raytwin.runtime.store.arena_writer import Copier
 from raytwin.scenarios.bench.cases import repeated_per_s
@@ -84,6 +85,7 @@ def measure(progress: Progress) -> Costs:
     rounds = _measure_loads(progress)
     loads = _medians(rounds)
     start_worker_s = _measure_start_worker()
+    warm_up_s, with_numpy_s = _measure_warm_up(), _measure_warm_up(*preload.MODULES)
     progress.advance()
     memory, loopback, transfer_byte_s = _measure_transfers()
     progress.advance()
@@ -99,6 +101,8 @@ def measure(progress: Progress) -> Costs:
         "memory_bandwidth": memory,
         "transfer_byte_s": transfer_byte_s,
         "start_worker_s": start_worker_s,
+        "warm_up_s": warm_up_s,
+        "warm_up_numpy_s": max(0.0, with_numpy_s - warm_up_s),
         "blob_byte_s": _measure_blob(),
         "touch_byte_s": _measure_touch(),
         **_measure_copy_threads(memory),
@@ -228,6 +232,26 @@ def _measure_start_worker() -> float:
 @ray.remote
 def _make() -> Any:
     return ray.Blob(OBJECT_BYTES)
+
+
+_WARM_UP = """
+import sys, time
+from raytwin.runtime.processes.spawn import zygote
+zygote.load(zygote.MAINS["head"], zygote.MAINS["node"])
+began_s = time.process_time()
+zygote.warm_up(*sys.argv[1:])
+print(time.process_time() - began_s)
+"""
+
+
+def _measure_warm_up(*modules: str) -> float:
+    """Return the CPU time that a zygote takes to prepare for forking workers, with these modules
+    loaded besides the runtime's own."""
+    command = [sys.executable, "-c", _WARM_UP, *modules]
+    return statistics.median(
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for _ in range(ROUNDS)
+    )
 
 
 def _measure_transfers() -> tuple[float, float, float]:

@@ -32,6 +32,8 @@ class ClusterPort(ProgramPort, Protocol):
     head: SimProcess
     stores: dict[int, Any]
     """The `SimStore` of each node that lives, by number."""
+    zygotes: Any
+    """The `SimZygotes`."""
     admission: Any
     """The `SimAdmission`."""
 

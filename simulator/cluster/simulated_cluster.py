@@ -84,7 +84,7 @@ from raytwin.simulator.cluster.simulated_drivers import SimAdmission, SimDriver,
 from raytwin.simulator.cluster.simulated_links import SimLinks
 from raytwin.simulator.cluster.simulated_replicas import SimReplicas
 from raytwin.simulator.cluster.simulated_store import SimPool, SimStore
-from raytwin.simulator.cluster.simulated_workers import SimWorkers
+from raytwin.simulator.cluster.simulated_workers import SimWorkers, SimZygotes
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import ROLES, CostModel, load_profile
 from raytwin.simulator.machine.frame_faults import FrameFault, FrameFaults
@@ -213,6 +213,7 @@ class SimCluster:
             self.profile.loopback_bandwidth,
             self.seed,
         )
+        self.zygotes = SimZygotes(self)
         self.known: dict[int, NodeInfo] = {}
         """Each node's last row that the callbacks of `on_membership` were called for."""
         self._sessions = 0

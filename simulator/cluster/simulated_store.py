@@ -374,7 +374,7 @@ class SimStore:
 
 
 class SimPool:
-    """``pool:<n>``: starts a worker after the time that a fork takes."""
+    """``pool:<n>``: starts and ends a node's workers."""
 
     def __init__(self, cluster: ClusterPort, node: int, process: SimProcess) -> None:
         self.cluster = cluster
@@ -383,8 +383,7 @@ class SimPool:
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, StartWorker):
-            delay_s = self.cluster.profile.start_worker_s
-            self.cluster.env.after(delay_s, partial(self._started, message.worker))
+            self.cluster.zygotes.fork(self.node, partial(self._started, message.worker))
         elif isinstance(message, StopWorker):
             self.cluster.stop_worker(message.worker)
         elif isinstance(message, KillWorker):

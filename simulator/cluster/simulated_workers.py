@@ -8,7 +8,8 @@ in the state in which they would be if they had been there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from raytwin.runtime.control.core.addresses import node_of
@@ -16,6 +17,42 @@ from raytwin.runtime.control.messages import WorkerReady
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.cluster.simulated_worker import SimWorker
 from raytwin.simulator.machine.simulated_process import SimProcess
+
+
+class SimZygotes:
+    """The zygotes, one for each host: each forks workers, once it has loaded their modules.
+
+    It loads them when the first worker is requested, after nodes and head, and numpy as well if the
+    driver had it when it started the cluster.
+    """
+
+    def __init__(self, cluster: ClusterPort) -> None:
+        profile = cluster.profile
+        self._cluster = cluster
+        self._warm_up_s = profile.warm_up_s
+        if "numpy" in sys.modules:
+            self._warm_up_s += profile.warm_up_numpy_s
+        self._warm: set[int] = set()
+        """Hosts whose zygote has loaded the modules."""
+        self._waiting: dict[int, list[Callable[[], None]]] = {}
+        """By host whose zygote loads them: what begins afterwards."""
+
+    def fork(self, node: int, begin: Callable[[], None]) -> None:
+        """Call `begin` when a new process of a node runs."""
+        host = self._cluster.network.host_of(node)
+        if host in self._warm or not self._warm_up_s:
+            self._cluster.env.after(self._cluster.profile.start_worker_s, begin)
+        elif host in self._waiting:
+            self._waiting[host].append(begin)
+        else:
+            self._waiting[host] = [begin]
+            done = partial(self._warmed_up, host)
+            self._cluster.hosts[host].run(self._warm_up_s, done, f"zygote:{host}")
+
+    def _warmed_up(self, host: int) -> None:
+        self._warm.add(host)
+        for begin in self._waiting.pop(host):
+            self._cluster.env.after(self._cluster.profile.start_worker_s, begin)
 
 
 class SimWorkers(Mapping[str, SimWorker]):

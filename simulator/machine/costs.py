@@ -122,6 +122,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     memory_bandwidth: float
     """Of a copy into or out of the object store by one thread."""
     start_worker_s: float
+    """From the request until a warm zygote's new process can report."""
     head: RoleCost
     node: RoleCost
     worker: RoleCost
@@ -137,6 +138,11 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     body_scale: float = 1.0
     """CPU time that the body of a task takes on the modelled machine, for each second that it takes
     where the simulation runs. Used where bodies are measured."""
+    warm_up_s: float = 0.0
+    """CPU time of a host's zygote before it forks the first worker: it loads the modules of
+    workers."""
+    warm_up_numpy_s: float = 0.0
+    """How much more that is with numpy: of programs that have loaded it before `init()`."""
     memory_bandwidth_all: float = 0.0
     """Of a copy by the best number of threads; 0 if one thread is as fast."""
     copy_thread_s: float = 3e-5
@@ -167,7 +173,11 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
         for field in ("cores", *rates, "body_scale"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
-        for field in ("latency_s", "loopback_latency_s", "start_worker_s", "range_s", "task_s"):
+        times = (
+            "latency_s", "loopback_latency_s", "start_worker_s", "range_s", "task_s", "warm_up_s",
+            "warm_up_numpy_s",
+        )  # fmt: skip
+        for field in times:
             if getattr(self, field) < 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, and cannot be negative")
         for name in ROLES:

@@ -118,8 +118,10 @@ class _Stopwatch:
 class RecordedCosts:
     """Bodies cost what a recording says: their CPU time, times `scale`, and what they waited.
 
-    A body has the ID that it had when it was recorded, if the program does the same again. One with
-    another ID costs the mean of its function's bodies, one of a function that is not in the
+    A body has the ID that it had when it was recorded, if the program does the same again. A
+    program that submits more on a larger cluster, such as an actor for each CPU, shifts the IDs of
+    what it submits afterwards: a body counts as the recorded one if its function is the same, too.
+    Any other costs the mean of its function's bodies, one of a function that is not in the
     recording nothing; the counts say how many there were of each.
     """
 
@@ -130,8 +132,10 @@ class RecordedCosts:
         self.root = bytes.fromhex(recording.driver.id)
         """The ID of the driver, from which those of all tasks follow."""
         self.known = self.by_function = self.unknown = 0
-        """How many bodies were found by their ID, by their function, or not at all."""
-        self._own: dict[str, Parts] = {body.id: body.own for body in recording.bodies}
+        """How many bodies were found by their ID, by their function alone, or not at all."""
+        self._own: dict[tuple[str, str], Parts] = {
+            (body.id, body.name): body.own for body in recording.bodies
+        }
         self._driver = recording.driver.own
         sums: dict[str, list[float]] = {}
         for body in recording.bodies:
@@ -153,7 +157,7 @@ class RecordedCosts:
 
     def parts_of(self, task: bytes, name: str) -> Parts:
         """Return what a body did between its waits."""
-        own = self._own.get(task.hex())
+        own = self._own.get((task.hex(), name))
         if own is not None:
             self.known += 1
             return own

@@ -24,18 +24,28 @@ def check_maze(path: list[tuple[int, int]]) -> bool:
 
 
 EXAMPLES = {
+    "actor_tree": lambda primes: primes == 96,  # below 36 * 14 = 504
+    "batch_prediction": lambda rows: rows == 3 * 4_000,
     "arrays": lambda total: total == 250_000 * 28,
     "counter": lambda total: total == 10 * 45,
     "es": lambda scores: sum(scores[-5:]) > sum(scores[:5]) + 5 * 150,
+    "map_reduce": lambda top: [word for word, _ in top] == ["word1", "word2", "word3"],
     "maze": check_maze,
+    "monte_carlo_pi": lambda pi: abs(pi - 3.1416) < 0.05,
     "pipeline": lambda total: total == 4 * 780,
     "parameter_server": lambda error: error < 1e-3,
     "sgd": lambda losses: len(losses) == 30 and losses[-1] < losses[0] / 3,
     "serving": lambda error: error == 0.0,
     "ppo": lambda scores: min(scores[-2:]) > 2 * max(scores[:2]),
+    "synchronous_server": lambda right: right > 0.7,
     "word_count": lambda top: top == [("a", 5), ("object", 4), ("task", 4), ("the", 4), ("and", 3)],
 }
 """By name: whether a result is right."""
+SMALL = {
+    "actor_tree": 14, "batch_prediction": 3, "map_reduce": 2_000, "monte_carlo_pi": 2_000,
+    "synchronous_server": 12,
+}  # fmt: skip
+"""By name: the size of what takes seconds by default."""
 PLAY = ("es", "ppo")
 """Those that need gymnasium."""
 
@@ -57,6 +67,8 @@ def ray(request: pytest.FixtureRequest) -> Iterator[Any]:
 def test_example(ray: Any, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if name in PLAY:
         require("rl", importlib.util.find_spec("gymnasium") is not None, "needs gymnasium")
-    result = importlib.import_module(f"raytwin.scenarios.applications.{name}").main(ray)
+    result = importlib.import_module(f"raytwin.scenarios.applications.{name}").main(
+        ray, *([SMALL[name]] if name in SMALL else [])
+    )
     assert EXAMPLES[name](result), result
     assert capsys.readouterr().out.count("\n") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import threading
 import time
@@ -9,11 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import raytwin as ray
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
+
+MAPS = Path("/proc/self/maps")
+assert np.__version__, "loaded before a cluster starts, and so in its workers"
 
 
 def get(refs: Any) -> Any:
@@ -23,6 +28,27 @@ def get(refs: Any) -> Any:
 @ray.remote
 def plain(x: Any = None) -> Any:
     return x
+
+
+def threads_of_openblas() -> set[int]:
+    """Return how many threads the copies of OpenBLAS that this process has loaded use."""
+    paths = {line.split()[-1] for line in MAPS.read_text().splitlines() if "openblas" in line}
+    names = ("scipy_openblas_get_num_threads64_", "openblas_get_num_threads")
+    libraries = [ctypes.CDLL(path) for path in paths]
+    return {getattr(each, name)() for each in libraries for name in names if hasattr(each, name)}
+
+
+def test_linear_algebra_that_was_loaded_before_a_worker_uses_the_cpus_of_its_tasks(
+    start: Start,
+) -> None:
+    here = threads_of_openblas()
+    if not here:
+        pytest.skip("numpy has no OpenBLAS here")
+    start(nodes=1, cpus_per_node=2)
+    threads = ray.remote(threads_of_openblas)
+    for cpus in (1, 2, 1, 0.5):
+        assert get(threads.options(num_cpus=cpus).remote()) == {max(1, int(cpus))}
+    assert threads_of_openblas() == here
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,46 @@ def test_a_latency_is_that_of_the_links_between_hosts(tmp_path: Path) -> None:
     assert float(slow[3]) > float(fast[3]) + 0.4, "a task was placed over the link"
 
 
+def test_predictions_are_printed_and_then_measured_on_this_machine(tmp_path: Path) -> None:
+    paper = files("raytwin.simulator").joinpath("profiles", "paper.json").read_bytes()
+    here = {**json.loads(paper), "cores": os.cpu_count()}
+    (tmp_path / "here.json").write_text(json.dumps(here), encoding="utf-8")
+    done = what_if(
+        tmp_path, "--nodes", "2,1", "--cpus-per-node", "1", "--measure", "2", "--profile",
+        "here.json", "-o", "page.html", "--json", "script.py", "2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    two, one = found["points"]
+    for point, naps in (two, 1), (one, 2):
+        assert naps <= point["makespan_s"] < naps + 0.5
+        assert len(point["measured_s"]) == 2 and min(point["measured_s"]) >= naps
+        middle_s = sum(point["measured_s"]) / 2
+        assert point["error"] == pytest.approx(point["makespan_s"] / middle_s - 1)
+        assert 0 <= point["others_share"] <= 1
+    said = done.stderr.splitlines()
+    assert said.index(f"predicted at 1: {one['makespan_s']:.4g} s") < said.index(
+        "measuring script.py"
+    )
+    assert "recording script.py" in said, "its bodies cost what they did here"
+    assert found["findings"][-1].startswith("The predictions are ")
+    assert ">measured<" in (tmp_path / "page.html").read_text()
+
+
+def test_a_recording_is_measured_as_well_as_a_script(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    for command in (
+        ["record", "-o", "graph.json", "--cpus-per-node", "1", "script.py", "1"],
+        ["exec", "--usage", "used.json", "graph.json"],
+    ):
+        subprocess.run(
+            [sys.executable, "-m", "raytwin", *command], cwd=tmp_path, check=True,
+            capture_output=True, timeout=LIMIT_S,
+        )  # fmt: skip
+    (used,) = json.loads((tmp_path / "used.json").read_text())
+    assert used["makespan_s"] >= 1 and used["own_cpu_s"] > 0 <= used["others_cpu_s"]
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -84,6 +126,8 @@ def test_a_latency_is_that_of_the_links_between_hosts(tmp_path: Path) -> None:
         (["--policy", "randon"], "did you mean 'random'?"),
         (["--nodes", "2"], "script.py failed at 2: IndexError: list index out of range"),
         (["--price", "-1"], "--price -1.0 is no price: give what a node costs for an hour, as 0.5"),
+        (["--measure", "1"], "give --profile FILE, which 'raytwin calibrate' writes"),
+        (["--measure", "1", "--latency", "1ms"], "--measure runs all nodes on this machine: leave"),
         (["-o", "no/such/page.html"], "no/such/page.html: No such file or directory; give"),
     ],
 )

@@ -188,6 +188,14 @@ def test_recorded_bodies_cost_what_they_took_by_id_then_by_function(
     assert (costs.known, costs.by_function, costs.unknown) == (2, 2, 1)
 
 
+def test_a_body_with_the_id_of_another_functions_body_costs_the_mean_of_its_own_function(
+    start: Any, tmp_path: Path
+) -> None:
+    bodies = {1: ("set_up", [(9.0, 0.0)]), 2: ("nap", [(1.0, 0.0)]), 3: ("nap", [(3.0, 0.0)])}
+    start(cost="recorded", recording=recorded(tmp_path / "r.json", bodies, []))
+    assert 2.0 <= elapsed_s(lambda: ray.get(ray.remote(nap).remote(0.0))) < 2.1
+
+
 def test_what_was_recorded_between_two_waits_passes_before_the_second(
     start: Any, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,6 +19,35 @@ from raytwin.runtime.api.exceptions import (
 from raytwin.simulator.machine.costs import load_profile
 from tests.simulator.programs import increment, nested, sleep
 from tests.simulator.virtual_cluster import start
+
+# -- the first workers -----------------------------------------------------------
+
+
+def test_the_first_worker_of_a_host_waits_until_its_zygote_has_loaded_modules(
+    tmp_path: Path,
+) -> None:
+    known = load_profile("paper")
+    path = tmp_path / "slow.json"
+    # numpy is loaded here, so it is loaded there.
+    assert np.__name__ == "numpy"
+    slow = msgspec.structs.replace(known, warm_up_s=2.0, warm_up_numpy_s=1.0)
+    path.write_bytes(msgspec.json.encode(slow))
+    start(nodes=2, nodes_per_host=2, cpus_per_node=1, profile=path)
+    began_s = ray.now()
+    on_each = [increment.options(resources={f"node:{node}": 0.1}) for node in (0, 1)]
+    assert ray.get([task.remote(1) for task in on_each]) == [2, 2]
+    assert 2.9 < ray.now() - began_s < 3.1, "both nodes have one zygote"
+    began_s = ray.now()
+    ray.get(ray.remote(Holder).remote().get.remote())
+    assert ray.now() - began_s < 0.1, "it forks another worker at once"
+
+
+class Holder:
+    """An actor, which has a worker of its own."""
+
+    def get(self) -> None:
+        """Return nothing."""
+
 
 # -- errors ----------------------------------------------------------------------
 

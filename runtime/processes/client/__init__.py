@@ -21,7 +21,8 @@ Modules, the lower first:
 
 - `preload`: modules that the zygote loads for all workers.
 - `running_clusters`: files by which a driver finds a cluster to join.
-- `lease_environment`: environment variables with the resources of a worker's tasks.
+- `lease_environment`: environment variables with the resources of a worker's tasks;
+  `blas_threads`: the same for a library that was loaded before it could read them.
 - `local_world`: the backend's `World`: waiting, time, values in shared memory.
 - `interrupts`: KeyboardInterrupt in the running task, by SIGINT.
 - `worker_process`: the worker's process.

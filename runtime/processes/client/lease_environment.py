@@ -5,8 +5,11 @@ when the demand changes, not for each task. An actor keeps its own for life.
 
 ``OMP_NUM_THREADS`` is the number of CPUs, at least 1, unless the cluster was started with a value:
 libraries that start one thread per core would otherwise have as many threads as the machine has
-cores, in each of as many workers. ``CUDA_VISIBLE_DEVICES`` are the lease's GPUs; if the cluster was
-started with a value, their names in it. Without GPUs it stays as it is.
+cores, in each of as many workers. A library that was loaded before the fork has read the variable
+already, and is told otherwise: see `blas_threads`.
+
+``CUDA_VISIBLE_DEVICES`` are the lease's GPUs; if the cluster was started with a value, their names
+in it. Without GPUs it stays as it is.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import os
 from collections.abc import Sequence
 
 from raytwin.runtime.control.core.group_resources import plain_amounts
+from raytwin.runtime.processes.client import blas_threads
 from raytwin.runtime.session.world import Environment
 
 THREADS = "OMP_NUM_THREADS"
@@ -36,6 +40,7 @@ class LeaseEnvironment:
         if self._sets_threads:
             threads = max(1, int(plain_amounts(demand).get("CPU", 0.0)))
             variables.append((THREADS, str(threads)))
+            blas_threads.use(threads)
         if gpus:
             names = self._devices if len(self._devices) > max(gpus) else range(max(gpus) + 1)
             variables.append((DEVICES, ",".join(str(names[number]) for number in gpus)))

@@ -47,7 +47,7 @@ from importlib import import_module
 from typing import Any
 
 from raytwin.runtime.execution.user_errors import exit_code
-from raytwin.runtime.processes.client import preload
+from raytwin.runtime.processes.client import blas_threads, preload
 from raytwin.runtime.processes.net.heap_trim import trim
 from raytwin.runtime.processes.net.packets import PacketQueue, packet_pair, receive_packet
 from raytwin.runtime.processes.net.process_settings import set_up_logging
@@ -151,10 +151,7 @@ class Zygote:
 
     def _warm_up(self) -> None:
         """Load the modules of workers, then fork the workers requested so far."""
-        load(MAINS["worker"], "cloudpickle", *self.modules)
-        import_module("raytwin.runtime.processes.spawn.rehearsal").rehearse()
-        import_module("raytwin.runtime.processes.client.interrupts").catch()
-        share_memory()
+        warm_up(*self.modules)
         self._warm = True
         postponed, self._postponed = self._postponed, []
         for fd, request, fds in postponed:
@@ -364,11 +361,20 @@ def _kill_all_but(known: set[int]) -> None:
 # -- before and after a fork --------------------------------------------------
 
 
+def warm_up(*modules: str) -> None:
+    """Prepare for forking workers, with these further modules loaded."""
+    load(MAINS["worker"], "cloudpickle", *modules)
+    import_module("raytwin.runtime.processes.spawn.rehearsal").rehearse()
+    import_module("raytwin.runtime.processes.client.interrupts").catch()
+    share_memory()
+
+
 def load(*modules: str) -> None:
     """Load modules for the processes to fork; the caller has to call `share_memory` next."""
     gc.disable()
     for module in modules:
         import_module(module)
+    blas_threads.find()
 
 
 def share_memory() -> None:

@@ -6,10 +6,11 @@ import math
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -93,6 +94,7 @@ def execute(
         int | None,
         typer.Option(
             min=1,
+            max=NODES_MAX,
             metavar="N",
             help="On sim, how many nodes share the cores and the network of one machine: 1 (the"
             " default), or as many as --nodes, to predict local.",
@@ -112,7 +114,11 @@ def execute(
     ] = None,
     usage: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="On sim: also write what was used here, as JSON."),
+        typer.Option(
+            metavar="FILE",
+            help="Also write what was used here, as JSON: on sim of the simulated resources, on"
+            " local of this machine's CPU time, by the cluster and by what else ran.",
+        ),
     ] = None,
     gcs_storage: Annotated[
         Path | None,
@@ -202,12 +208,17 @@ def execute(
             options["nodes_per_host"] = nodes_per_host
     else:
         simulated = {
-            "--cost": cost, "--recording": recording, "--profile": profile, "--usage": usage,
+            "--cost": cost, "--recording": recording, "--profile": profile,
             "--nodes-per-host": nodes_per_host,
         }  # fmt: skip
         for name, value in simulated.items():
             if value is not None:
                 raise UsageError(f"{name} is for what is simulated: give --backend sim")
+        if usage is not None and (backend == "docker" or address not in (None, "local")):
+            raise UsageError(
+                "--usage is of a cluster whose processes the script starts: on sim and local,"
+                " without --address"
+            )
     if json is not None:
         if faults is None:
             raise UsageError("--json is the recovery of --faults PLAN: give both")
@@ -226,12 +237,16 @@ def execute(
         from raytwin.scenarios.cli.execute_under_faults import execute_under_faults
 
         run = partial(execute_under_faults, run, script, backend or "local", plan, json)
+    if usage is not None:
+        usage = writable(usage.resolve())  # the script may change the directory
     if backend == "sim":
         from raytwin.scenarios.cli.predict import predict
 
-        if usage is not None:
-            usage = writable(usage.resolve())  # the script may change the directory
         sys.exit(predict(run, seed or 0, usage))
+    if usage is not None:
+        from raytwin.scenarios.cli.machine_use import measured
+
+        run = partial(measured, run, usage)
     sys.exit(run())
 
 
@@ -481,6 +496,16 @@ def whatif(
             " and the head.",
         ),
     ] = False,
+    measure: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Then run it N times on each of these clusters, on this machine, and compare. All"
+            " nodes share its cores in the predictions, too. Needs its --profile; without --cost"
+            " the script is recorded first, on the fewest nodes.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Also as a page.")
     ] = None,
@@ -490,6 +515,7 @@ def whatif(
 
     Each combination of what is varied is a run of 'raytwin exec --backend sim' of its own. Prints
     a table, and what it comes to: the knee of the curve, what a death costs, which policy wins.
+    With --measure also how far the predictions are from this machine; they are printed before.
 
     Example: `raytwin whatif --nodes 1,10,100 --latency 0.1ms,10ms script.py`
     """
@@ -503,15 +529,30 @@ def whatif(
         output = writable(output.resolve())
     policies = _policies(policy)
     choices = what_if.Choices(parse_nodes(nodes) or (), _parts(latency), policies, _parts(faults))
-    given = {
-        "--cpus-per-node": cpus_per_node, "--seed": seed, "--cost": cost, "--recording": recording,
-    }  # fmt: skip
-    options = [f"{name}={value}" for name, value in given.items() if value is not None]
+    if measure is not None:
+        what_if.check_measurable(choices, profile)
+    records = cost is None and recording is None and script.suffix != RECORDING
+    everywhere = {"--cpus-per-node": cpus_per_node, "--seed": seed}
     victims = _kinds_of_nodes(script, cpus_per_node) if deaths else None
-    with terminal() as progress:
+    with terminal() as progress, TemporaryDirectory(prefix="raytwin-") as folder:
+        if measure is not None and records:
+            progress.begin(f"recording {script}", 1)
+            recording = Path(folder) / "recording.json"
+            fewest = min(choices.nodes, default=None)
+            what_if.record(script, args or [], fewest, cpus_per_node, recording)
+        simulated = {
+            **everywhere, "--cost": cost, "--recording": recording,
+            "--nodes-per-host": None if measure is None else NODES_MAX,
+        }  # fmt: skip
         found = what_if.predict(
-            script, args or [], choices, options, profile, progress, price, victims
+            script, args or [], choices, _given(simulated), profile, progress, price, victims
         )
+        if measure is not None:
+            for line in what_if.predictions(found.points):
+                progress.say(line)
+            found.points = what_if.measure(
+                script, args or [], found.points, _given(everywhere), measure, progress
+            )
     if output is not None:
         from raytwin.reports import what_if as page
 
@@ -520,7 +561,7 @@ def whatif(
     if as_json:
         print_json(
             {
-                "points": [asdict(each) for each in found.points],
+                "points": [{**asdict(each), "error": each.error} for each in found.points],
                 "deaths": [asdict(each) for each in found.deaths],
                 "findings": what_if.findings(found),
             }
@@ -536,6 +577,11 @@ def whatif(
         console.print(escaped(sentence))
     if output is not None:
         console.print(escaped(f"The page: {output}"))
+
+
+def _given(options: Mapping[str, object]) -> list[str]:
+    """Return the options of a command line that have a value."""
+    return [f"{name}={value}" for name, value in options.items() if value is not None]
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:

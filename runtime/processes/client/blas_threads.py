@@ -1,0 +1,36 @@
+"""Threads of OpenBLAS, numpy's library of linear algebra, in workers that are forked with it.
+
+OpenBLAS reads ``OMP_NUM_THREADS`` once, when it is loaded. The zygote loads it, with numpy, before
+anyone knows what a worker's tasks reserve, and so with a thread for each core of the machine. A
+worker's products of matrices would have as many, whatever they reserve, so a worker sets the number
+itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+_MAPS = Path("/proc/self/maps")
+_SETTERS = (
+    "scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads",
+    "openblas_set_num_threads64_", "openblas_set_num_threads",
+)  # fmt: skip
+"""The function's names in builds of OpenBLAS; the first two are in numpy's own packages."""
+_found: list[Callable[[int], object]] = []
+
+
+def find() -> None:
+    """Find the libraries that are loaded; a forked process knows what its parent has found."""
+    paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if "openblas" in line}
+    _found.clear()
+    for path in sorted(paths):
+        library = ctypes.CDLL(path)
+        _found.extend(getattr(library, name) for name in _SETTERS if hasattr(library, name))
+
+
+def use(threads: int) -> None:
+    """Have the libraries that were found use so many threads."""
+    for set_threads in _found:
+        set_threads(threads)
