@@ -12,7 +12,6 @@ fitted.
 
 from __future__ import annotations
 
-import mmap
 import os
 import statistics
 import subprocess
@@ -31,6 +30,7 @@ import raytwin as ray
 from raytwin.runtime.processes.client import preload
 from raytwin.runtime.serialization.real_blob import Blob
 from raytwin.runtime.store.arena_writer import Copier
+from raytwin.runtime.store.scratch import shared
 from raytwin.scenarios.bench.cases import repeated_per_s
 from raytwin.scenarios.core.scenario import Progress
 from raytwin.scenarios.measure.fit import LEAST_S, Load, fit
@@ -301,11 +301,11 @@ def _measure_touch() -> float:
     found = []
     for _ in range(ROUNDS):
         took = []
-        with mmap.mmap(-1, TOUCH_BYTES) as memory:
-            for _ in range(2):
-                started_s = time.thread_time()
-                memory[:] = source.data
-                took.append(time.thread_time() - started_s)
+        memory = shared(TOUCH_BYTES)
+        for _ in range(2):
+            started_s = time.thread_time()
+            memory[:] = source.data
+            took.append(time.thread_time() - started_s)
         found.append((took[0] - took[1]) / TOUCH_BYTES)
     return max(0.0, statistics.median(found))
 
