@@ -2,8 +2,9 @@
 
 OpenBLAS reads ``OMP_NUM_THREADS`` once, when it is loaded. The zygote loads it, with numpy, before
 anyone knows what a worker's tasks reserve, and so with a thread for each core of the machine. A
-worker's products of matrices would have as many, whatever they reserve, so a worker sets the number
-itself.
+worker's products of matrices would have as many, whatever they reserve. So the zygote sets it to
+one thread, which most tasks reserve, and a worker to more where its tasks do. To set it in a
+forked process starts threads anew, which spin for 0.1 s: a worker leaves it alone where it can.
 """
 
 from __future__ import annotations
@@ -19,18 +20,27 @@ _SETTERS = (
 )  # fmt: skip
 """The function's names in builds of OpenBLAS; the first two are in numpy's own packages."""
 _found: list[Callable[[int], object]] = []
+_threads = 1
+"""What the libraries that were found use."""
 
 
 def find() -> None:
-    """Find the libraries that are loaded; a forked process knows what its parent has found."""
+    """Have the libraries that are loaded use one thread; processes forked later know them."""
+    global _threads
     paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if "openblas" in line}
     _found.clear()
     for path in sorted(paths):
         library = ctypes.CDLL(path)
         _found.extend(getattr(library, name) for name in _SETTERS if hasattr(library, name))
+    for set_threads in _found:
+        set_threads(1)
+    _threads = 1
 
 
 def use(threads: int) -> None:
     """Have the libraries that were found use so many threads."""
-    for set_threads in _found:
-        set_threads(threads)
+    global _threads
+    if threads != _threads:
+        for set_threads in _found:
+            set_threads(threads)
+        _threads = threads
