@@ -204,7 +204,7 @@ class SimCluster:
         self._store_bytes = store_bytes
         self.costs = {role: CostModel(getattr(self.profile, role), self.profile) for role in ROLES}
         self._cores = cores_per_host or self.profile.cores
-        self.hosts = [Host(self.env, self._cores) for _ in range(-(-len(nodes) // nodes_per_host))]
+        self.hosts = [self._host() for _ in range(-(-len(nodes) // nodes_per_host))]
         self.network = Network(
             self.env,
             self.profile.latency_s,
@@ -429,7 +429,7 @@ class SimCluster:
         process = self.processes.get(f"node:{node}")
         if process is not None:
             process.busy_s += cpu_s
-        self.hosts[self._hosts_of[node]].run(cpu_s, done)
+        self.hosts[self._hosts_of[node]].run(cpu_s, done, f"store:{node}")
 
     def start_worker(self, address: str, node: int) -> None:
         """Begin the life of a worker whose process has started, unless its node has ended."""
@@ -502,13 +502,16 @@ class SimCluster:
 
     # -- operations on nodes -------------------------------------------------------------
 
+    def _host(self) -> Host:
+        return Host(self.env, self._cores, preempts=self.profile.preemption)
+
     def add_node(self, resources: Mapping[str, float]) -> int:
         """Start a node on a host of its own and return its number."""
         (checked,) = node_resources([resources], None, 0)
         number = len(self.resources)
         self.resources[number] = checked
         self._hosts_of[number] = len(self.hosts)
-        self.hosts.append(Host(self.env, self._cores))
+        self.hosts.append(self._host())
         self._start_node(number)
         return number
 

@@ -149,6 +149,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """Time to start one more thread on its part of a copy."""
     blob_byte_s: float = 0.0
     """CPU time of a program for a byte of a `Blob` that it makes: its pages are new."""
+    preemption: bool = False
+    """Whether a process that wakes preempts one that computes, as on Linux: see `host`. The paper's
+    profile has it not: its nodes are larger, and its figures are fitted without."""
     touch_byte_s: float = 0.0
     """CPU time for a byte of a node's object store that is used for the first time, besides the
     copy."""

@@ -14,11 +14,15 @@ So no core idles while a job waits, equal long jobs progress within a quantum
 of one another, and a job waits for its first turn at most
 ``quantum_s * (waiting / cores + 1)``.
 
+With wake-up preemption, as Linux has it, a job that finds no idle core takes the core of the
+owner that has used the most, if its own owner has used less by more than `GRAIN_S`: a process that
+mostly sleeps runs at once beside those that compute. The other one continues as the next. What an
+owner has used counts from `CREDIT_S` behind the least of the running ones at most: sleep is no
+credit for later.
+
 Simplifications: context switches cost nothing, and cold caches cost a turn's `cold_s` (`costs`)
-and nothing else; there are no
-priorities and no wake-up preemption (Linux would favour a process that mostly
-sleeps; here it waits for a turn to end); no job is bound to a core, and cores do
-not slow one another.
+and nothing else; there are no priorities; no job is bound to a core, and cores do not slow one
+another.
 
 How it is computed
 ------------------
@@ -43,16 +47,24 @@ from simpy.events import NORMAL
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import COLD_MAX
 
+GRAIN_S = 0.0001
+"""Owners that have used about the same do not preempt one another. Assumed."""
+CREDIT_S = 0.003
+"""About Linux's slice. Assumed."""
+
 
 class _Job(Event):
     """CPU time that an owner has requested; its own completion event.
 
-    `remaining_s` is valid while the job has no core, `ends` and `turn_ends` while
+    `remaining_s` is valid while the job has no core, `began`, `ends` and `turn_ends` while
     it has one; `armed` tells whether the schedule contains the event.
     """
 
-    __slots__ = ("armed", "callbacks", "done", "ends", "owner", "remaining_s", "turn_ends")
+    __slots__ = (
+        "armed", "began", "callbacks", "done", "ends", "owner", "remaining_s", "turn_ends"
+    )  # fmt: skip
 
+    began: float
     ends: float
     turn_ends: float
     _ok = True
@@ -72,7 +84,10 @@ class Host:
     Raises ValueError unless there is at least one core.
     """
 
-    def __init__(self, env: Clock, cores: int, quantum_s: float = 0.003) -> None:
+    def __init__(
+        self, env: Clock, cores: int, quantum_s: float = 0.003, preempts: bool = False
+    ) -> None:
+        """`preempts`: whether a job that is due may take another owner's core; see the module."""
         if cores < 1:
             raise ValueError(f"a host needs at least one core, not {cores}")
         self.cores = cores
@@ -82,6 +97,9 @@ class Host:
         self.slowdown = 1.0
         """How many times as long jobs take that are requested from now on: a fault."""
         self._env = env
+        self._preempts = preempts
+        self._used: dict[Hashable, float] = {}
+        """CPU seconds of owners, if jobs preempt others; see the module."""
         self._running: dict[_Job, None] = {}
         self._queue: deque[_Job] = deque()
         self._paused: dict[Hashable, list[_Job]] = {}
@@ -124,12 +142,15 @@ class Host:
                 self._ended = None
                 self._start(job)
                 job.turn_ends = ended.turn_ends
+            elif self._preempts and self._queue and self._is_behind(owner, self._queue[0].owner):
+                self._queue.appendleft(job)
             else:
                 self._queue.append(job)
         elif len(self._running) < self.cores:
             self._start(job)
         else:
-            self._queue.append(job)
+            if not (self._preempts and self._preempt(job)):
+                self._queue.append(job)
             # While the timer is set no turn is over before it is due.
             if not self._timer_set:
                 self._end_turns()
@@ -140,6 +161,7 @@ class Host:
         A new process of this name is not paused.
         """
         self._take(owner)
+        self._used.pop(owner, None)
         self._paused.pop(owner, None)
         self._fill()
 
@@ -157,6 +179,33 @@ class Host:
         self._queue += self._paused.pop(owner, ())
         self._fill()
 
+    # -- wake-up preemption ------------------------------------------------
+
+    def _preempt(self, job: _Job) -> bool:
+        """Give `job` the core of the owner that has used the most; return whether that is due."""
+        now, used = self._env.now, self._used
+        so_far = {each: used.get(each.owner, 0.0) + now - each.began for each in self._running}
+        mine = used[job.owner] = max(used.get(job.owner, 0.0), min(so_far.values()) - CREDIT_S)
+        victim = max(so_far, key=so_far.__getitem__)
+        if so_far[victim] - mine <= GRAIN_S or victim.ends <= now:
+            return False
+        self._leave(victim)
+        victim.remaining_s = victim.ends - now
+        self._queue.appendleft(victim)
+        self._start(job)
+        return True
+
+    def _is_behind(self, one: Hashable, other: Hashable) -> bool:
+        """Whether an owner has used less than another one."""
+        return self._used.get(other, 0.0) - self._used.get(one, 0.0) > GRAIN_S
+
+    def _leave(self, job: _Job) -> None:
+        """Take a job off its core."""
+        del self._running[job]
+        if self._preempts:
+            used_s = self._env.now - job.began
+            self._used[job.owner] = self._used.get(job.owner, 0.0) + used_s
+
     # -- the cores ---------------------------------------------------------
 
     def _start(self, job: _Job) -> None:
@@ -164,6 +213,7 @@ class Host:
         env = self._env
         now = env.now
         self._running[job] = None
+        job.began = now
         job.ends = now + job.remaining_s
         job.turn_ends = now + self.quantum_s
         if not job.armed:
@@ -195,7 +245,7 @@ class Host:
                 self._timer_set = True
                 self._env.after(oldest.turn_ends - now, self._on_timer)
                 return
-            del running[oldest]
+            self._leave(oldest)
             oldest.remaining_s = oldest.ends - now
             queue.append(oldest)
             self._start(queue.popleft())
@@ -204,7 +254,7 @@ class Host:
         """Take all jobs of `owner` off cores and queue, and return them in order."""
         taken = [job for job in self._running if job.owner == owner]
         for job in taken:
-            del self._running[job]
+            self._leave(job)
             job.remaining_s = max(0.0, job.ends - self._env.now)
         taken += [job for job in self._queue if job.owner == owner]
         self._queue = deque(job for job in self._queue if job.owner != owner)
@@ -220,7 +270,7 @@ class Host:
             job.callbacks = self._job_callbacks
             self._env.schedule_at(job, job.ends)
         else:
-            del running[job]
+            self._leave(job)
             if not self._queue:
                 job.done()
                 return

@@ -153,6 +153,66 @@ def test_a_turns_end_that_is_due_before_the_jobs_own_end_leaves_it_alone() -> No
     assert log.entries == [("paused", 0.5625), ("short", 0.9375), ("long", 1.6875)]
 
 
+def test_a_process_that_wakes_preempts_one_that_computes() -> None:
+    env = Clock()
+    host, log = Host(env, 2, preempts=True), Log(env)
+    for name in ("a", "b"):
+        host.run(0.5, log.note(name), name)
+    for at_s in (0.1, 0.1, 0.2):
+        at(env, at_s, lambda: host.run(0.001, log.note("woken"), "sleeper"))
+    env.run()
+    # It waits for nobody, and nothing of the others is lost.
+    assert [(name, round(when, 9)) for name, when in log.entries] == [
+        ("woken", 0.101), ("woken", 0.101), ("woken", 0.201), ("b", 0.501), ("a", 0.502)
+    ]  # fmt: skip
+    assert jobs_of(host) == (0, 0)
+
+
+def test_processes_that_have_used_the_same_take_turns() -> None:
+    env = Clock()
+    host, log = Host(env, 1, QUANTUM_S, preempts=True), Log(env)
+    host.run(0.002, log.note("first"), "a")
+    at(env, 0.00005, lambda: host.run(0.002, log.note("second"), "b"))
+    env.run()
+    assert [name for name, _ in log.entries] == ["first", "second"]
+
+
+def test_sleep_is_no_credit_for_later() -> None:
+    env = Clock()
+    host, log = Host(env, 1, QUANTUM_S, preempts=True), Log(env)
+    host.run(1.0, log.note("computes"), "a")
+    # It has slept for 0.5 s, and gets half of the core from then on, not all of it.
+    at(env, 0.5, lambda: host.run(0.2, log.note("woken"), "b"))
+    env.run()
+    (first, woken_s), (last, end_s) = log.entries
+    assert (first, last) == ("woken", "computes") and end_s == pytest.approx(1.2)
+    assert 0.88 < woken_s < 0.91
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_no_core_idles_and_no_time_is_lost_with_preemption(seed: int, cores: int) -> None:
+    draw = random.Random(seed)
+    env = Clock()
+    host, log = Host(env, cores, QUANTUM_S, preempts=True), Log(env)
+    wanted_s = 0.0
+    for number in range(40):
+        cpu_s = draw.choice([0.00002, 0.0005, 0.01])
+        wanted_s += cpu_s
+        owner = draw.randrange(6)
+        at(
+            env, draw.random() * 0.05,
+            lambda cpu_s=cpu_s, owner=owner, number=number: host.run(
+                cpu_s, log.note(number), owner
+            ),
+        )  # fmt: skip
+    env.run()
+    assert sorted(name for name, _ in log.entries) == list(range(40))
+    assert jobs_of(host) == (0, 0)
+    assert sum(host._used.values()) >= wanted_s - EPS
+    assert env.now <= 0.05 + wanted_s + EPS
+
+
 def test_a_host_without_cores_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one core"):
         Host(Clock(), 0)
