@@ -163,7 +163,7 @@ def test_a_process_that_wakes_preempts_one_that_computes() -> None:
     env.run()
     # It waits for nobody, and nothing of the others is lost.
     assert [(name, round(when, 9)) for name, when in log.entries] == [
-        ("woken", 0.101), ("woken", 0.101), ("woken", 0.201), ("b", 0.501), ("a", 0.502)
+        ("woken", 0.101), ("woken", 0.101), ("woken", 0.201), ("a", 0.501), ("b", 0.502)
     ]  # fmt: skip
     assert jobs_of(host) == (0, 0)
 
