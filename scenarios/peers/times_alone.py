@@ -21,7 +21,7 @@ from functools import cache
 
 from raytwin.scenarios.applications import es, ppo, sgd
 
-TRIALS = 7
+TRIALS = 21
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 

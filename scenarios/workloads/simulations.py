@@ -21,7 +21,7 @@ STEPS_MIN, STEPS_MAX = 10, 1_000
 RUNS_PER_CPU = 3
 WARM_UP = -1
 """The number of a draw that is not measured."""
-TRIALS = 9
+TRIALS = 41
 
 
 class Episode(NamedTuple):
