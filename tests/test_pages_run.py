@@ -124,7 +124,9 @@ SHORT = {
         "raytwin run policies --backend sim --nodes 100 --set skews=1,10,100 "
         "--set policies=power-of-two,batch-sampling"
     ): FEW_POLICIES,
-    "raytwin fidelity --rounds 5": "--rounds 2 --workloads sync,stream",
+    "raytwin fidelity --rounds 5": (
+        "--rounds 2 --workloads sync,stream --profile simulator/profiles/paper.json"
+    ),
     "raytwin fuzz --seeds 200": "--seeds 3",
     "raytwin fuzz --seeds 2000": "--seeds 3",
     "raytwin bench --peers ray,dask --json bench.json": f"{CASES} --rounds 2",

@@ -32,7 +32,7 @@ from raytwin.scenarios.core.fidelity import Metric, Role, Study
 from raytwin.scenarios.core.scenario import Progress
 from raytwin.scenarios.measure import calibrate, fit
 from raytwin.scenarios.workloads.held_out import WORKLOADS, Ended, Workload
-from raytwin.simulator.machine.costs import Profile
+from raytwin.simulator.machine.costs import Profile, load_profile
 
 PROBE_LOOPS = 400_000
 
@@ -72,19 +72,28 @@ class _Prediction:
         }
 
 
-def study(names: Sequence[str], rounds: int, out: Path, progress: Progress) -> Study:
+def study(
+    names: Sequence[str], rounds: int, out: Path, progress: Progress, given: Path | None = None
+) -> Study:
     """Predict the workloads `names`, then measure each in `rounds` clusters; write what is found.
 
+    With a profile `given` nothing is calibrated, and predictions have no range.
     ``fidelity-predictions.json`` is in `out` before the first measurement, ``fidelity.json`` at
     the end. Raises ResultError if one cannot be written.
     """
     speed = _speed()
-    costs = calibrate.measure(progress)
-    profile = costs.profile()
-    progress.advance()
     workloads = {name: WORKLOADS[name] for name in names}
-    progress.begin("predicting", len(names) * (1 + calibrate.ROUNDS))
-    predictions = _predict(workloads, profile, costs, progress)
+    with tempfile.TemporaryDirectory() as directory:
+        if given is not None:
+            profiles = [given]
+        else:
+            costs = calibrate.measure(progress)
+            profiles = []
+            for number, each in enumerate((costs.profile(), *costs.of_each_round())):
+                profiles.append(Path(directory) / f"{number}.json")
+                profiles[-1].write_bytes(msgspec.json.encode(msgspec.convert(each, Profile)))
+            progress.advance()
+        predictions = _predict(workloads, profiles, progress)
     path = out / fidelity.PREDICTIONS
     document = {name: each.as_data() for name, each in predictions.items()}
     fidelity.write(path, document)
@@ -115,31 +124,27 @@ def study(names: Sequence[str], rounds: int, out: Path, progress: Progress) -> S
 
 
 def _predict(
-    workloads: Mapping[str, Workload],
-    profile: dict[str, Any],
-    costs: calibrate.Costs,
-    progress: Progress,
+    workloads: Mapping[str, Workload], profiles: Sequence[Path], progress: Progress
 ) -> dict[str, _Prediction]:
-    with tempfile.TemporaryDirectory() as directory:
-        files = []
-        for number, each in enumerate((profile, *costs.of_each_round())):
-            files.append(Path(directory) / f"{number}.json")
-            files[-1].write_bytes(msgspec.json.encode(msgspec.convert(each, Profile)))
-        runs: dict[str, list[Run]] = {name: [] for name in workloads}
-        for file in files:
-            for name, workload in workloads.items():
-                runs[name].append(simulate(workload, file))
-                progress.advance()
-    task_s = statistics.median(load["wall"] for load in costs.rounds["sync"])
+    """Predict with the first profile; the others give the ranges."""
+    progress.begin("predicting", len(workloads) * len(profiles))
+    runs: dict[str, list[Run]] = {name: [] for name in workloads}
+    for profile in profiles:
+        for name, workload in workloads.items():
+            runs[name].append(simulate(workload, profile))
+            progress.advance()
+    one_at_a_time = simulate(WORKLOADS["sync"], profiles[0]).ended
+    task_s = one_at_a_time.elapsed_s / one_at_a_time.operations
+    machine_cores = load_profile(profiles[0]).cores
     found = {}
     for name, (run, *others) in runs.items():
-        each_s = [other.figures() for other in others]
+        each_s = [other.figures() for other in (*others, run)]
         ranges = {
             key: (min(one[key] for one in each_s), max(one[key] for one in each_s))
             for key in run.figures()
         }
         workload = workloads[name]
-        cores = min(sum(workload.cpus), workload.cores or profile["cores"])
+        cores = min(sum(workload.cpus), workload.cores or machine_cores)
         naive_s = run.ended.operations * (task_s + workload.body_s) / cores
         found[name] = _Prediction(run, ranges, naive_s)
     return found

@@ -344,6 +344,13 @@ def fidelity(
     rounds: Annotated[
         int, typer.Option(min=2, metavar="N", help="Clusters in which each is measured.")
     ] = 5,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Predict with what 'raytwin calibrate' has written, and calibrate nothing.",
+        ),
+    ] = None,
     out: Annotated[
         Path,
         typer.Option("--out", metavar="DIR", help="Where fidelity.json is written, for reports."),
@@ -363,9 +370,11 @@ def fidelity(
     from raytwin.scenarios.workloads.held_out import WORKLOADS
 
     names = parse_names(workloads, tuple(WORKLOADS), "workload") or list(WORKLOADS)
+    if profile is not None:
+        runner.read_profile(profile)
     runner.prepare(out)
     with progress.terminal() as shown:
-        found = fidelity_study.study(names, rounds, out, shown)
+        found = fidelity_study.study(names, rounds, out, shown, profile)
     fidelity_table.show(open_console(), found)
 
 
