@@ -28,6 +28,8 @@ class Pair:
     low: float
     high: float
     repeats: int
+    aim: float | None = None
+    """How far it may be off, relative, if it has an aim of its own."""
 
     @property
     def error(self) -> float | None:
@@ -105,7 +107,13 @@ def of_study(study: Study) -> list[tuple[str, Fidelity]]:
         if each.metric == MAKESPAN:
             low, high = min(each.measured), max(each.measured)
             pair = Pair(
-                (each.workload,), each.predicted, each.median, low, high, len(each.measured)
+                (each.workload,),
+                each.predicted,
+                each.median,
+                low,
+                high,
+                len(each.measured),
+                each.aim,
             )
             found.setdefault(each.group, []).append(pair)
     return [(group, Fidelity(compare, tuple(pairs), ())) for group, pairs in found.items()]

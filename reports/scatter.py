@@ -126,4 +126,6 @@ def _panel(
 
 def _judged(found: Fidelity, pair: Pair) -> str:
     good = found.good(pair.error)
+    if pair.aim is not None and pair.error is not None:
+        good = abs(pair.error) <= pair.aim
     return UNJUDGED if good is None else WITHIN if good else BEYOND

@@ -38,7 +38,7 @@ def show(console: Console, study: Study) -> None:
     low, high = min(study.speed), max(study.speed)
     console.print(
         f"while it was measured, the processor did {low:.2f} to {high:.2f} of what it did before"
-        f" the calibration; predictions of {study.predicted_at}, SHA-256"
+        f" the predictions, of {study.predicted_at}, SHA-256"
         f" {study.predictions_sha256[:12]}",
         highlight=False,
         soft_wrap=True,

@@ -223,12 +223,17 @@ class Recorder:
 
     def _get(self, get: Callable[..., Any], refs: Any, *args: Any, **kwargs: Any) -> Any:
         self._connect({})
+        from ray.exceptions import GetTimeoutError
+
         with self._call() as mine:
+            several = refs if isinstance(refs, (list, tuple)) else [refs]
             try:
                 return get(refs, *args, **kwargs)
+            except GetTimeoutError:
+                several = []  # it has gone on without them
+                raise
             finally:  # it has waited for a task that has failed, too
                 if mine:
-                    several = refs if isinstance(refs, (list, tuple)) else [refs]
                     self._end_part([ref.hex() for ref in several if _is_ref(ref)])
 
     def _wait(self, wait: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -311,7 +316,8 @@ class Recorder:
 
         cpus = self._settings.cpus_per_node
         if cpus is None:
-            cpus = options.get("num_cpus") or options.get("cpus_per_node") or os.cpu_count() or 1
+            asked = (options.get("num_cpus"), options.get("cpus_per_node"), os.cpu_count())
+            cpus = next(each for each in asked if each is not None)
         each = {"CPU": float(cpus)}
         each |= {"GPU": float(options["num_gpus"])} if options.get("num_gpus") else {}
         each |= options.get("resources") or {}

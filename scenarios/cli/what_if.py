@@ -245,11 +245,11 @@ def check_measurable(choices: Choices, profile: str) -> None:
     if choices.latencies:
         raise UsageError("--measure runs all nodes on this machine: leave --latency out")
     cores, known = os.cpu_count(), load_profile(profile)
-    if known.cores != cores:
+    if known.cores != cores or not profile.endswith(".json"):
         raise UsageError(
             f"--measure compares with this machine, which has {cores} cores, and the profile"
-            f" {profile} is of one with {known.cores}: give --profile FILE, which 'raytwin"
-            " calibrate' writes"
+            f" {profile} is of {known.name}, with {known.cores}: give --profile FILE, which"
+            " 'raytwin calibrate' writes"
         )
 
 
@@ -481,12 +481,12 @@ def accuracy(points: Sequence[Point]) -> str:
     mean = f"A task or call reserves a CPU for {short(task_s, 's')} in the mean: "
     if task_s >= ACCURATE_S:
         return mean + (
-            "predictions of programs whose tasks take 10 ms or more were off by 5 to 43 % in the"
-            " median (figures 11a, 14a, 14b; docs/measured.md)."
+            "docs/measured.md says how far predictions of programs were off whose tasks take 10 ms"
+            " or more: most by less than 10 %, learning ones by more."
         )
     return mean + (
-        "below 10 ms predictions rank clusters and do not time them: those of figures whose tasks"
-        " are short were off by 17 to 58 % in the median (docs/measured.md)."
+        "below 10 ms predictions rank clusters and do not time them; docs/measured.md says how far"
+        " they were off."
     )
 
 

@@ -40,7 +40,7 @@ class Metric(msgspec.Struct):
     """``makespan_s``, or a quantile of the latencies of its operations: ``p50_s``, ``p99_s``."""
     predicted: float
     predicted_range: tuple[float, float]
-    """Of the predictions with the costs of one round of the calibration each."""
+    """The least and the most, with the costs of one round of the calibration each."""
     measured: list[float]
     """One of each cluster."""
     naive: float | None = None
@@ -91,8 +91,10 @@ class Study(msgspec.Struct):
     rounds: int
     """Clusters for each workload."""
     speed: list[float]
-    """Of the processor in each round, as a part of what it was before the calibration."""
+    """Of the processor in each round, as a part of what it was before the predictions."""
     metrics: list[Metric]
+    profile: str = ""
+    """The file of the profile with which it was predicted; empty: this machine was calibrated."""
     versions: dict[str, str] = msgspec.field(default_factory=measured_host.versions)
 
     def groups(self) -> list[str]:

@@ -60,7 +60,7 @@ class _Prediction:
 
     run: Run
     ranges: dict[str, tuple[float, float]]
-    naive_s: float
+    naive_s: float | None
 
     def as_data(self) -> dict[str, Any]:
         """Return what is written before anything is measured."""
@@ -117,7 +117,7 @@ def study(
     ]
     found = Study(
         began_at, written_at, digest, commit_of(ROOT), rounds,
-        [round(each, 3) for each in speeds], metrics,
+        [round(each, 3) for each in speeds], metrics, "" if given is None else given.name,
     )  # fmt: skip
     fidelity.write(out / fidelity.FIDELITY, found)
     return found
@@ -145,7 +145,8 @@ def _predict(
         }
         workload = workloads[name]
         cores = min(sum(workload.cpus), workload.cores or machine_cores)
-        naive_s = run.ended.operations * (task_s + workload.body_s) / cores
+        whole_s = run.ended.operations * (task_s + workload.body_s) / cores
+        naive_s = whole_s if workload.of_tasks else None
         found[name] = _Prediction(run, ranges, naive_s)
     return found
 

@@ -76,6 +76,8 @@ class Workload:
     """How many cores of the machine it may use; None: all."""
     body_s: float = 0.0
     """CPU time within an operation, seconds."""
+    of_tasks: bool = True
+    """Whether each operation is a task or a call."""
 
     @property
     def nodes(self) -> list[dict[str, float]]:
@@ -219,7 +221,7 @@ def _load(load: CalibrationLoad, group: Group) -> Workload:
     return _workload(group, lambda: load.run()[0], cpus=load.cpus)
 
 
-_ALL = Group.WORKLOAD
+_OTHER = Group.WORKLOAD
 _TWO = (1, 1)
 
 WORKLOADS: Mapping[str, Workload] = {
@@ -231,20 +233,22 @@ WORKLOADS: Mapping[str, Workload] = {
     "single_1000": _load(calibration_loads.single(1_000, 2), Group.SIZE),
     "argument_10kb": _load(calibration_loads.with_value(10_000, 2), Group.SIZE),
     "references_2": _load(calibration_loads.with_results(2, 2), Group.SIZE),
-    "fan": _workload(_ALL, _fan, 8, 60, 0.0),
-    "fan_with_work": _workload(_ALL, _fan, 4, 60, BODY_S, cpus=_TWO, body_s=BODY_S),
-    "chain": _workload(_ALL, _chain, 400, 0.0),
-    "chain_with_work": _workload(_ALL, _chain, 200, BODY_S, cpus=_TWO, body_s=BODY_S),
-    "layered": _workload(_ALL, _layered, 10, 50, 0.0, cpus=_TWO),
-    "layered_with_work": _workload(_ALL, _layered, 10, 40, BODY_S, cpus=_TWO, body_s=BODY_S),
-    "nested": _workload(_ALL, _nested, 12, 30, 0.0, cpus=(2,)),
-    "nested_with_work": _workload(_ALL, _nested, 8, 30, BODY_S, cpus=_TWO, body_s=BODY_S),
-    "allreduce": Workload(partial(_allreduce, 2, 8_000_000, 4), _ALL, _TWO),
-    "shuffle": _workload(_ALL, _shuffle, 8, 8, 1_000_000, cpus=_TWO),
-    "skewed": Workload(partial(_skewed, 800, 16, 0.0), _ALL, _TWO),
-    "skewed_with_work": Workload(partial(_skewed, 400, 16, BODY_S), _ALL, _TWO, body_s=BODY_S),
-    "stream": Workload(lambda: partial(_stream, 500, 0.0), _ALL),
-    "stream_with_work": Workload(lambda: partial(_stream, 250, BODY_S), _ALL, body_s=BODY_S),
+    "fan": _workload(_OTHER, _fan, 8, 60, 0.0),
+    "fan_with_work": _workload(_OTHER, _fan, 4, 60, BODY_S, cpus=_TWO, body_s=BODY_S),
+    "chain": _workload(_OTHER, _chain, 400, 0.0),
+    "chain_with_work": _workload(_OTHER, _chain, 200, BODY_S, cpus=_TWO, body_s=BODY_S),
+    "layered": _workload(_OTHER, _layered, 10, 50, 0.0, cpus=_TWO),
+    "layered_with_work": _workload(_OTHER, _layered, 10, 40, BODY_S, cpus=_TWO, body_s=BODY_S),
+    "nested": _workload(_OTHER, _nested, 12, 30, 0.0, cpus=(2,)),
+    "nested_with_work": _workload(_OTHER, _nested, 8, 30, BODY_S, cpus=_TWO, body_s=BODY_S),
+    "allreduce": Workload(partial(_allreduce, 2, 8_000_000, 4), _OTHER, _TWO, of_tasks=False),
+    "shuffle": _workload(_OTHER, _shuffle, 8, 8, 1_000_000, cpus=_TWO),
+    "skewed": Workload(partial(_skewed, 800, 16, 0.0), _OTHER, _TWO),
+    "skewed_with_work": Workload(partial(_skewed, 400, 16, BODY_S), _OTHER, _TWO, body_s=BODY_S),
+    "stream": Workload(lambda: partial(_stream, 500, 0.0), _OTHER, of_tasks=False),
+    "stream_with_work": Workload(
+        lambda: partial(_stream, 250, BODY_S), _OTHER, body_s=BODY_S, of_tasks=False
+    ),
     "sync_one_core": Workload(lambda: _sync, Group.SHAPE, cores=1),
     "fan_one_core": _workload(Group.SHAPE, _fan, 4, 60, BODY_S, cpus=_TWO, cores=1, body_s=BODY_S),
     "nested_one_core": _workload(

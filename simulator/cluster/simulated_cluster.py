@@ -102,6 +102,12 @@ from raytwin.simulator.programs.body_costs import (
 from raytwin.simulator.programs.virtual_values import Functions
 from raytwin.simulator.programs.virtual_world import STALL_S, BodyCosts, SimWorld
 
+
+def _transfers_of(node: int) -> str:
+    """Return the owner of what a node's store computes for transfers: see `use_core`."""
+    return f"store:{node}"
+
+
 _QUIET = frozenset(
     {Heartbeat, HeartbeatEcho, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaHeartbeat}
 )
@@ -389,6 +395,7 @@ class SimCluster:
         for address in processes + list(self.workers):
             if address.partition(":")[2].partition(".")[0] == str(number):
                 self._end_process(address)
+        self.hosts[self._hosts_of[number]].cancel(_transfers_of(number))
         self.stores.pop(number, None)
         self._leaving.discard(number)
         self.network.remove_node(number)
@@ -429,7 +436,7 @@ class SimCluster:
         process = self.processes.get(f"node:{node}")
         if process is not None:
             process.busy_s += cpu_s
-        self.hosts[self._hosts_of[node]].run(cpu_s, done, f"store:{node}")
+        self.hosts[self._hosts_of[node]].run(cpu_s, done, _transfers_of(node))
 
     def start_worker(self, address: str, node: int) -> None:
         """Begin the life of a worker whose process has started, unless its node has ended."""
@@ -537,6 +544,7 @@ class SimCluster:
         """Stop a node and its workers, as SIGSTOP does; no effect on a node that has ended."""
         for process in self._processes_of(node):
             process.pause()
+        self.hosts[self._hosts_of[node]].pause(_transfers_of(node))
         if f"node:{node}" in self.processes:
             self.network.pause_node(node)
 
@@ -547,6 +555,7 @@ class SimCluster:
             self.network.resume_node(node)
         for process in processes:
             process.resume()
+        self.hosts[self._hosts_of[node]].resume(_transfers_of(node))
 
     def slow_cores(self, node: int, factor: float) -> None:
         """Have what a node's host computes from now on take `factor` times as long."""

@@ -241,7 +241,7 @@ class SimStore:
                 return
             transfer = current.transfer
             sent_bytes = 0.0 if transfer is None else transfer.sent_bytes(cluster.env.now)
-            under_way = sent_bytes > before or sent_bytes >= fetch.size
+            under_way = current.arrived or sent_bytes > before or sent_bytes >= fetch.size
             if under_way or (transfer is None and not blocked()):
                 watch(sent_bytes)
                 return

@@ -178,7 +178,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
                 raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
         times = (
             "latency_s", "loopback_latency_s", "start_worker_s", "range_s", "task_s", "warm_up_s",
-            "warm_up_numpy_s",
+            "warm_up_numpy_s", "blob_byte_s", "touch_byte_s", "transfer_byte_s",
         )  # fmt: skip
         for field in times:
             if getattr(self, field) < 0:

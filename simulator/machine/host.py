@@ -100,6 +100,8 @@ class Host:
         self._preempts = preempts
         self._used: dict[Hashable, float] = {}
         """CPU seconds of owners, if jobs preempt others; see the module."""
+        self._floor = 0.0
+        """The most that the least of the running owners had used at some time."""
         self._running: dict[_Job, None] = {}
         self._queue: deque[_Job] = deque()
         self._paused: dict[Hashable, list[_Job]] = {}
@@ -134,6 +136,8 @@ class Host:
         """
         job = _Job(cpu_s * self.slowdown, done, owner)
         self.busy_s += job.remaining_s
+        if self._preempts:
+            self._place(owner)
         ended = self._ended
         if self._paused and owner in self._paused:
             self._paused[owner].append(job)
@@ -183,17 +187,31 @@ class Host:
 
     def _preempt(self, job: _Job) -> bool:
         """Give `job` the core of the owner that has used the most; return whether that is due."""
-        now, used = self._env.now, self._used
-        so_far = {each: used.get(each.owner, 0.0) + now - each.began for each in self._running}
-        mine = used[job.owner] = max(used.get(job.owner, 0.0), min(so_far.values()) - CREDIT_S)
-        victim = max(so_far, key=so_far.__getitem__)
-        if so_far[victim] - mine <= GRAIN_S or victim.ends <= now:
+        now = self._env.now
+        so_far = self._so_far()
+        mine = so_far.get(job.owner, self._used[job.owner])
+        victim = max(self._running, key=lambda each: so_far[each.owner])
+        if so_far[victim.owner] - mine <= GRAIN_S or victim.ends <= now:
             return False
         self._leave(victim)
         victim.remaining_s = victim.ends - now
         self._queue.appendleft(victim)
         self._start(job)
         return True
+
+    def _so_far(self) -> dict[Hashable, float]:
+        """Return what the owners of the running jobs have used up to now."""
+        now, used = self._env.now, self._used
+        found: dict[Hashable, float] = {}
+        for each in self._running:
+            before_s = found.get(each.owner, used.get(each.owner, 0.0))
+            found[each.owner] = before_s + now - each.began
+        return found
+
+    def _place(self, owner: Hashable) -> None:
+        """Limit the credit of an owner that wants a core, and has slept, or is new."""
+        self._floor = max(self._floor, min(self._so_far().values(), default=0.0))
+        self._used[owner] = max(self._used.get(owner, 0.0), self._floor - CREDIT_S)
 
     def _is_behind(self, one: Hashable, other: Hashable) -> bool:
         """Whether an owner has used less than another one."""

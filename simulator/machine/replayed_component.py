@@ -157,8 +157,6 @@ class ReplayedComponent:
         With `debug`, `breakpoint` is called just before. Raises what the component raises, and
         TimerUnset.
         """
-        if not turn.inputs and not turn.timer and not turn.error:
-            pass
         component = self.component
         self._clock.now = turn.now_s
         timer = None

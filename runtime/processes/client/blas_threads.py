@@ -10,10 +10,14 @@ forked process starts threads anew, which spin for 0.1 s: a worker leaves it alo
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 _MAPS = Path("/proc/self/maps")
+_NAME = re.compile(r"openblas.*\.so")
+VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Where a user sets one of them, the libraries keep to it."""
 _SETTERS = (
     "scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads",
     "openblas_set_num_threads64_", "openblas_set_num_threads",
@@ -27,10 +31,11 @@ _threads = 1
 def find() -> None:
     """Have the libraries that are loaded use one thread; processes forked later know them."""
     global _threads
-    paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if "openblas" in line}
+    lines = (line.split(maxsplit=5) for line in _MAPS.read_text().splitlines())
+    paths = {Path(fields[5]) for fields in lines if len(fields) > 5}
     _found.clear()
-    for path in sorted(paths):
-        library = ctypes.CDLL(path)
+    for path in sorted(path for path in paths if _NAME.search(path.name)):
+        library = ctypes.CDLL(str(path))
         _found.extend(getattr(library, name) for name in _SETTERS if hasattr(library, name))
     for set_threads in _found:
         set_threads(1)

@@ -47,7 +47,7 @@ from importlib import import_module
 from typing import Any
 
 from raytwin.runtime.execution.user_errors import exit_code
-from raytwin.runtime.processes.client import blas_threads, lease_environment, preload
+from raytwin.runtime.processes.client import blas_threads, preload
 from raytwin.runtime.processes.net.heap_trim import trim
 from raytwin.runtime.processes.net.packets import PacketQueue, packet_pair, receive_packet
 from raytwin.runtime.processes.net.process_settings import set_up_logging
@@ -374,7 +374,7 @@ def load(*modules: str) -> None:
     gc.disable()
     for module in modules:
         import_module(module)
-    if lease_environment.THREADS not in os.environ:
+    if not os.environ.keys() & set(blas_threads.VARIABLES):
         blas_threads.find()
 
 

@@ -199,7 +199,7 @@ def execute(
         cost = "declared" if backend == "sim" else None
     for option, scale in ("--time-scale", time_scale), ("--size-scale", size_scale):
         if scale is not None and not graph:
-            raise UsageError(f"{option} is for a recording: a script does by itself what it does")
+            raise UsageError(f"{option} is for a recording, a .json file of 'raytwin record'")
         if scale is not None and not 0 < scale < math.inf:
             raise UsageError(f"{option} {scale} is no factor: give a number above 0, as 0.1")
     if backend == "sim":
