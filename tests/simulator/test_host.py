@@ -189,6 +189,27 @@ def test_sleep_is_no_credit_for_later() -> None:
     assert 0.88 < woken_s < 0.91
 
 
+def test_a_new_process_has_no_credit_against_one_that_has_run_for_long() -> None:
+    env = Clock()
+    host, log = Host(env, 1, QUANTUM_S, preempts=True), Log(env)
+    host.run(5.0, log.note("node computes"), "node")
+    at(env, 5.5, lambda: host.run(10.0, log.note("actor"), "actor"))
+    at(env, 6.0, lambda: host.run(0.001, log.note("node wakes"), "node"))
+    env.run()
+    assert [(name, round(when, 9)) for name, when in log.entries] == [
+        ("node computes", 5.0), ("node wakes", 6.001), ("actor", 15.501)
+    ]  # fmt: skip
+
+
+def test_an_owner_does_not_preempt_itself() -> None:
+    env = Clock()
+    host, log = Host(env, 1, 1.0, preempts=True), Log(env)
+    host.run(0.5, log.note("first"), "store")
+    at(env, 0.1, lambda: host.run(0.1, log.note("second"), "store"))
+    env.run()
+    assert [name for name, _ in log.entries] == ["first", "second"]
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
 def test_no_core_idles_and_no_time_is_lost_with_preemption(seed: int, cores: int) -> None:

@@ -84,6 +84,21 @@ def test_a_transfer_fails_whose_source_dies_while_cores_are_still_at_it(
     assert session.cluster.working == 0
 
 
+def test_a_node_that_hangs_transfers_nothing(free: str, tmp_path: Path) -> None:
+    nbytes = 1_000_000_000
+    session = start(nodes=2, cpus_per_node=1, profile=changed(free, tmp_path, transfer_byte_s=2e-9))
+    there = size.options(resources={"node:1": 0.1})
+    assert ray.get(there.remote(ray.Blob(1))) == 1
+    began_s = ray.now()
+    found = there.remote(ray.put(ray.Blob(nbytes)))
+    ray.sleep(1.5)  # the last byte has arrived, and the cores are still at it
+    session.cluster.pause_node(1)
+    ray.sleep(0.7)
+    session.cluster.resume_node(1)
+    assert ray.get(found) == nbytes
+    assert ray.now() - began_s == pytest.approx(2.7, rel=0.02)
+
+
 def test_memory_of_a_store_costs_its_first_touch_once(free: str, tmp_path: Path) -> None:
     start(profile=changed(free, tmp_path, touch_byte_s=1e-9), object_store_memory=2e9)
     nbytes = 500_000_000
