@@ -37,7 +37,7 @@ class JournalError(ValueError):
 
 
 class Origin(msgspec.Struct):
-    """What a component was made with."""
+    """The arguments with which a process has made its component."""
 
     component: str
     """Its address."""
@@ -62,7 +62,7 @@ class Turn(msgspec.Struct, array_like=True):
     timer: int
     outputs: list[tuple[str, list[Message]]]
     error: str = ""
-    """What the turn raised, as its `repr`; the component's process has ended then."""
+    """The `repr` of the exception that ended the turn and the component's process; empty: none."""
 
 
 class Journal:

@@ -1,4 +1,4 @@
-"""What ``raytwin fidelity`` prints: a row per workload and metric, and a line per group."""
+"""The table that ``raytwin fidelity`` prints: a row per workload and metric, a line per group."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Lane = tuple[bytes, str]
 TaskClass = tuple[Lane, bytes, int]
 """A lane, a function, and a depth of nesting."""
 _Key = tuple[bytes, int]
-"""What tells the classes of one lane apart: a function, and a depth of nesting."""
+"""A function and a depth of nesting tell the classes of one lane apart."""
 
 
 def class_of(spec: TaskSpec) -> TaskClass:

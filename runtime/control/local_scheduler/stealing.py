@@ -63,16 +63,16 @@ REST_S_MAX = 0.032
 
 
 class Stage(Enum):
-    """What one node does about stealing; see the picture above."""
+    """The state of a node as a thief; see the picture above."""
 
     WORKING = 1
-    """It asks for nothing, but will when it is idle."""
+    """The node has work, and asks nobody."""
     ASKING = 2
-    """It waits for the answer of a victim."""
+    """The thief waits for the answer of a victim."""
     RECEIVING = 3
-    """A victim has given it ranges, which have not come yet."""
+    """A victim has given the thief ranges, and the global scheduler has not assigned them yet."""
     RESTING = 4
-    """No node has had anything."""
+    """No victim had a range to give; the thief asks nobody for a while."""
 
 
 class Stealing:

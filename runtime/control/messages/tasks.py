@@ -206,7 +206,7 @@ class StealTasks(Struct, array_like=True, tag=202):
 
 
 class StealAnswer(Struct, array_like=True, tag=203):
-    """So many elements are on their way to the node that has asked, with `TasksMoved`."""
+    """A victim tells the thief how many elements it has sent away for it, with `TasksMoved`."""
 
     count: int
 

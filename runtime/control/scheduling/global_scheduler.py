@@ -113,7 +113,7 @@ class GlobalScheduler:
         self._incarnations: dict[int, int] = {}
         """The last incarnation of each node of which the GCS has sent news."""
         self._early: list[TasksMoved] = []
-        """What nodes have given away whose registration is not known here yet."""
+        """Messages of nodes of whose registration the GCS has not told this scheduler yet."""
         self.joined = 0
         """The number of nodes that have ever joined."""
         self.node_index = NodeIndex()

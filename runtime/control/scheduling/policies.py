@@ -215,7 +215,7 @@ class BatchSampling(Policy):
         return [nodes[at] for at in rng.sample(range(len(nodes)), count)]
 
 
-class WorkStealing(Random):
+class WorkStealing(Policy):
     """Every task stays on its node until an idle node, which asks others at random, takes it.
 
     Nodes place nothing: a task leaves its node only for one that has a worker for it, so nobody
@@ -226,10 +226,14 @@ class WorkStealing(Random):
     """
 
     name = "work-stealing"
+    uses_locations = False
     steals = True
 
     def keep(self, view: LocalView, count: int) -> int:
         return count if view.feasible and (view.slots or view.alone) else 0
+
+    def choose(self, nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
+        return nodes[rng.randrange(len(nodes))]
 
 
 POLICIES: dict[str, Callable[[Config], Policy]] = {

@@ -25,7 +25,7 @@ _SETTERS = (
 """The function's names in builds of OpenBLAS; the first two are in numpy's own packages."""
 _found: list[Callable[[int], object]] = []
 _threads = 1
-"""What the libraries that were found use."""
+"""The number of threads that the libraries in `_found` use."""
 
 
 def find() -> None:

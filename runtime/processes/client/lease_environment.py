@@ -5,8 +5,8 @@ when the demand changes, not for each task. An actor keeps its own for life.
 
 ``OMP_NUM_THREADS`` is the number of CPUs, at least 1, unless the cluster was started with a value:
 libraries that start one thread per core would otherwise have as many threads as the machine has
-cores, in each of as many workers. A library that was loaded before the fork has read the variable
-already, and is told otherwise: see `blas_threads`.
+cores, in each of as many workers. A library that the zygote loaded before the fork has read the
+variable already: `blas_threads` sets its number of threads.
 
 ``CUDA_VISIBLE_DEVICES`` are the lease's GPUs; if the cluster was started with a value, their names
 in it. Without GPUs it stays as it is.

@@ -166,7 +166,8 @@ class ComponentProcess:
         ctx = self.contexts[address]
         journal = self._journals.get(address) if self._journals else None
         if journal is not None:
-            # What was sent between two turns, as to a new head, is no output of this one.
+            # The component may have sent messages between two turns, as to a new head: the journal
+            # leaves them out of this turn's outputs.
             before = {to: len(box) for to, box in ctx.outbox.items()}
         ctx.turn_s = time.monotonic()
         error = ""
