@@ -482,7 +482,7 @@ def accuracy(points: Sequence[Point]) -> str:
     if task_s >= ACCURATE_S:
         return mean + (
             "docs/measured.md says how far predictions of programs were off whose tasks take 10 ms"
-            " or more: most by less than 10 %, learning ones by more."
+            " or more: most by less than 15 %."
         )
     return mean + (
         "below 10 ms predictions rank clusters and do not time them; docs/measured.md says how far"
