@@ -1,12 +1,17 @@
 """A program under a fault plan, for processes on Ray.
 
-Prints as JSON the errors of the plan's steps, and what its task and its actor came to meanwhile.
+    python -m tests.ray_programs_under_faults FILE
+
+Writes into FILE, as JSON, the errors of the plan's steps, and what its task and its actor came to
+meanwhile: Ray prints on the standard output, too.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import raytwin as ray
@@ -53,16 +58,13 @@ def main() -> None:
             2,
         ]:
             ray.sleep(0.1)
-        print(
-            json.dumps(
-                {
-                    "errors": {str(each.step): each.error for each in injector.injections},
-                    "moved": ray.get(where.pid.remote()) != before,
-                    "right": values == [n * n for n in range(len(values))],
-                    "nodes": nodes,
-                }
-            )
-        )
+        found = {
+            "errors": {str(each.step): each.error for each in injector.injections},
+            "moved": ray.get(where.pid.remote()) != before,
+            "right": values == [n * n for n in range(len(values))],
+            "nodes": nodes,
+        }
+        Path(sys.argv[1]).write_text(json.dumps(found))
     finally:
         ray.shutdown()
 

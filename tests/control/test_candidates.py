@@ -99,7 +99,7 @@ class AllNodes(AbleNodes):
     def locate(self, inputs: Collection[Location]) -> None:
         self.inputs = list(inputs)
 
-    def allowed(self, strategy: str, home: int, left: int) -> Sequence[NodeView]:
+    def allowed(self, strategy: str, home: int, left: int, thief: int = -1) -> Sequence[NodeView]:
         views = [
             NodeView(
                 number,

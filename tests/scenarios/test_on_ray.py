@@ -156,13 +156,14 @@ def test_a_fault_plan_of_the_command_line_breaks_the_cluster_of_ray(tmp_path: Pa
 @needs_ray
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.usefixtures("ray_installed")
-def test_a_cluster_of_ray_has_the_faults_of_nodes_workers_and_actors() -> None:
+def test_a_cluster_of_ray_has_the_faults_of_nodes_workers_and_actors(tmp_path: Path) -> None:
+    written = tmp_path / "found.json"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.ray_programs_under_faults"], cwd=ROOT,
+        [sys.executable, "-m", "tests.ray_programs_under_faults", str(written)], cwd=ROOT,
         env=ray_session.environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])  # Ray prints as well
+    found = json.loads(written.read_text())
     errors = found.pop("errors")
     assert len(errors) == 10
     assert "the driver's" in errors.pop("kill node:0")
