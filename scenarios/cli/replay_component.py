@@ -118,21 +118,21 @@ def _advice(path: Path, number: int) -> Iterator[str]:
 
 
 def _difference(reader: JournalReader, origin: Origin, found: ReplayedTurn) -> Iterator[str]:
-    """Yield the lines about a turn that differs: its input, what is expected, and what is sent."""
+    """Yield the lines about a turn that differs: what it raises, its input, and what it sends."""
     turn = found.turn
     began_s = next(iter(reader)).now_s
     yield (
         f"{origin.component}: turn {found.number:,} of {reader.turns:,} differs,"
         f" {turn.now_s - began_s:.6f} s after its start"
     )
-    yield from _inputs(found.number, turn)
-    yield from _outputs(turn.outputs, found.sent)
     if turn.error:
         yield f"  expected: it raises {_cut(turn.error)}"
     if found.error is not None:
         yield f"  actual: it raises {_cut(repr(found.error))}"
         for line in traceback.format_exception(found.error):
             yield from (f"    {each}" for each in line.rstrip().splitlines())
+    yield from _inputs(found.number, turn)
+    yield from _outputs(turn.outputs, found.sent)
 
 
 def _inputs(number: int, turn: Turn) -> Iterator[str]:

@@ -103,7 +103,7 @@ def measure(progress: Progress) -> Costs:
         "start_worker_s": start_worker_s,
         "warm_up_s": warm_up_s,
         "warm_up_numpy_s": max(0.0, with_numpy_s - warm_up_s),
-        "preemption": True,
+        "run_queues": True,
         "blob_byte_s": _measure_blob(),
         "touch_byte_s": _measure_touch(),
         **_measure_copy_threads(memory),

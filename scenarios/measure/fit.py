@@ -31,7 +31,7 @@ from scipy.optimize import nnls
 import raytwin as ray
 from raytwin.runtime.control.messages import PutObjects
 from raytwin.scenarios.workloads.calibration_loads import LOADS, by_cluster
-from raytwin.simulator.machine.costs import ROLES, CostModel, Profile, size_of
+from raytwin.simulator.machine.costs import REST_MAX_S, ROLES, CostModel, Profile, size_of
 
 Load = dict[str, float]
 """Seconds per operation: CPU by role, ``wall``, and ``call`` (within submitting calls)."""
@@ -47,13 +47,13 @@ AFTER_MAX = 0.9
 """Of a turn: to be woken and to send comes before."""
 UNKNOWNS = {
     "head": ("turn", "range"),
-    "node": ("turn", "other", "range", "element", "put_range", "byte"),
-    "driver": ("turn", "other", "element", "get", "put", "wait", "byte"),
-    "worker": ("turn", "other", "run", "task", "load", "input", "byte"),
+    "node": ("turn", "rest", "range", "element", "put_range", "byte"),
+    "driver": ("turn", "rest", "element", "get", "put", "wait", "byte"),
+    "worker": ("turn", "rest", "run", "task", "load", "input", "byte"),
 }
 """By role: its costs. A ``run`` is a range that a worker runs; a ``load`` is of a task's arguments.
-An ``other`` is a process that ran since the last turn. The head's others, elements and bytes cost
-what a node's do."""
+A ``rest`` is a second that the process has rested before a turn. The head's rests, elements and
+bytes cost what a node's do."""
 CALLS = ("submit", "argument", "argument_byte", "reference")
 """The costs of a submitting call: see `Profile.call_s`."""
 
@@ -169,12 +169,11 @@ class _CountedCosts(CostModel):
     def __init__(self, role: str, profile: Profile, amounts: Amounts) -> None:
         super().__init__(getattr(profile, role), profile)
         self._amounts = amounts
-        self.minds_others = True
 
-    def turn(self, others: int) -> float:
+    def turn(self, rested_s: float) -> float:
         self._amounts["turn"] += 1
-        self._amounts["other"] += others
-        return super().turn(others)
+        self._amounts["rest"] += min(rested_s, REST_MAX_S)  # type: ignore[assignment]
+        return super().turn(rested_s)
 
     def received(self, messages: list[Any]) -> float:
         for message in messages:
@@ -296,9 +295,9 @@ def _profile(
         figures[role] for role in ("head", "node", "driver", "worker", "call")
     )
 
-    def turn(figure: Figures, cold: Figures | None = None) -> dict[str, float]:
-        cold_s = (cold or figure)["other"]
-        return {"turn_s": figure["turn"], "after_s": after * figure["turn"], "cold_s": cold_s}
+    def turn(figure: Figures, rests: Figures | None = None) -> dict[str, float]:
+        rest_s = (rests or figure)["rest"]
+        return {"turn_s": figure["turn"], "after_s": after * figure["turn"], "rest_s": rest_s}
 
     def scheduler(figure: Figures) -> dict[str, Any]:
         each = {

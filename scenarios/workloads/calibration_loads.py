@@ -4,6 +4,7 @@ Each is about one thing and returns the number of its operations and the CPU tim
 thread within API calls that submit, s (0 where it is not measured). On a cluster of one node:
 
 - `sync`: empty tasks one at a time; every process wakes for every message;
+- `rested`: tasks that compute, one at a time; meanwhile all other processes rest;
 - `single`: windows of single tasks; batches, so what a wake-up costs spreads thin;
 - `array`: a task array; ranges, so what a message costs spreads thin;
 - `put`: small objects, put and dropped;
@@ -34,6 +35,8 @@ import raytwin as ray
 from raytwin.scenarios.workloads.programs import empty
 
 SYNC_TASKS = 120
+RESTED_TASKS = 40
+RESTED_S = 0.003
 WINDOW = 300
 WINDOWS = 3
 ARRAY_TASKS = 100_000
@@ -67,6 +70,11 @@ def _small() -> int:
 
 
 @ray.remote
+def _compute(body_s: float) -> None:
+    ray.compute(body_s)
+
+
+@ray.remote
 def _stored() -> Any:
     return ray.Blob(STORED_BYTES)
 
@@ -80,6 +88,12 @@ def _sync() -> tuple[int, float]:
     for _ in range(SYNC_TASKS):
         ray.get(empty.remote())
     return SYNC_TASKS, 0.0
+
+
+def _rested() -> tuple[int, float]:
+    for _ in range(RESTED_TASKS):
+        ray.get(_compute.remote(RESTED_S))
+    return RESTED_TASKS, 0.0
 
 
 def _single(window: int = WINDOW, windows: int = WINDOWS) -> tuple[int, float]:
@@ -159,6 +173,7 @@ _TURNS = (0, 1, 1, 1)
 
 LOADS: Mapping[str, CalibrationLoad] = {
     "sync": CalibrationLoad(_sync),
+    "rested": CalibrationLoad(_rested),
     "single": CalibrationLoad(_single),
     "array": CalibrationLoad(_array),
     "put": CalibrationLoad(_put),

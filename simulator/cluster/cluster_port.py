@@ -14,7 +14,7 @@ from raytwin.runtime.control.channels.channel import Channel
 from raytwin.runtime.control.core.config import Config
 from raytwin.simulator.machine.costs import CostModel
 from raytwin.simulator.machine.frame_faults import FrameFaults
-from raytwin.simulator.machine.host import Host
+from raytwin.simulator.machine.host import Processor
 from raytwin.simulator.machine.network import Network
 from raytwin.simulator.machine.simulated_process import SimProcess
 from raytwin.simulator.programs.virtual_world import ProgramPort, SimWorld
@@ -24,7 +24,7 @@ class ClusterPort(ProgramPort, Protocol):
     """A simulated cluster, as its stores, workers, drivers and replicas see it."""
 
     config: Config
-    hosts: list[Host]
+    hosts: list[Processor]
     network: Network
     frame_faults: FrameFaults
     costs: dict[str, CostModel]

@@ -88,8 +88,9 @@ from raytwin.simulator.cluster.simulated_workers import SimWorkers, SimZygotes
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import ROLES, CostModel, load_profile
 from raytwin.simulator.machine.frame_faults import FrameFault, FrameFaults
-from raytwin.simulator.machine.host import Host
+from raytwin.simulator.machine.host import Host, Processor
 from raytwin.simulator.machine.network import Network
+from raytwin.simulator.machine.run_queues import RunQueueHost
 from raytwin.simulator.machine.simulated_channels import SimChannels
 from raytwin.simulator.machine.simulated_process import Counts, SimProcess
 from raytwin.simulator.programs import process_ends
@@ -509,8 +510,10 @@ class SimCluster:
 
     # -- operations on nodes -------------------------------------------------------------
 
-    def _host(self) -> Host:
-        return Host(self.env, self._cores, preempts=self.profile.preemption)
+    def _host(self) -> Processor:
+        if self.profile.run_queues:
+            return RunQueueHost(self.env, self._cores)
+        return Host(self.env, self._cores)
 
     def add_node(self, resources: Mapping[str, float]) -> int:
         """Start a node on a host of its own and return its number."""

@@ -6,8 +6,8 @@ takes on the modelled machine, and how fast that machine's network, memory and d
 A turn of a process costs::
 
     turn_s                             wake up, poll, sleep again
-    + cold_s    x other processes      that ran on the host since its last turn, `COLD_MAX` at
-                                       most: its caches have grown cold
+    + rest_s    x seconds of rest      since its last turn, `REST_MAX_S` at most: its caches have
+                                       grown cold
     + frame_s   x frames sent          a system call each
     + for each message received or sent:
         message_s                      to decode or encode and to handle it
@@ -90,7 +90,8 @@ class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
     turn_s: float = 0.0
     after_s: float = 0.0
     """The part of `turn_s` after the turn's frames have left."""
-    cold_s: float = 0.0
+    rest_s: float = 0.0
+    """Seconds of a turn for each second that the process has rested."""
     frame_s: float = 0.0
     received: MessageCost = msgspec.field(default_factory=MessageCost)
     sent: MessageCost = msgspec.field(default_factory=MessageCost)
@@ -98,9 +99,9 @@ class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
     sent_by_type: dict[str, MessageCost] = msgspec.field(default_factory=dict)
 
 
-COLD_MAX = 8
-"""The most other processes that a turn pays `cold_s` for: after so many the caches are cold.
-Assumed."""
+REST_MAX_S = 0.012
+"""A rest that was longer costs no more: the caches are cold. Of the machine that the model was made
+on."""
 ROLES = ("head", "node", "worker", "driver")
 
 
@@ -149,9 +150,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """Time to start one more thread on its part of a copy."""
     blob_byte_s: float = 0.0
     """CPU time of a program for a byte of a `Blob` that it makes: its pages are new."""
-    preemption: bool = False
-    """Whether a process that wakes preempts one that computes, as on Linux: see `host`. The paper's
-    profile has it not: its nodes are larger, and its figures are fitted without."""
+    run_queues: bool = False
+    """Whether each core has a run queue, as on Linux: see `run_queues`. The paper's profile has one
+    for a host: its nodes are larger, and its figures are fitted without."""
     touch_byte_s: float = 0.0
     """CPU time for a byte of a node's object store that is used for the first time, besides the
     copy."""
@@ -354,11 +355,7 @@ class CostModel:
         self.turn_s = role.turn_s
         self.after_s = role.after_s
         self.frame_s = role.frame_s
-        self.cold_s = role.cold_s
-        self.minds_others = profile is not None and any(
-            getattr(profile, name).cold_s for name in ROLES
-        )
-        """Whether turns on this host are counted: one of its roles pays for cold caches."""
+        self.rest_s = role.rest_s
         self._received = _CostsByType(role.received, role.received_by_type)
         self._sent = _CostsByType(role.sent, role.sent_by_type)
         # Every replica of a chain applies the same bodies, one after another.
@@ -372,10 +369,9 @@ class CostModel:
         """Return the cost of a range of `count` tasks that a worker runs."""
         return self._range_s + self._task_s * count
 
-    def turn(self, others: int) -> float:
-        """Return the cost of a turn besides its messages, after turns of so many others, at most
-        `COLD_MAX`."""
-        return self.turn_s + self.cold_s * others
+    def turn(self, rested_s: float) -> float:
+        """Return the cost of a turn besides its messages, after a rest of so many seconds."""
+        return self.turn_s + self.rest_s * min(rested_s, REST_MAX_S)
 
     def received(self, messages: list[Any]) -> float:
         """Return the cost of handling received messages."""

@@ -14,15 +14,8 @@ So no core idles while a job waits, equal long jobs progress within a quantum
 of one another, and a job waits for its first turn at most
 ``quantum_s * (waiting / cores + 1)``.
 
-With wake-up preemption, as Linux has it, a job that finds no idle core takes the core of the
-owner that has used the most, if its own owner has used less by more than `GRAIN_S`: a process that
-mostly sleeps runs at once beside those that compute. The other one continues as the next. What an
-owner has used counts from `CREDIT_S` behind the least of the running ones at most: sleep is no
-credit for later.
-
-Simplifications: context switches cost nothing, and cold caches cost a turn's `cold_s` (`costs`)
-and nothing else; there are no priorities; no job is bound to a core, and cores do not slow one
-another.
+Simplifications: context switches cost nothing, there are no priorities, no job is bound to a core,
+and cores do not slow one another. `run_queues` has a host that is closer to Linux.
 
 How it is computed
 ------------------
@@ -39,21 +32,36 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 from simpy import Event
 from simpy.events import NORMAL
 
 from raytwin.simulator.machine.clock import Clock
-from raytwin.simulator.machine.costs import COLD_MAX
-
-GRAIN_S = 0.0001
-"""Owners that have used about the same do not preempt one another. Assumed."""
-CREDIT_S = 0.003
-"""About Linux's slice. Assumed."""
 
 
-class _Job(Event):
+class Processor(Protocol):
+    """What processes need of a host; `Host` says what its methods do."""
+
+    cores: int
+    busy_s: float
+    slowdown: float
+
+    @property
+    def idle(self) -> bool: ...
+
+    def run(
+        self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None
+    ) -> None: ...
+
+    def cancel(self, owner: Hashable) -> None: ...
+
+    def pause(self, owner: Hashable) -> None: ...
+
+    def resume(self, owner: Hashable) -> None: ...
+
+
+class Job(Event):
     """CPU time that an owner has requested; its own completion event.
 
     `remaining_s` is valid while the job has no core, `began`, `ends` and `turn_ends` while
@@ -84,10 +92,7 @@ class Host:
     Raises ValueError unless there is at least one core.
     """
 
-    def __init__(
-        self, env: Clock, cores: int, quantum_s: float = 0.003, preempts: bool = False
-    ) -> None:
-        """`preempts`: whether a job that is due may take another owner's core; see the module."""
+    def __init__(self, env: Clock, cores: int, quantum_s: float = 0.003) -> None:
         if cores < 1:
             raise ValueError(f"a host needs at least one core, not {cores}")
         self.cores = cores
@@ -97,35 +102,18 @@ class Host:
         self.slowdown = 1.0
         """How many times as long jobs take that are requested from now on: a fault."""
         self._env = env
-        self._preempts = preempts
-        self._used: dict[Hashable, float] = {}
-        """CPU seconds of owners, if jobs preempt others; see the module."""
-        self._floor = 0.0
-        """The most that the least of the running owners had used at some time."""
-        self._running: dict[_Job, None] = {}
-        self._queue: deque[_Job] = deque()
-        self._paused: dict[Hashable, list[_Job]] = {}
+        self._running: dict[Job, None] = {}
+        self._queue: deque[Job] = deque()
+        self._paused: dict[Hashable, list[Job]] = {}
         self._job_callbacks: list[Callable[[Any], None]] = [self._on_job]
         self._timer_set = False
-        self._ended: _Job | None = None
+        self._ended: Job | None = None
         """The job whose `done` is being called while others wait."""
-        self._ran: list[Hashable] = []
-        """Who has had turns here, as far as that was asked: the last one first."""
 
     @property
     def idle(self) -> bool:
         """Whether a core is free."""
         return len(self._running) < self.cores
-
-    def others_since(self, owner: Hashable) -> int:
-        """Return how many others have had turns here since `owner` had its last, `COLD_MAX` at
-        most; it has one now."""
-        ran = self._ran
-        others = ran.index(owner) if owner in ran else len(ran)
-        del ran[others : others + 1]
-        ran.insert(0, owner)
-        del ran[COLD_MAX:]
-        return others
 
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:
         """Use one core for `cpu_s` seconds of CPU time, then call `done()`.
@@ -134,10 +122,8 @@ class Host:
         requests a job for the same `owner`, that job continues the turn; a job of another
         owner joins the queue.
         """
-        job = _Job(cpu_s * self.slowdown, done, owner)
+        job = Job(cpu_s * self.slowdown, done, owner)
         self.busy_s += job.remaining_s
-        if self._preempts:
-            self._place(owner)
         ended = self._ended
         if self._paused and owner in self._paused:
             self._paused[owner].append(job)
@@ -146,15 +132,12 @@ class Host:
                 self._ended = None
                 self._start(job)
                 job.turn_ends = ended.turn_ends
-            elif self._preempts and self._queue and self._is_behind(owner, self._queue[0].owner):
-                self._queue.appendleft(job)
             else:
                 self._queue.append(job)
         elif len(self._running) < self.cores:
             self._start(job)
         else:
-            if not (self._preempts and self._preempt(job)):
-                self._queue.append(job)
+            self._queue.append(job)
             # While the timer is set no turn is over before it is due.
             if not self._timer_set:
                 self._end_turns()
@@ -165,7 +148,6 @@ class Host:
         A new process of this name is not paused.
         """
         self._take(owner)
-        self._used.pop(owner, None)
         self._paused.pop(owner, None)
         self._fill()
 
@@ -183,50 +165,9 @@ class Host:
         self._queue += self._paused.pop(owner, ())
         self._fill()
 
-    # -- wake-up preemption ------------------------------------------------
-
-    def _preempt(self, job: _Job) -> bool:
-        """Give `job` the core of the owner that has used the most; return whether that is due."""
-        now = self._env.now
-        so_far = self._so_far()
-        mine = so_far.get(job.owner, self._used[job.owner])
-        victim = max(self._running, key=lambda each: so_far[each.owner])
-        if so_far[victim.owner] - mine <= GRAIN_S or victim.ends <= now:
-            return False
-        self._leave(victim)
-        victim.remaining_s = victim.ends - now
-        self._queue.appendleft(victim)
-        self._start(job)
-        return True
-
-    def _so_far(self) -> dict[Hashable, float]:
-        """Return what the owners of the running jobs have used up to now."""
-        now, used = self._env.now, self._used
-        found: dict[Hashable, float] = {}
-        for each in self._running:
-            before_s = found.get(each.owner, used.get(each.owner, 0.0))
-            found[each.owner] = before_s + now - each.began
-        return found
-
-    def _place(self, owner: Hashable) -> None:
-        """Limit the credit of an owner that wants a core, and has slept, or is new."""
-        self._floor = max(self._floor, min(self._so_far().values(), default=0.0))
-        self._used[owner] = max(self._used.get(owner, 0.0), self._floor - CREDIT_S)
-
-    def _is_behind(self, one: Hashable, other: Hashable) -> bool:
-        """Whether an owner has used less than another one."""
-        return self._used.get(other, 0.0) - self._used.get(one, 0.0) > GRAIN_S
-
-    def _leave(self, job: _Job) -> None:
-        """Take a job off its core."""
-        del self._running[job]
-        if self._preempts:
-            used_s = self._env.now - job.began
-            self._used[job.owner] = self._used.get(job.owner, 0.0) + used_s
-
     # -- the cores ---------------------------------------------------------
 
-    def _start(self, job: _Job) -> None:
+    def _start(self, job: Job) -> None:
         """Give `job` a core and a fresh turn."""
         env = self._env
         now = env.now
@@ -263,16 +204,16 @@ class Host:
                 self._timer_set = True
                 self._env.after(oldest.turn_ends - now, self._on_timer)
                 return
-            self._leave(oldest)
+            del running[oldest]
             oldest.remaining_s = oldest.ends - now
             queue.append(oldest)
             self._start(queue.popleft())
 
-    def _take(self, owner: Hashable) -> list[_Job]:
+    def _take(self, owner: Hashable) -> list[Job]:
         """Take all jobs of `owner` off cores and queue, and return them in order."""
         taken = [job for job in self._running if job.owner == owner]
         for job in taken:
-            self._leave(job)
+            del self._running[job]
             job.remaining_s = max(0.0, job.ends - self._env.now)
         taken += [job for job in self._queue if job.owner == owner]
         self._queue = deque(job for job in self._queue if job.owner != owner)
@@ -280,7 +221,7 @@ class Host:
 
     # -- events ------------------------------------------------------------
 
-    def _on_job(self, job: _Job) -> None:
+    def _on_job(self, job: Job) -> None:
         running = self._running
         if job not in running:  # waiting, paused or cancelled
             job.armed = False
@@ -288,7 +229,7 @@ class Host:
             job.callbacks = self._job_callbacks
             self._env.schedule_at(job, job.ends)
         else:
-            self._leave(job)
+            del running[job]
             if not self._queue:
                 job.done()
                 return
@@ -303,4 +244,4 @@ class Host:
         self._end_turns()
 
 
-_TURN_ENDS: Callable[[_Job], float] = attrgetter("turn_ends")
+_TURN_ENDS: Callable[[Job], float] = attrgetter("turn_ends")

@@ -27,7 +27,7 @@ from raytwin.runtime.control.core.context import Component
 from raytwin.runtime.journal import Journal
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import CostModel
-from raytwin.simulator.machine.host import Host
+from raytwin.simulator.machine.host import Processor
 
 LONG_TURN_S = 1.0
 """A longer turn counts as progress (`working`): the turn of a heartbeat never takes so long."""
@@ -165,7 +165,7 @@ class SimProcess:
     """One process on a host; see the module's docstring."""
 
     def __init__(
-        self, cluster: ProcessPort, name: str, node: int, host: Host, costs: CostModel
+        self, cluster: ProcessPort, name: str, node: int, host: Processor, costs: CostModel
     ) -> None:
         self.cluster = cluster
         self.journal = cluster.journal
@@ -187,6 +187,8 @@ class SimProcess:
         """How far this process's clock is ahead of virtual time."""
         self.busy_s = 0.0
         """CPU time of this process's turns so far."""
+        self._ended_s = cluster.env.now
+        """When its last turn, or its start, was over."""
         self.after_turn: Callable[[], None] | None = None
         self.on_idle: Callable[[], None] | None = None
         """Called when a turn is over and nothing has arrived meanwhile."""
@@ -252,7 +254,7 @@ class SimProcess:
         if not self.alive:
             return
         costs = self.costs
-        cost_s = costs.turn(self.host.others_since(self) if costs.minds_others else 0)
+        cost_s = costs.turn(self.cluster.env.now - self._ended_s)
         frames: list[Frame] = []
         self._leaving = frames
         while self._frames or self._timers or self.dirty:
@@ -329,6 +331,7 @@ class SimProcess:
         if not self.alive:
             return
         after_s = self.costs.after_s
+        self._ended_s = self.cluster.env.now
         self._busy = after_s > 0
         self._leaving = None
         for frame in frames:
