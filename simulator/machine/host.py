@@ -42,8 +42,6 @@ from operator import attrgetter
 from typing import Any
 
 from simpy import Event
-from simpy.events import NORMAL
-
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import COLD_MAX
 
@@ -237,7 +235,7 @@ class Host:
         if not job.armed:
             job.armed = True
             job.callbacks = self._job_callbacks
-            env.schedule(job, NORMAL, job.remaining_s)
+            env.schedule_at(job, job.ends)
 
     def _fill(self) -> None:
         """Give idle cores to waiting jobs, in order."""
@@ -288,7 +286,10 @@ class Host:
             job.callbacks = self._job_callbacks
             self._env.schedule_at(job, job.ends)
         else:
-            self._leave(job)
+            if self._preempts:
+                self._leave(job)
+            else:
+                del running[job]
             if not self._queue:
                 job.done()
                 return
