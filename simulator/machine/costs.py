@@ -372,11 +372,6 @@ class CostModel:
         """Return the cost of a range of `count` tasks that a worker runs."""
         return self._range_s + self._task_s * count
 
-    def turn(self, others: int) -> float:
-        """Return the cost of a turn besides its messages, after turns of so many others, at most
-        `COLD_MAX`."""
-        return self.turn_s + self.cold_s * others
-
     def received(self, messages: list[Any]) -> float:
         """Return the cost of handling received messages."""
         total_s = 0.0
@@ -402,9 +397,10 @@ class CostModel:
         total_s = 0.0
         total_bytes = 40
         for message in messages:
-            size = size_of(message)
+            kind = type(message)
+            size = _SIZES[kind](message) if kind in _SIZES else _BARE
             total_bytes += size[2]
-            cost = self._sent[type(message)]
+            cost = self._sent[kind]
             if cost is not None:
                 total_s += _cost(cost, size)
         return total_s + self.frame_s, total_bytes

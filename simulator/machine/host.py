@@ -132,8 +132,9 @@ class Host:
         requests a job for the same `owner`, that job continues the turn; a job of another
         owner joins the queue.
         """
-        job = _Job(cpu_s * self.slowdown, done, owner)
-        self.busy_s += job.remaining_s
+        cpu_s *= self.slowdown
+        job = _Job(cpu_s, done, owner)
+        self.busy_s += cpu_s
         if self._preempts:
             self._place(owner)
         ended = self._ended

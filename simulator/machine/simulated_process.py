@@ -252,7 +252,8 @@ class SimProcess:
         if not self.alive:
             return
         costs = self.costs
-        cost_s = costs.turn(self.host.others_since(self) if costs.minds_others else 0)
+        others = self.host.others_since(self) if costs.minds_others else 0
+        cost_s = costs.turn_s + costs.cold_s * others
         frames: list[Frame] = []
         self._leaving = frames
         while self._frames or self._timers or self.dirty:
@@ -339,7 +340,7 @@ class SimProcess:
             self.after_turn()
         if after_s and self.alive:
             self.host.run(after_s, self._end_after_s, self)
-        elif not self._busy:
+        elif not self._busy and (self._frames or self._timers or self.on_idle is not None):
             self._next()
 
     def _next(self) -> None:
