@@ -372,6 +372,11 @@ class CostModel:
         """Return the cost of a range of `count` tasks that a worker runs."""
         return self._range_s + self._task_s * count
 
+    def turn(self, others: int) -> float:
+        """Return the cost of a turn besides its messages, after turns of so many others, at most
+        `COLD_MAX`."""
+        return self.turn_s + self.cold_s * others
+
     def received(self, messages: list[Any]) -> float:
         """Return the cost of handling received messages."""
         total_s = 0.0

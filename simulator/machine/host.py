@@ -42,6 +42,7 @@ from operator import attrgetter
 from typing import Any
 
 from simpy import Event
+
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import COLD_MAX
 

@@ -252,8 +252,7 @@ class SimProcess:
         if not self.alive:
             return
         costs = self.costs
-        others = self.host.others_since(self) if costs.minds_others else 0
-        cost_s = costs.turn_s + costs.cold_s * others
+        cost_s = costs.turn(self.host.others_since(self) if costs.minds_others else 0)
         frames: list[Frame] = []
         self._leaving = frames
         while self._frames or self._timers or self.dirty:
