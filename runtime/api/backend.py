@@ -395,7 +395,8 @@ def current() -> Backend:
     """Return the calling code's backend; start a local cluster if there is none."""
     if _lookup is None and _current is not None:
         return _current
-    check()
+    if _check is not None:
+        _check()
     backend = connected()
     if backend is None:
         _start()

@@ -350,7 +350,7 @@ class SimCluster:
         process.add(f"links:{number}", SimLinks(process, on_change))
         if number == 0:
             process.add("admission:0", self.admission)
-        process.after_turn = lambda: self._after_turn(number, manager)
+        process.after_turn = partial(self._after_turn, number, manager)
         self.node_managers[number] = manager
         self.chains[number] = chains
         manager.start(f"host-{host}", 0)

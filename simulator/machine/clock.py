@@ -47,10 +47,11 @@ class Clock(simpy.Environment):
 
     def step(self) -> None:
         """Process the next event; raises simpy's `EmptySchedule` if there is none."""
-        if not self._queue:
+        queue = self._queue
+        if not queue:
             raise EmptySchedule
-        self._now, _, _, event = heappop(self._queue)
-        self.now = self._now
+        when_s, _, _, event = heappop(queue)
+        self.now = self._now = when_s
         callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
         for callback in callbacks:
             callback(event)

@@ -398,9 +398,10 @@ class CostModel:
         total_s = 0.0
         total_bytes = 40
         for message in messages:
-            size = size_of(message)
+            kind = type(message)
+            size = _SIZES[kind](message) if kind in _SIZES else _BARE
             total_bytes += size[2]
-            cost = self._sent[type(message)]
+            cost = self._sent[kind]
             if cost is not None:
                 total_s += _cost(cost, size)
         return total_s + self.frame_s, total_bytes

@@ -35,7 +35,6 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from simpy import Event
-from simpy.events import NORMAL
 
 from raytwin.simulator.machine.clock import Clock
 
@@ -122,8 +121,9 @@ class Host:
         requests a job for the same `owner`, that job continues the turn; a job of another
         owner joins the queue.
         """
-        job = Job(cpu_s * self.slowdown, done, owner)
-        self.busy_s += job.remaining_s
+        cpu_s *= self.slowdown
+        job = Job(cpu_s, done, owner)
+        self.busy_s += cpu_s
         ended = self._ended
         if self._paused and owner in self._paused:
             self._paused[owner].append(job)
@@ -178,7 +178,7 @@ class Host:
         if not job.armed:
             job.armed = True
             job.callbacks = self._job_callbacks
-            env.schedule(job, NORMAL, job.remaining_s)
+            env.schedule_at(job, job.ends)
 
     def _fill(self) -> None:
         """Give idle cores to waiting jobs, in order."""

@@ -102,16 +102,16 @@ class SimLink:
         self._send(HELLO_BYTES, partial(self.other._on_hello, hello))
 
     def write(self, sequence: int, acknowledged: int, frame: Any, nbytes: int) -> None:
-        other = self.other
-        if nbytes > self.channels.long_bytes:
+        channels = self.channels
+        if nbytes > channels.long_bytes:
             self._announce_parts(nbytes)
-        deliver = partial(other._on_packet, sequence, acknowledged, frame, nbytes)
-        faults = self.channels.frame_faults
+        deliver = partial(self.other._on_packet, sequence, acknowledged, frame, nbytes)
+        faults = channels.frame_faults
         if frame is None or not faults.rules:
             self._send(nbytes or PACKET_BYTES, deliver)
             return
         for delay_s in faults.delays_s(frame[2]):
-            self.channels.process.cluster.env.after(delay_s, partial(self._send, nbytes, deliver))
+            channels.process.cluster.env.after(delay_s, partial(self._send, nbytes, deliver))
 
     def close(self, reason: str) -> None:
         if self.open:

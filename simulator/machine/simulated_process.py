@@ -342,7 +342,7 @@ class SimProcess:
             self.after_turn()
         if after_s and self.alive:
             self.host.run(after_s, self._end_after_s, self)
-        elif not self._busy:
+        elif not self._busy and (self._frames or self._timers or self.on_idle is not None):
             self._next()
 
     def _next(self) -> None:

@@ -213,15 +213,15 @@ class SimWorld:
 
     def settle(self) -> None:
         """Pay the debt: let the CPU time pass that the program has used."""
-        process = self.process
-        own = self.watcher is not None and self.watcher.leave(WAIT)
+        process, watcher = self.process, self.watcher
+        own = watcher is not None and watcher.leave(WAIT)
         while process.debt_s > 0:
             # `now` adds the debt, which must not count twice while its time passes.
             debt_s, process.debt_s = process.debt_s, 0.0
             process.busy_s += debt_s
             self._pass_time(process.host.run, debt_s, process)
-        if own and self.watcher is not None:
-            self.watcher.back()
+        if own and watcher is not None:
+            watcher.back()
 
     # -- waiting ---------------------------------------------------------------
 

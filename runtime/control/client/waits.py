@@ -185,7 +185,8 @@ class Waits:
             entry.all_waiters = None
         if entry.deps:
             self._references.end_inputs(entry)
-        self._references.release_if_free(entry)
+        if not entry.refs:
+            self._references.release_if_free(entry)
 
     def _on_ready(self, value: ObjectValue) -> None:
         oid = value.object

@@ -31,11 +31,14 @@ class BoundedMap(MutableMapping[K, V]):
         self._older: dict[K, V] = {}
 
     def __setitem__(self, key: K, value: V) -> None:
-        self._older.pop(key, None)
-        self._newer.pop(key, None)
-        self._newer[key] = value
-        if len(self._newer) >= self._half:
-            self._older, self._newer = self._newer, {}
+        newer = self._newer
+        if key in newer:
+            del newer[key]
+        else:
+            self._older.pop(key, None)
+        newer[key] = value
+        if len(newer) >= self._half:
+            self._older, self._newer = newer, {}
 
     def __getitem__(self, key: K) -> V:
         newer = self._newer

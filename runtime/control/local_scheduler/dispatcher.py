@@ -151,14 +151,16 @@ class Dispatcher:
     def _batch_done(self, worker: Worker, batch: RangeResult, timings: Iterator[Timing]) -> None:
         """Single tasks have ended one after another, with small values."""
         owners = []
-        ran = self._timeline.ran
+        ran, remove_ended = self._timeline.ran, self.leases.remove_ended
         for array in split(batch.calls):
             timing = next(timings)
             spec = worker.assigned[0]
             assert spec.array == array, "out of order"
             ran(worker.number, timing, spec, batch)
-            owners.append(self.leases.remove_ended(worker, spec.start, 1, timing.elapsed_s))
-            self._made(spec, owners[-1])
+            owner = remove_ended(worker, spec.start, 1, timing.elapsed_s)
+            owners.append(owner)
+            if spec.extra is not None:
+                self._made(spec, owner)
         if len(set(owners)) == 1:
             self._results.finish_batch(batch, owners[0])
             return

@@ -169,7 +169,8 @@ class ReadyQueue:
         if classes is None:
             return None
         if len(classes) == 1 and not self.closed:
-            return next(iter(classes.values()))  # the common case
+            (only,) = classes.values()  # the common case
+            return only
         open_ones = [each for each in classes.values() if each.name not in self.closed]
         return min(open_ones, key=_age_of_first, default=None)
 

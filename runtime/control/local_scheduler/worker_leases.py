@@ -130,6 +130,8 @@ class WorkerLeases:
         if its worker was silent between two timely heartbeats: after a late heartbeat this
         scheduler was busy, and the worker's report may be waiting.
         """
+        if not self.assigned:
+            return 0.0
         lefts_s = []
         now = self._ctx.now()
         for worker in self.workers.values():
@@ -302,7 +304,8 @@ class WorkerLeases:
         self.assigned -= count
         ahead_s = worker.ahead_s - count * self.times.means.get(spec.function, 0.0)
         worker.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
-        self.times.add(spec.function, count, elapsed_s / count, self._workers_for_tasks())
+        workers = len(self.workers) - len(self._actors.actors)
+        self.times.add(spec.function, count, elapsed_s / count, workers)
         return spec.owner
 
     def _begin_actors(self) -> None:

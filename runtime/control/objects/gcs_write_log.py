@@ -93,7 +93,9 @@ class GcsWriteLog:
 
     def _row(self, array: bytes) -> _Row:
         """Return the array's row, a new one if it has none; start the timer that sends it."""
-        row = self._begin(array)
+        row = self._rows.get(array)
+        if self._released or (row is not None and row.released):
+            row = self._begin(array)
         if row is None:
             row = self._rows[array] = _Row()
         if array in self._exposed:
@@ -238,9 +240,12 @@ class GcsWriteLog:
                 self._released[array] = None
                 continue
             self._known.add(array)
-            news.done += [(array, start, count, ()) for start, count in _merged(row.done)]
-            news.done += [(array, *large) for large in row.large]
-            news.copies += row.copies
+            if row.done:
+                news.done += [(array, start, count, ()) for start, count in _merged(row.done)]
+            if row.large:
+                news.done += [(array, *large) for large in row.large]
+            if row.copies:
+                news.copies += row.copies
             if row.put >= 0:
                 news.puts.append((array, row.put))
             if row.call is not None:

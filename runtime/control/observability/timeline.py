@@ -57,8 +57,11 @@ class RangeLog:
         array, start = (spec if result.calls and kind is TASK else result).array, result.start
         since_s = UNKNOWN_S
         if kind is TASK:
-            single = spec.first < 0  # else more of the array may follow
-            since_s = (self._accepted.pop if single else self._accepted.get)(array, UNKNOWN_S)
+            accepted = self._accepted
+            if array in accepted:
+                since_s = accepted[array]
+                if spec.first < 0:  # else more of the array may follow
+                    del accepted[array]
         extra = spec.extra
         attempt = 0
         if extra is not None:

@@ -85,8 +85,8 @@ class Policy:
             room = int(self.config.spill_wait_s * view.slots / view.mean_task_s)
         else:
             room = 0
-        room = max(room, self.config.spill_tasks_per_slot * view.slots)
-        return max(0, min(count, room - view.queue))
+        room = max(room, self.config.spill_tasks_per_slot * view.slots) - view.queue
+        return count if room >= count else max(0, room)
 
     def choose(self, nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
         """Return the node for a range; `nodes` is not empty, and in a fixed order."""

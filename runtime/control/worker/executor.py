@@ -209,7 +209,8 @@ class Executor:
         self.limit = spec.start + spec.count
         self.values = []
         self.alerts.clear()
-        self.end_interrupt()
+        self.cancelled = -1
+        self.interrupt = False
         return assignment
 
     def run_concurrently(self, spec: TaskSpec) -> None:
