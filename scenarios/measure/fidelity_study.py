@@ -1,8 +1,9 @@
 """How far predictions are off, of programs that the calibration has not seen.
 
 The machine is calibrated; every workload is simulated with that profile, and once with the costs
-of each round of the calibration alone, which gives the prediction's range; the predictions are
-written, and their digest kept; then the workloads are measured, in rounds, each with a cluster of
+of each round of the calibration alone: the median of all is the prediction, since how messages
+batch may hang on little, and the least and the most are its range. The predictions are written, and
+their digest kept; then the workloads are measured, in rounds, each with a cluster of
 its own. A probe of the processor's speed runs beside each round: what the machine itself has become
 slower by is no error of the model, and is not corrected either, but said.
 
@@ -59,13 +60,16 @@ class _Prediction:
     """What the model says of a workload."""
 
     run: Run
+    """By the profile."""
+    figures: dict[str, float]
+    """Medians over the profiles."""
     ranges: dict[str, tuple[float, float]]
     naive_s: float | None
 
     def as_data(self) -> dict[str, Any]:
         """Return what is written before anything is measured."""
         return {
-            "predicted": self.run.figures(),
+            "predicted": self.figures,
             "ranges": self.ranges,
             "naive_s": self.naive_s,
             "cpu_s": self.run.cpu_s,
@@ -139,15 +143,14 @@ def _predict(
     found = {}
     for name, (run, *others) in runs.items():
         each_s = [other.figures() for other in (*others, run)]
-        ranges = {
-            key: (min(one[key] for one in each_s), max(one[key] for one in each_s))
-            for key in run.figures()
-        }
+        values = {key: [one[key] for one in each_s] for key in run.figures()}
+        figures = {key: statistics.median(each) for key, each in values.items()}
+        ranges = {key: (min(each), max(each)) for key, each in values.items()}
         workload = workloads[name]
         cores = min(sum(workload.cpus), workload.cores or machine_cores)
         whole_s = run.ended.operations * (task_s + workload.body_s) / cores
         naive_s = whole_s if workload.of_tasks else None
-        found[name] = _Prediction(run, ranges, naive_s)
+        found[name] = _Prediction(run, figures, ranges, naive_s)
     return found
 
 
@@ -192,8 +195,7 @@ def _metrics(
     name: str, workload: Workload, prediction: _Prediction, measured: Sequence[Run]
 ) -> Iterator[Metric]:
     of_each = [run.figures() for run in measured]
-    predicted = prediction.run.figures()
-    for key, value in predicted.items():
+    for key, value in prediction.figures.items():
         metric = Metric(
             name, workload.group.value, len(workload.cpus), key, value, prediction.ranges[key],
             [each[key] for each in of_each],

@@ -3,12 +3,9 @@
 The model
 ---------
 What `host` has in one queue is here in one for each core. A process that wakes, a job whose
-owner had none, goes
-
-- to the core that its owner has run on last, if that core idles, else to any that idles;
-- else to the core that its owner has run on last. There it runs at once if the owner of the
-  running job has used more CPU time than its own, by more than `GRAIN_S`, or if that job has had
-  its slice. Else it waits in the core's queue.
+owner had none, goes to the core that its owner has run on last; a new one to a core that idles. If
+that core is busy, it runs at once if the owner of the running job has used more CPU time than its
+own, by more than `GRAIN_S`, or if that job has had its slice. Else it waits in the core's queue.
 
 A job keeps its core until it is done, or is preempted in this way, or until a tick of the clock
 finds that it has had its slice and another job waits in the core's queue. An owner that requests a
@@ -23,8 +20,9 @@ none.
 What an owner has used counts from a slice behind the least of the running ones at most: sleep is
 no credit for later.
 
-Simplifications: those of `host`. Linux weighs more when it chooses a core (which process wakes it,
-and how busy the cores were lately) and balances the queues' loads over time.
+Simplifications: those of `host`. Linux weighs more when it chooses a core: it looks for one that
+idles where the cores did little lately, goes to that of the process that wakes it where this one
+does nothing else, and balances the queues' loads over time.
 """
 
 from __future__ import annotations
@@ -142,10 +140,10 @@ class RunQueueHost:
     def _wake(self, job: Job) -> None:
         """Find a core for a job whose owner had none, and start it there, or let it wait."""
         core = self._core_of.get(job.owner)
-        if core is None or not core.idle:
-            idle = next((each for each in self._cores if each.idle), None)
-            core = idle or core or min(self._cores, key=lambda each: len(each.queue))
-        self._core_of[job.owner] = core
+        if core is None:
+            idle = (each for each in self._cores if each.idle)
+            core = next(idle, None) or min(self._cores, key=lambda each: len(each.queue))
+            self._core_of[job.owner] = core
         self._limit_credit(job.owner)
         now, running = self._env.now, core.running
         if core.idle:
