@@ -24,7 +24,8 @@ Modules, the lower first:
 
 - `clock`: virtual time, SimPy's event queue.
 - `costs`: the CPU time and the size of each message and call, from a profile.
-- `host`: a machine's cores, shared in time slices.
+- `host`: a machine's cores, shared in time slices; `run_queues`: with a queue for each core, as on
+  Linux.
 - `network`: frames and transfers between nodes, with latency and shared bandwidth.
 - `frame_faults`: frames that are lost, doubled or late, by the kind of their messages.
 - `simulated_channels`: the channels of `runtime.control` over simulated connections.
