@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import median
 from typing import Any
 
@@ -15,6 +16,21 @@ from raytwin.reports.figures import all_rows, number
 from raytwin.scenarios.core.fidelity import AIM, MAKESPAN, Study
 from raytwin.scenarios.core.results import Result
 from raytwin.scenarios.core.scenario import Compare, Row, Where, matches
+
+APART = 0.1
+"""Measurements that are closer, relative, have no order that a prediction could miss."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How the prediction orders what `Compare.ranks` tells apart, all else equal."""
+
+    agreeing: int
+    """Of `compared`."""
+    compared: int
+    """Two at a time, whose measurements are `APART`."""
+    close: int
+    """Two at a time, whose measurements are not."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +76,26 @@ class Fidelity:
     def worst(self) -> float | None:
         """The largest size of an error."""
         return max(self.errors, default=None)
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """How well the prediction ranks; None where there is nothing to rank."""
+        if not self.compare.ranks:
+            return None
+        at = self.compare.on.index(self.compare.ranks)
+        groups: dict[tuple[Any, ...], list[Pair]] = {}
+        for pair in self.pairs:
+            groups.setdefault((*pair.key[:at], *pair.key[at + 1 :]), []).append(pair)
+        agreeing, compared, close = 0, 0, 0
+        for group in groups.values():
+            for one, other in combinations(group, 2):
+                if abs(one.measured - other.measured) < APART * max(one.measured, other.measured):
+                    close += 1
+                    continue
+                compared += 1
+                less = one.predicted < other.predicted
+                agreeing += less == (one.measured < other.measured)
+        return Ranking(agreeing, compared, close) if compared + close else None
 
     def good(self, error: float | None) -> bool | None:
         """Return whether an error keeps the aim; None where there is none."""

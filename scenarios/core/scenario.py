@@ -257,6 +257,8 @@ class Compare:
     measured: Where = field(default_factory=dict)
     aim_percent: float | None = None
     """Error up to which a prediction is called good."""
+    ranks: str = ""
+    """One of the columns `on`, of which it matters which value is better, as of policies."""
 
 
 @dataclass(frozen=True)

@@ -289,7 +289,7 @@ def _figure(title: str, column: str, label: str, **more: Any) -> FigureSpec:
         y_label=label,
         series=("load", "nodes"),
         note="The number behind a load is that of the nodes.",
-        compare=Compare(on=("load", "nodes", "policy"), column=column),
+        compare=Compare(on=("load", "nodes", "policy"), column=column, ranks="policy"),
         **more,
     )
 

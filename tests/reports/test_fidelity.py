@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raytwin.reports.fidelity import judge
+from raytwin.reports.fidelity import Ranking, judge
 from raytwin.scenarios.core.results import Record, Result, ResultError
 from raytwin.scenarios.core.scenario import Compare, Row
 
@@ -59,3 +59,20 @@ def test_text_where_a_number_must_be() -> None:
     rows: list[Row] = [{"series": "host", "nodes": 1, "rate": "x"}]
     with pytest.raises(ResultError, match="'rate'"):
         judge(COMPARE, [result("sim", rows)])
+
+
+def test_a_prediction_may_rank_what_it_is_off_by() -> None:
+    compare = Compare(("policy", "load"), "wait", ranks="policy")
+
+    def rows(**waits: float) -> list[Row]:
+        return [
+            {"policy": name.partition("_")[0], "load": name.partition("_")[2], "wait": wait}
+            for name, wait in waits.items()
+        ]
+
+    measured = rows(a_even=10, b_even=20, c_even=20.5, a_odd=3, b_odd=1)
+    predicted = rows(a_even=100, b_even=150, c_even=90, a_odd=30, b_odd=10)
+    ranking = judge(compare, [result("sim", predicted), result("local", measured)]).ranking
+    # a before b in both loads, and not a before c; b and c are as good.
+    assert ranking == Ranking(agreeing=2, compared=3, close=1)
+    assert judge(COMPARE, [result("sim", [])]).ranking is None
