@@ -7,7 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from raytwin.runtime.store.arena_writer import PARALLEL_COPY_MIN, PART_BYTES_MIN, Copier
+from raytwin.runtime.control.objects.copy_threads import PARALLEL_COPY_MIN, PART_BYTES_MIN
+from raytwin.runtime.store.arena_writer import Copier
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 3, 16])
