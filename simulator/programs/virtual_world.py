@@ -28,7 +28,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.control.objects.copy_threads import copy_threads
+from raytwin.runtime.control.worker.executor import DUE_S, Executor
 from raytwin.runtime.serialization import serialization
 from raytwin.runtime.session.futures import ItemWaiter, NotifyingWaiter, settle
 from raytwin.runtime.session.session import Session
@@ -49,9 +50,6 @@ All timers of the control plane are shorter, see `SimCluster.stall_s`.
 
 WAIT = "wait"
 """What a watcher is told where a program waits, in an API call or not."""
-
-DUE_S = 0.005
-"""How much CPU time the bodies of a range may use before the range reports, as on processes."""
 
 OTHER_THREAD = (
     "simulated programs have one thread, and this is another one: call raytwin in the thread that"
@@ -494,8 +492,8 @@ class SimWorld:
         return self.cluster.functions.identity(blob)
 
     def write(self, oid: bytes, offset: int, value: Any) -> None:
-        threads = self.client.config.store_copy_threads or 1
-        profile = self.cluster.profile
+        profile, given = self.cluster.profile, self.client.config.store_copy_threads
+        threads = copy_threads(value.nbytes, given, self.process.host.cores)
         self.process.debt_s += profile.copy_s(value.nbytes, threads)
         self.process.debt_s += profile.touch_byte_s * self._store.untouched(offset)
         self.settle()

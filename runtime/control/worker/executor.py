@@ -62,6 +62,8 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import ActorDeath
 from raytwin.runtime.control.worker.direct_answers import DirectAnswers, is_small
 
+DUE_S = 0.005
+"""How long a running range may go without a report."""
 OVERDUE_LINGERS = 5
 """Results wait so many ``linger_s`` at most, even if the world runs the timer late."""
 

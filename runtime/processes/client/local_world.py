@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.messages import Frame
-from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.control.worker.executor import DUE_S, Executor
 from raytwin.runtime.processes.client.direct_connections import DirectConnections
 from raytwin.runtime.processes.client.lease_environment import LeaseEnvironment
 from raytwin.runtime.processes.net.component_process import ComponentProcess
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     import asyncio
 
 ASIDE_S = 0.005
-DUE_S = 0.005
-"""How long a running range may go without a report."""
 CHECK_S = 0.02
 """The interval at which a worker's background thread checks the running range for a due report.
 A driver's background thread counts dropped references after so long without an API call."""
