@@ -37,7 +37,6 @@ from raytwin.runtime.control.core.addresses import (
     heartbeat_of,
     is_node,
     is_replica,
-    master_of,
     node_of,
     shard_address,
 )
@@ -56,12 +55,8 @@ from raytwin.runtime.control.messages import (
     Heartbeat,
     HeartbeatEcho,
     JobInfo,
-    NodeChanged,
     NodeInfo,
-    NodeUnreachable,
     ReplicaHeartbeat,
-    ReplicaLost,
-    ReplicaSuspected,
     WorkerDied,
 )
 from raytwin.runtime.control.node.heartbeats import Heartbeats
@@ -81,7 +76,6 @@ from raytwin.runtime.session.node_resources import (
 from raytwin.runtime.session.recording import Recording
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.simulated_drivers import SimAdmission, SimDriver, SimSession
-from raytwin.simulator.cluster.simulated_links import SimLinks
 from raytwin.simulator.cluster.simulated_replicas import SimReplicas
 from raytwin.simulator.cluster.simulated_store import SimPool, SimStore
 from raytwin.simulator.cluster.simulated_workers import SimWorkers, SimZygotes
@@ -254,36 +248,20 @@ class SimCluster:
             )
             return rows.get(node)
 
-        def on_unreachable(channel: Channel, reason: str) -> None:
-            peer = channel.peer
-            if is_node(peer):
-                self._report_node(NodeUnreachable(node_of(peer), reason, channel.incarnation))
-            else:
-                process.channels.peers.close(peer, reason)
-                master = master_of(chain_of(peer))
-                process.arrive(master, master, [ReplicaSuspected(peer, reason)])
-
         def on_change(info: NodeInfo) -> None:
-            process.arrive("links", HEALTH, [NodeChanged(info)])
             if self.known.get(info.node) != info:
                 self.known[info.node] = info
                 for callback in list(self.on_membership):
                     callback(info.node, info.alive)
 
-        SimChannels(
+        channels = SimChannels(
             process, self.network, self.frame_faults, self.config, Me(HEAD, 1), info_of,
-            self.peer_process, on_unreachable,
+            self.peer_process, on_node_changed=on_change,
         )  # fmt: skip
         health = FailureDetector(process.context(HEALTH), self.config)
-        process.add("links", SimLinks(process, on_change))
+        process.add("links", channels.peers)
         process.add(HEALTH, health)
         health.start()
-
-    def _report_node(self, message: NodeUnreachable) -> None:
-        """The head learns that a node has ended, or is silent."""
-        chains = map(master_of, range(self.config.chains))
-        for to in chains if self.config.chained else ("gcs",):
-            self.head.arrive(to, to, [message])
 
     def peer_process(self, channel: Channel) -> SimProcess | None:
         """Return the living process that is a channel's peer, if there is one."""
@@ -326,27 +304,16 @@ class SimCluster:
             if not info.alive:
                 store.drop_peer(info.node)
 
-        def on_unreachable(channel: Channel, reason: str) -> None:
-            peer = channel.peer
-            if peer == HEAD:
-                self._leave(number, incarnation)
-            elif is_node(peer):
-                found = NodeUnreachable(node_of(peer), reason, channel.incarnation)
-                process.arrive(f"links:{number}", address, [found])
-            else:
-                process.channels.peers.close(peer, reason)
-                process.arrive(address, address, [ReplicaLost(peer, reason)])
-
         def on_new_head() -> None:
             for client in chains:
                 process.contexts[address].after(0.0, client.start)
 
-        SimChannels(
+        channels = SimChannels(
             process, self.network, self.frame_faults, self.config, Me(address, incarnation),
-            manager.members.nodes.get, self.peer_process, on_unreachable,
-            on_new_head,
+            manager.members.nodes.get, self.peer_process,
+            lambda reason: self._leave(number, incarnation), on_new_head, on_change,
         )  # fmt: skip
-        process.add(f"links:{number}", SimLinks(process, on_change))
+        process.add(f"links:{number}", channels.peers)
         if number == 0:
             process.add("admission:0", self.admission)
         process.after_turn = lambda: self._after_turn(number, manager)
@@ -383,9 +350,12 @@ class SimCluster:
 
     def _report_end(self, number: int, how: str) -> None:
         """The head learns from the process that has started a node that the node has ended."""
-        reason = f"its process has ended: {how}"
-        message = NodeUnreachable(number, reason, self.incarnations[number])
-        self.env.after(self.profile.latency_s, partial(self._report_node, message))
+        incarnation = self.incarnations[number]
+
+        def report() -> None:
+            self.head.channels.peers.on_ended(f"node:{number}", how, incarnation)
+
+        self.env.after(self.profile.latency_s, report)
 
     def _end_node(self, number: int) -> None:
         """End every process of a node at once."""

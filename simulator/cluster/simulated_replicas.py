@@ -18,20 +18,14 @@ from __future__ import annotations
 from typing import Any
 
 from raytwin.runtime.control.assembly import Masters, make_durable_replica, make_machine
-from raytwin.runtime.control.channels.channel import Channel, Me
+from raytwin.runtime.control.channels.channel import Me
 from raytwin.runtime.control.core.addresses import (
-    HEAD,
     STORAGE,
     chain_of,
-    is_replica,
-    master_of,
-    node_of,
 )
 from raytwin.runtime.control.messages import (
     Command,
-    NodeUnreachable,
     ReplicaInfo,
-    ReplicaLost,
     Snapshot,
     StartReplica,
     StopReplica,
@@ -145,20 +139,9 @@ class SimReplicas:
     def _add_channels(self, process: SimProcess) -> None:
         cluster, name = self.cluster, process.name
 
-        def on_unreachable(channel: Channel, reason: str) -> None:
-            if channel.peer == HEAD:
-                self.kill(name)
-                return
-            process.channels.peers.close(channel.peer, reason)
-            if is_replica(channel.peer):
-                process.arrive(name, name, [ReplicaLost(channel.peer, reason)])
-            else:
-                lost = NodeUnreachable(node_of(channel.peer), reason, channel.incarnation)
-                process.arrive(name, name, [lost])
-
         SimChannels(
             process, cluster.network, cluster.frame_faults, cluster.config, Me(name, 1),
-            lambda node: None, cluster.peer_process, on_unreachable,
+            lambda node: None, cluster.peer_process, lambda reason: self.kill(name),
         )  # fmt: skip
 
     def _host_for(self, name: str, number: int) -> int:
@@ -199,9 +182,7 @@ class SimReplicas:
 
         def ended() -> None:
             if head.alive:
-                head.channels.peers.close(name, "it was killed")
-                lost = ReplicaLost(name, "it was killed")
-                head.arrive(LAUNCHER, master_of(chain_of(name)), [lost])
+                head.channels.peers.on_ended(name, "it was killed")
 
         same_host = head.host is process.host
         profile = cluster.profile

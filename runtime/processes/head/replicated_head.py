@@ -15,12 +15,7 @@ from typing import Any
 import msgspec
 
 from raytwin.runtime.control.assembly import Masters
-from raytwin.runtime.control.channels.channel import Channel
-from raytwin.runtime.control.core.addresses import chain_of, is_node, master_of, node_of
 from raytwin.runtime.control.messages import (
-    NodeUnreachable,
-    ReplicaLost,
-    ReplicaSuspected,
     StartReplica,
     StopReplica,
 )
@@ -54,14 +49,9 @@ class ReplicatedHead:
         self.process = ComponentProcess(config.seed, journal_path(settings.journal))
         self.masters = Masters(config, self.process.begin_first_turn, self.process.add)
         add_launcher(self.process)
-        self._channels = add_head_channels(
-            self.process,
-            settings,
-            listener,
-            self.masters.of_chains[0].nodes.get,
-            self._on_unreachable,
-        )
-        ProcessEnds(self.process, spawner, self._on_node_ended, self._on_replica_ended)
+        nodes = self.masters.of_chains[0].nodes
+        channels = add_head_channels(self.process, settings, listener, nodes.get)
+        ProcessEnds(self.process, spawner, channels.peers)
         self.masters.start()
         for address in self.masters.addresses:
             self.process.end_first_turn(Origin(address, config))
@@ -75,23 +65,6 @@ class ReplicatedHead:
             for lost in filter(None, (master.lost for master in self.masters.of_chains)):
                 log.error("%s", lost)
                 process.stop(lost)
-
-    def _on_unreachable(self, channel: Channel, reason: str) -> None:
-        peer = channel.peer
-        if is_node(peer):
-            self._on_node_ended(NodeUnreachable(node_of(peer), reason, channel.incarnation))
-        else:
-            self._channels.peers.close(peer, reason)
-            master = master_of(chain_of(peer))
-            self.process.deliver(master, master, ReplicaSuspected(peer, reason))
-
-    def _on_node_ended(self, message: NodeUnreachable) -> None:
-        for chain in range(len(self.masters.of_chains)):
-            self.process.deliver(master_of(chain), master_of(chain), message)
-
-    def _on_replica_ended(self, name: str, reason: str) -> None:
-        self._channels.peers.close(name, reason)
-        self.process.deliver(LAUNCHER, master_of(chain_of(name)), ReplicaLost(name, reason))
 
 
 def replicated_head(
