@@ -40,7 +40,7 @@ from raytwin.runtime.control.core.addresses import (
     node_of,
     shard_address,
 )
-from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.config import Config, quiet_s_max
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, root_task_id
 from raytwin.runtime.control.gcs.failure_detector import FailureDetector
@@ -65,16 +65,20 @@ from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.journal import Journal
 from raytwin.runtime.session.node_resources import (
+    EXITED,
     FIRST_DRIVER,
     NO_ACTOR,
     NO_HEAD_AGAIN,
     check_node,
+    member_to_kill,
+    no_chain,
     no_worker,
     node_resources,
     with_system_resources,
 )
 from raytwin.runtime.session.recording import Recording
 from raytwin.runtime.session.session import Session
+from raytwin.runtime.session.world import cluster_gone
 from raytwin.simulator.cluster.simulated_drivers import SimAdmission, SimDriver, SimSession
 from raytwin.simulator.cluster.simulated_replicas import SimReplicas
 from raytwin.simulator.cluster.simulated_store import SimPool, SimStore
@@ -186,7 +190,7 @@ class SimCluster:
         self.working = 0
         """The number of operations that will end by themselves: programs that compute, sleep or
         wait with a timeout, transfers, long turns."""
-        self.stall_s = max(STALL_S, 10 * config.heartbeat_timeout_s, 2 * config.actor_end_s)
+        self.stall_s = max(STALL_S, quiet_s_max(config))
         """After so many virtual seconds without progress a driver's wait raises."""
         self.frames = 0
         """Frames sent so far, except those of `_QUIET` messages: a sign of progress."""
@@ -315,7 +319,7 @@ class SimCluster:
         )  # fmt: skip
         process.add(f"links:{number}", channels.peers)
         if number == 0:
-            process.add("admission:0", self.admission)
+            process.add("admission:0", self.admission.component)
         process.after_turn = lambda: self._after_turn(number, manager)
         self.node_managers[number] = manager
         self.chains[number] = chains
@@ -342,11 +346,11 @@ class SimCluster:
     def _leave(self, number: int, incarnation: int) -> None:
         if self.incarnations[number] == incarnation and f"node:{number}" in self.processes:
             self._end_node(number)
-            self._report_end(number, "exit code 0")
+            self._report_end(number, EXITED)
             if number == node_of(FIRST_DRIVER):
                 # The driver has ended with it, so the program would wait for ever.
                 self._gone = "the driver's node was declared dead"
-                raise RaySystemError(f"the cluster is gone: {self._gone}")
+                raise cluster_gone(self._gone)
 
     def _report_end(self, number: int, how: str) -> None:
         """The head learns from the process that has started a node that the node has ended."""
@@ -386,7 +390,7 @@ class SimCluster:
     @property
     def gcs_tables(self) -> list[Gcs | Shard]:
         """The shards of the GCS; without shards, the GCS itself."""
-        if self.config.gcs_shards == 1:
+        if self.config.chains == 1:
             return [self.gcs]
         assert self.replicas is not None
         found: list[Gcs | Shard] = []
@@ -416,7 +420,7 @@ class SimCluster:
     def stop_worker(self, address: str) -> None:
         """End a worker that its node does not need; the node receives `WorkerDied`."""
         if address in self.workers:
-            self._end_worker(address, "exit code 0")
+            self._end_worker(address, EXITED)
 
     def worker_left(self, process: SimProcess, reason: str) -> None:
         """End a worker's process that has exited: an actor that exits, a program that raised."""
@@ -452,7 +456,7 @@ class SimCluster:
 
     def start_driver(self) -> Session:
         """Make the calling program the driver, on node 0."""
-        self.admission.register(JobInfo(1, FIRST_DRIVER))
+        self.admission.component.register_first(JobInfo(1, FIRST_DRIVER))
         world = self._make_driver(FIRST_DRIVER, self._root)
         world.session = session = SimSession(world, self, self.close)
         return session
@@ -711,9 +715,7 @@ class SimCluster:
     def kill_member(self, chain: int, which: int = 0) -> None:
         """End a member of a chain; `which` counts from the chain's head, modulo the size."""
         members = self._members(chain)
-        if len(members) < 2:
-            raise ValueError(f"chain {chain} has one member, which alone has the state")
-        self.kill_replica(members[which % len(members)])
+        self.kill_replica(member_to_kill(chain, members, which))
 
     def pause_member(self, chain: int, which: int = 0) -> None:
         """Stop a member of a chain, as SIGSTOP does; `which` as in `kill_member`."""
@@ -762,7 +764,7 @@ class SimCluster:
     def _members(self, chain: int) -> list[str]:
         """Return the living members of a chain, from its head."""
         if self.replicas is None or chain >= self.config.chains:
-            raise ValueError(f"the GCS has no chain {chain} of replicas")
+            raise ValueError(no_chain(chain))
         members = [info.name for info in self.replicas.masters[chain].members]
         living = [name for name in members if name in self.processes]
         if not living:
@@ -810,7 +812,7 @@ class SimCluster:
         have passed for `stall_s`: then `ready()` can never hold.
         """
         if self._gone:
-            raise RaySystemError(f"the cluster is gone: {self._gone}")
+            raise cluster_gone(self._gone)
         env = self.env
         step = env.step
         if not watch:

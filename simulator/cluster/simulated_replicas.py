@@ -31,7 +31,7 @@ from raytwin.runtime.control.messages import (
     StopReplica,
 )
 from raytwin.runtime.control.replication.master import LAUNCHER
-from raytwin.runtime.control.replication.replica import Replica, State
+from raytwin.runtime.control.replication.replica import Replica
 from raytwin.runtime.control.replication.replica_hosts import host_of_replica
 from raytwin.runtime.control.replication.state_machine import Machine
 from raytwin.runtime.control.replication.storage import Storage
@@ -166,7 +166,7 @@ class SimReplicas:
         head.begin()
 
     def _leave_if_fenced(self, name: str, replica: Replica) -> None:
-        if replica.state is State.FENCED and name in self.cluster.processes:
+        if replica.fenced and name in self.cluster.processes:
             self.kill(name)
 
     def kill(self, name: str) -> None:

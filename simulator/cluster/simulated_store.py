@@ -30,7 +30,13 @@ from raytwin.runtime.control.messages import (
     StopWorker,
     WorkerDied,
 )
-from raytwin.runtime.control.objects.fetch_queue import Fetching, FetchQueue, fetch_streams
+from raytwin.runtime.control.objects.fetch_queue import (
+    NODE_DIED,
+    Fetching,
+    FetchQueue,
+    fetch_streams,
+    not_on_disk,
+)
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.machine.network import Transfer
 from raytwin.simulator.machine.simulated_process import SimProcess
@@ -157,7 +163,7 @@ class SimStore:
         """Fail all fetches from a node that is dead."""
         fetcher = self._fetchers.pop(node, None)
         if fetcher is not None:
-            fetcher.queue.drop("its node died")
+            fetcher.queue.drop(NODE_DIED)
 
     @property
     def ended(self) -> bool:
@@ -216,7 +222,7 @@ class SimStore:
         spilled = self._disk.get(oid)
         offset = self.allocate(size, fetch.in_file) if spilled is not None else -1
         if spilled is None:
-            self.send(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
+            self.send(not_on_disk(fetch))
         elif offset < 0:
             self.send_no_room(oid, size, node=self.node)
         else:

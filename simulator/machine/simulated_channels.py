@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from raytwin.runtime.control.channels.channel import Channel, Hello, Me
+from raytwin.runtime.control.channels.channel import Channel, Hello, Me, look_s
 from raytwin.runtime.control.channels.peers import Peers
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import NodeInfo
@@ -196,7 +196,7 @@ class SimChannels:
         self.frame_faults = frame_faults
         self.links: dict[SimLink, None] = {}
         """The ends here of connections that are open, oldest first."""
-        self.part_s = config.heartbeat_timeout_s / 16
+        self.part_s = look_s(config.stall_s) / 2
         self.long_bytes = 10_000
         """Frames up to so many bytes are never watched while they arrive."""
         self._peer_process = peer_process

@@ -30,6 +30,15 @@ def fetch_streams(size: int, config: Config) -> int:
     return config.fetch_streams if size >= config.stripe_bytes_min else 1
 
 
+NODE_DIED = "its node died"
+"""Why all fetches from a dead node have failed."""
+
+
+def not_on_disk(fetch: Fetch) -> Fetched:
+    """Return the answer to a fetch from the node's own disk, where the object is not."""
+    return Fetched(fetch.object, -1, fetch.size, 0.0, "it is not on disk any more", fetch.node)
+
+
 class Fetching:
     """A fetch under way, and its memory."""
 

@@ -21,7 +21,7 @@ from raytwin.runtime.control.core.addresses import (
     process_of,
 )
 from raytwin.runtime.control.messages import ReplicaInfo
-from raytwin.runtime.control.replication.replica import Replica, State
+from raytwin.runtime.control.replication.replica import Replica
 from raytwin.runtime.journal import Origin
 from raytwin.runtime.processes.net.channels import Channels
 from raytwin.runtime.processes.net.component_process import ComponentProcess, Route
@@ -73,7 +73,7 @@ class ReplicaProcess:
         process.run_turns()
         while not process.stopped:
             process.step(None)
-            if self.replica.state is State.FENCED:
+            if self.replica.fenced:
                 log.warning("leaving: the chain goes on without this replica")
                 process.stop("fenced")
 

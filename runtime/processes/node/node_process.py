@@ -118,7 +118,7 @@ class Node:
                 self.process, number, self._token, settings.config, arena.fds, settings.join_socket,
                 self._on_client_frame,
             )  # fmt: skip
-            self.process.add(f"admission:{number}", self._admission)
+            self.process.add(f"admission:{number}", self._admission.component)
         if driver:
             self._connect_driver(driver, socket.socket(fileno=fds[3]))
         self.manager.start(*listener.address)

@@ -53,7 +53,13 @@ from raytwin.runtime.control.messages import (
     Spill,
     Spilled,
 )
-from raytwin.runtime.control.objects.fetch_queue import Fetching, FetchQueue, fetch_streams
+from raytwin.runtime.control.objects.fetch_queue import (
+    NODE_DIED,
+    Fetching,
+    FetchQueue,
+    fetch_streams,
+    not_on_disk,
+)
 from raytwin.runtime.processes.net import auth
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection, DialedConnection
@@ -179,7 +185,7 @@ class ObjectStore:
         """Fail all fetches from a node that is dead."""
         fetcher = self._fetchers.pop(node, None)
         if fetcher is not None:
-            fetcher.drop("its node died")
+            fetcher.drop(NODE_DIED)
 
     # -- memory ----------------------------------------------------------------
 
@@ -257,7 +263,7 @@ class ObjectStore:
         oid, size = fetch.object, fetch.size
         place = self._spilled.get(oid)
         if place is None or place[1] != size:
-            self.send(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
+            self.send(not_on_disk(fetch))
             return
         if fetch.in_file:
             self._mapped.add(place[0])
