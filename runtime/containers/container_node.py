@@ -19,6 +19,7 @@ import msgspec
 from raytwin.runtime.processes.net.packets import packet_pair, receive_packet, send_packet
 from raytwin.runtime.processes.net.process_settings import NodeSettings
 from raytwin.runtime.processes.spawn import zygote
+from raytwin.runtime.session.node_resources import EXITED
 from raytwin.runtime.store.arena import Arena
 
 LENGTH_BYTES = 4
@@ -87,7 +88,7 @@ def main() -> NoReturn:
                 _exit("the zygote is gone")
             kind, ended, reason = packet[0]
             if kind == "exited" and ended == key:
-                _exit("" if reason == "exit code 0" else f"{key} ended: {reason}")
+                _exit("" if reason == EXITED else f"{key} ended: {reason}")
 
 
 def _fork_zygote() -> Any:

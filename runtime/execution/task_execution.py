@@ -37,7 +37,6 @@ class TaskRunner:
         self.executor = executor
         self.calls = CallRunner(world, session, executor, node)
         self.reports = self.calls.reports
-        executor.before_results = session.client.buffer.flush
         executor.pack = self.reports.pack_plain
         executor.report_early = self.report_meanwhile
         self.actor: ActorRunner | None = None
@@ -48,6 +47,28 @@ class TaskRunner:
         """Whether the loop over a range runs user code, so that it does not change the values."""
         self._since_s = 0.0
         """The time up to which reports account for that range."""
+
+    def work(self) -> None:
+        """Run assignments until the worker may exit."""
+        executor, world = self.executor, self.world
+        while not self.may_leave():
+            with world:
+                begins = self.has_room() and not executor.exiting
+                assignment = executor.next() if begins else None
+                if assignment is None:
+                    self.before_waiting()
+            if assignment is not None:
+                self.run(assignment)
+            else:
+                world.block(lambda: self.has_work() or self.may_leave(), None)
+        self.end()
+        self.before_waiting()
+
+    def before_waiting(self) -> None:
+        """Send what the client holds back: nothing follows that it could leave with."""
+        with self.world:
+            self.references.collect()
+            self.session.client.buffer.flush_held()
 
     def run(self, assignment: Assignment) -> None:
         """Run one range, and report the elements that the node has not taken back."""

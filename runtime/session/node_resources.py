@@ -77,6 +77,9 @@ def check_node(
         raise ValueError("node 0 is the driver's own: it ends with the driver")
 
 
+EXITED = "exit code 0"
+"""How a process has ended in good order, as its parent reports it."""
+
 NO_ACTOR = "no actor is alive"
 """The error of a fault that is to hit an actor's process."""
 
@@ -87,3 +90,15 @@ NO_HEAD_AGAIN = "without gcs_storage the head does not start again, and the clus
 def no_worker(node: int) -> str:
     """Return the error of a fault that is to hit a worker of a node that has none."""
     return f"node {node} has no worker now"
+
+
+def no_chain(chain: int) -> str:
+    """Return the error of a fault that is to hit a replica of a chain that is not there."""
+    return f"the GCS has no chain {chain} of replicas that are processes"
+
+
+def member_to_kill(chain: int, members: Sequence[str], which: int) -> str:
+    """Return the member of a chain that a fault ends; `which` counts modulo their number."""
+    if len(members) < 2:
+        raise ValueError(f"chain {chain} has one member, which alone has the state")
+    return members[which % len(members)]

@@ -7,12 +7,22 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
+from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.messages import TaskSpec
 from raytwin.runtime.control.worker.executor import Executor
 
 if TYPE_CHECKING:
     import asyncio
+
+
+LOOP_STOPPED = "its event loop was stopped"
+"""Why an actor has ended whose program stopped the event loop of its methods."""
+
+
+def cluster_gone(reason: str) -> RaySystemError:
+    """Return the error of waits after the cluster has ended."""
+    return RaySystemError(f"the cluster is gone: {reason}")
 
 
 class Environment:

@@ -34,6 +34,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from raytwin.runtime.control.objects.copy_threads import copy_threads, copy_threads_max
 from raytwin.runtime.serialization.serialization import Serialized
 from raytwin.runtime.store.arena import Arena
 
@@ -44,11 +45,6 @@ numpy.copyto, a memoryview's slice assignment and ctypes.memmove all run at
 memcpy's speed from 1 MB up; below, the slice assignment has the least overhead.
 Only the first and the last let other threads run meanwhile.
 """
-PARALLEL_COPY_MIN = 64 << 20
-"""The shortest copy by several threads, unless their number was given, bytes."""
-THREADS_MAX = 8
-PART_BYTES_MIN = 64 * 1024
-"""The least share of a copying thread, bytes."""
 LOOK_MIN = 1 << 20
 """The shortest piece that is searched for untouched pages, bytes."""
 PIECE_BYTES = 4 << 20
@@ -57,20 +53,18 @@ _ALIGNMENT = 64
 
 
 class Copier:
-    """Copies with `threads` threads; 0: as many as size and cores suggest."""
+    """Copies with `threads` threads; 0: as many as `copy_threads` chooses."""
 
     def __init__(self, threads: int = 0) -> None:
         if threads < 0:
             raise ValueError(f"{threads} threads cannot copy")
         self._given = threads
-        self._most = threads or min(THREADS_MAX, os.cpu_count() or 1)
+        self._cores = os.cpu_count() or 1
         self._pool: ThreadPoolExecutor | None = None
 
     def threads_for(self, nbytes: int) -> int:
         """Return the number of threads that copy `nbytes` bytes."""
-        if not self._given and nbytes < PARALLEL_COPY_MIN:
-            return 1
-        return max(1, min(self._most, nbytes // PART_BYTES_MIN))
+        return copy_threads(nbytes, self._given, self._cores)
 
     def copy(self, target: memoryview, source: bytes | memoryview) -> None:
         """Copy the bytes of `source` to `target`, which has the same length."""
@@ -86,7 +80,8 @@ class Copier:
             np.copyto(into, out)
             return
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._most - 1, "raytwin-copy")
+            most = copy_threads_max(self._given, self._cores)
+            self._pool = ThreadPoolExecutor(most - 1, "raytwin-copy")
         part = -(-into.nbytes // threads // _ALIGNMENT) * _ALIGNMENT
         others = [
             self._pool.submit(np.copyto, into[at : at + part], out[at : at + part])

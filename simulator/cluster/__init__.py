@@ -25,7 +25,6 @@ Promises:
 Modules, the lower first:
 
 - `cluster_port`: the interface of the cluster for its own parts.
-- `simulated_links`: passes changes of the node table on to a process's channels.
 - `simulated_store`: a node's object store, its disk, and its worker pool.
 - `simulated_replicas`: the head's launcher of replicas of the GCS, and their storage.
 - `simulated_worker`: client and executor in one process, and the program that they serve.

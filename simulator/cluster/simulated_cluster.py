@@ -37,11 +37,10 @@ from raytwin.runtime.control.core.addresses import (
     heartbeat_of,
     is_node,
     is_replica,
-    master_of,
     node_of,
     shard_address,
 )
-from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.config import Config, quiet_s_max
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, root_task_id
 from raytwin.runtime.control.gcs.failure_detector import FailureDetector
@@ -56,12 +55,8 @@ from raytwin.runtime.control.messages import (
     Heartbeat,
     HeartbeatEcho,
     JobInfo,
-    NodeChanged,
     NodeInfo,
-    NodeUnreachable,
     ReplicaHeartbeat,
-    ReplicaLost,
-    ReplicaSuspected,
     WorkerDied,
 )
 from raytwin.runtime.control.node.heartbeats import Heartbeats
@@ -70,18 +65,21 @@ from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.journal import Journal
 from raytwin.runtime.session.node_resources import (
+    EXITED,
     FIRST_DRIVER,
     NO_ACTOR,
     NO_HEAD_AGAIN,
     check_node,
+    member_to_kill,
+    no_chain,
     no_worker,
     node_resources,
     with_system_resources,
 )
 from raytwin.runtime.session.recording import Recording
 from raytwin.runtime.session.session import Session
+from raytwin.runtime.session.world import cluster_gone
 from raytwin.simulator.cluster.simulated_drivers import SimAdmission, SimDriver, SimSession
-from raytwin.simulator.cluster.simulated_links import SimLinks
 from raytwin.simulator.cluster.simulated_replicas import SimReplicas
 from raytwin.simulator.cluster.simulated_store import SimPool, SimStore
 from raytwin.simulator.cluster.simulated_workers import SimWorkers, SimZygotes
@@ -193,7 +191,7 @@ class SimCluster:
         self.working = 0
         """The number of operations that will end by themselves: programs that compute, sleep or
         wait with a timeout, transfers, long turns."""
-        self.stall_s = max(STALL_S, 10 * config.heartbeat_timeout_s, 2 * config.actor_end_s)
+        self.stall_s = max(STALL_S, quiet_s_max(config))
         """After so many virtual seconds without progress a driver's wait raises."""
         self.frames = 0
         """Frames sent so far, except those of `_QUIET` messages: a sign of progress."""
@@ -255,36 +253,20 @@ class SimCluster:
             )
             return rows.get(node)
 
-        def on_unreachable(channel: Channel, reason: str) -> None:
-            peer = channel.peer
-            if is_node(peer):
-                self._report_node(NodeUnreachable(node_of(peer), reason, channel.incarnation))
-            else:
-                process.channels.peers.close(peer, reason)
-                master = master_of(chain_of(peer))
-                process.arrive(master, master, [ReplicaSuspected(peer, reason)])
-
         def on_change(info: NodeInfo) -> None:
-            process.arrive("links", HEALTH, [NodeChanged(info)])
             if self.known.get(info.node) != info:
                 self.known[info.node] = info
                 for callback in list(self.on_membership):
                     callback(info.node, info.alive)
 
-        SimChannels(
+        channels = SimChannels(
             process, self.network, self.frame_faults, self.config, Me(HEAD, 1), info_of,
-            self.peer_process, on_unreachable,
+            self.peer_process, on_node_changed=on_change,
         )  # fmt: skip
         health = FailureDetector(process.context(HEALTH), self.config)
-        process.add("links", SimLinks(process, on_change))
+        process.add("links", channels.peers)
         process.add(HEALTH, health)
         health.start()
-
-    def _report_node(self, message: NodeUnreachable) -> None:
-        """The head learns that a node has ended, or is silent."""
-        chains = map(master_of, range(self.config.chains))
-        for to in chains if self.config.chained else ("gcs",):
-            self.head.arrive(to, to, [message])
 
     def peer_process(self, channel: Channel) -> SimProcess | None:
         """Return the living process that is a channel's peer, if there is one."""
@@ -327,29 +309,18 @@ class SimCluster:
             if not info.alive:
                 store.drop_peer(info.node)
 
-        def on_unreachable(channel: Channel, reason: str) -> None:
-            peer = channel.peer
-            if peer == HEAD:
-                self._leave(number, incarnation)
-            elif is_node(peer):
-                found = NodeUnreachable(node_of(peer), reason, channel.incarnation)
-                process.arrive(f"links:{number}", address, [found])
-            else:
-                process.channels.peers.close(peer, reason)
-                process.arrive(address, address, [ReplicaLost(peer, reason)])
-
         def on_new_head() -> None:
             for client in chains:
                 process.contexts[address].after(0.0, client.start)
 
-        SimChannels(
+        channels = SimChannels(
             process, self.network, self.frame_faults, self.config, Me(address, incarnation),
-            manager.members.nodes.get, self.peer_process, on_unreachable,
-            on_new_head,
+            manager.members.nodes.get, self.peer_process,
+            lambda reason: self._leave(number, incarnation), on_new_head, on_change,
         )  # fmt: skip
-        process.add(f"links:{number}", SimLinks(process, on_change))
+        process.add(f"links:{number}", channels.peers)
         if number == 0:
-            process.add("admission:0", self.admission)
+            process.add("admission:0", self.admission.component)
         process.after_turn = partial(self._after_turn, number, manager)
         self.node_managers[number] = manager
         self.chains[number] = chains
@@ -376,17 +347,20 @@ class SimCluster:
     def _leave(self, number: int, incarnation: int) -> None:
         if self.incarnations[number] == incarnation and f"node:{number}" in self.processes:
             self._end_node(number)
-            self._report_end(number, "exit code 0")
+            self._report_end(number, EXITED)
             if number == node_of(FIRST_DRIVER):
                 # The driver has ended with it, so the program would wait for ever.
                 self._gone = "the driver's node was declared dead"
-                raise RaySystemError(f"the cluster is gone: {self._gone}")
+                raise cluster_gone(self._gone)
 
     def _report_end(self, number: int, how: str) -> None:
         """The head learns from the process that has started a node that the node has ended."""
-        reason = f"its process has ended: {how}"
-        message = NodeUnreachable(number, reason, self.incarnations[number])
-        self.env.after(self.profile.latency_s, partial(self._report_node, message))
+        incarnation = self.incarnations[number]
+
+        def report() -> None:
+            self.head.channels.peers.on_ended(f"node:{number}", how, incarnation)
+
+        self.env.after(self.profile.latency_s, report)
 
     def _end_node(self, number: int) -> None:
         """End every process of a node at once."""
@@ -417,7 +391,7 @@ class SimCluster:
     @property
     def gcs_tables(self) -> list[Gcs | Shard]:
         """The shards of the GCS; without shards, the GCS itself."""
-        if self.config.gcs_shards == 1:
+        if self.config.chains == 1:
             return [self.gcs]
         assert self.replicas is not None
         found: list[Gcs | Shard] = []
@@ -447,7 +421,7 @@ class SimCluster:
     def stop_worker(self, address: str) -> None:
         """End a worker that its node does not need; the node receives `WorkerDied`."""
         if address in self.workers:
-            self._end_worker(address, "exit code 0")
+            self._end_worker(address, EXITED)
 
     def worker_left(self, process: SimProcess, reason: str) -> None:
         """End a worker's process that has exited: an actor that exits, a program that raised."""
@@ -483,7 +457,7 @@ class SimCluster:
 
     def start_driver(self) -> Session:
         """Make the calling program the driver, on node 0."""
-        self.admission.register(JobInfo(1, FIRST_DRIVER))
+        self.admission.component.register_first(JobInfo(1, FIRST_DRIVER))
         world = self._make_driver(FIRST_DRIVER, self._root)
         world.session = session = SimSession(world, self, self.close)
         return session
@@ -744,9 +718,7 @@ class SimCluster:
     def kill_member(self, chain: int, which: int = 0) -> None:
         """End a member of a chain; `which` counts from the chain's head, modulo the size."""
         members = self._members(chain)
-        if len(members) < 2:
-            raise ValueError(f"chain {chain} has one member, which alone has the state")
-        self.kill_replica(members[which % len(members)])
+        self.kill_replica(member_to_kill(chain, members, which))
 
     def pause_member(self, chain: int, which: int = 0) -> None:
         """Stop a member of a chain, as SIGSTOP does; `which` as in `kill_member`."""
@@ -795,7 +767,7 @@ class SimCluster:
     def _members(self, chain: int) -> list[str]:
         """Return the living members of a chain, from its head."""
         if self.replicas is None or chain >= self.config.chains:
-            raise ValueError(f"the GCS has no chain {chain} of replicas")
+            raise ValueError(no_chain(chain))
         members = [info.name for info in self.replicas.masters[chain].members]
         living = [name for name in members if name in self.processes]
         if not living:
@@ -843,7 +815,7 @@ class SimCluster:
         have passed for `stall_s`: then `ready()` can never hold.
         """
         if self._gone:
-            raise RaySystemError(f"the cluster is gone: {self._gone}")
+            raise cluster_gone(self._gone)
         env = self.env
         step = env.step
         if not watch:

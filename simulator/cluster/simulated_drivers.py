@@ -16,8 +16,10 @@ from typing import Any
 from greenlet import GreenletExit, getcurrent
 
 from raytwin.runtime.api.backend import ObjectRef
+from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.core.ids import job_id
-from raytwin.runtime.control.messages import JobEnded, JobInfo, JobRegistered, RegisterJob
+from raytwin.runtime.control.messages import JobEnded, JobInfo, RegisterJob
+from raytwin.runtime.control.node.admission import Admission
 from raytwin.runtime.session.futures import LazyFuture, settled_item
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
@@ -71,7 +73,7 @@ class SimDriver:
         """The program's return value."""
         self.error: BaseException | None = None
         """The error that the program raised."""
-        cluster.admission.register(JobInfo(0), self._welcome)
+        cluster.admission.component.register(JobInfo(0), self)
 
     def wait(self) -> object:
         """Wait until the program has ended; return its value, or raise its error."""
@@ -90,7 +92,12 @@ class SimDriver:
             if self._greenlet is not None and self._greenlet is not getcurrent():
                 self._greenlet.throw()
 
-    def _welcome(self, info: JobInfo) -> None:
+    def refuse(self, reason: str) -> None:
+        """The cluster does not admit the driver."""
+        self.done, self.error = True, RaySystemError(f"cannot join: {reason}")
+
+    def welcome(self, info: JobInfo) -> None:
+        """The cluster has admitted the driver: begin its program."""
         if self.done:
             self._cluster.admission.ended(info.number, "it left before it was admitted")
             return
@@ -146,35 +153,24 @@ class SimDriver:
 
 
 class SimAdmission:
-    """``admission:0``: registers drivers with node 0 and reports their ends, as the real
-    `driver_admission` does."""
+    """Connects drivers with node 0, once `Admission` admits them."""
 
     def __init__(self, cluster: ClusterPort) -> None:
         self._cluster = cluster
-        self._waiting: dict[int, Callable[[JobInfo], None]] = {}
-        self._keys = 0
-
-    def register(self, info: JobInfo, welcome: Callable[[JobInfo], None] | None = None) -> None:
-        """Register a driver with node 0; `welcome` is called with the job that the GCS gives it."""
-        self._keys += 1
-        if welcome is not None:
-            self._waiting[self._keys] = welcome
-        self._arrive(RegisterJob(info, self._keys))
+        self.component: Admission[SimDriver] = Admission(self)
 
     def ended(self, job: int, reason: str) -> None:
         """Report the end of a driver and its job to node 0."""
-        ended = JobEnded(job_id(job), f"its driver is gone ({reason})")
         # The node receives the driver's last frames before it learns of its end.
-        self._cluster.network.send(0, 0, 0, partial(self._arrive, ended))
+        self._cluster.network.send(0, 0, 0, partial(self.component.ended, job, reason))
 
-    def _arrive(self, message: RegisterJob | JobEnded) -> None:
+    # -- called by the component -----------------------------------------------------
+
+    def report(self, message: RegisterJob | JobEnded) -> None:
         self._cluster.processes["node:0"].arrive("admission:0", "node:0", [message])
 
-    def handle(self, source: str, message: JobRegistered) -> None:
-        """Admit the driver whose job the GCS has numbered."""
-        welcome = self._waiting.pop(message.key, None)
-        if welcome is not None:
-            welcome(message.info)
+    def welcome(self, driver: SimDriver, info: JobInfo) -> None:
+        driver.welcome(info)
 
-    def end_turn(self) -> None:
-        """Do nothing: no work is left for the end of a turn."""
+    def refuse(self, driver: SimDriver, reason: str) -> None:
+        driver.refuse(reason)

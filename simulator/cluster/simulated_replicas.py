@@ -1,9 +1,8 @@
 """The GCS as a chain in virtual time: the master in the head, a process per replica.
 
-A new replica's host is the one with the fewest replicas of its chain, so that one host's death
-ends at most one of them while there are as many hosts. Each replica has a number of its own in
-the network. When a replica is killed the head learns of it one latency later, from the process
-that has started the replica; its peers learn it from the master.
+Each replica has a number of its own in the network. When a replica is killed the head learns of it
+one latency later, from the process that has started the replica; its peers learn it from the
+master.
 
 The state travels to a joining replica over the network like any message. Besides, encoding it
 and restoring it each cost the CPU time of one copy (`ReplicaCosts`): a lower bound, and the
@@ -16,41 +15,26 @@ to start; nodes reconnect a latency later.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
-from raytwin.runtime.control.assembly import make_machine
-from raytwin.runtime.control.channels.channel import Channel, Me
+from raytwin.runtime.control.assembly import Masters, make_durable_replica, make_machine
+from raytwin.runtime.control.channels.channel import Me
 from raytwin.runtime.control.core.addresses import (
-    HEAD,
-    RELAY,
     STORAGE,
     chain_of,
-    is_replica,
-    master_of,
-    node_of,
 )
-from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.gcs.sharding.relay import Relay
 from raytwin.runtime.control.messages import (
     Command,
-    LoadRow,
-    LogCommands,
-    Logged,
-    LogSnapshot,
-    NodeUnreachable,
     ReplicaInfo,
-    ReplicaLost,
-    RowLoaded,
     Snapshot,
     StartReplica,
     StopReplica,
-    StoreRows,
 )
-from raytwin.runtime.control.replication.client import ChainClient
-from raytwin.runtime.control.replication.master import LAUNCHER, Master
-from raytwin.runtime.control.replication.replica import Replica, State
+from raytwin.runtime.control.replication.master import LAUNCHER
+from raytwin.runtime.control.replication.replica import Replica
+from raytwin.runtime.control.replication.replica_hosts import host_of_replica
 from raytwin.runtime.control.replication.state_machine import Machine
+from raytwin.runtime.control.replication.storage import Storage
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.machine.costs import CostModel, Profile
 from raytwin.simulator.machine.simulated_channels import SimChannels
@@ -91,27 +75,11 @@ class SimReplicas:
     def begin(self, head: SimProcess) -> None:
         """Make the components of a head."""
         config = self.cluster.config
-        self.masters: list[Master] = []
+        assembled = Masters(config, head.context, head.add)
+        self.masters = assembled.of_chains
         """By number of the chain; see `gcs.sharding`."""
-        clients = [self._add_master(head, chain) for chain in range(config.chains)]
         head.add(LAUNCHER, self)
-        for client, master in zip(clients, self.masters, strict=True):
-            client.start()
-            master.start()
-        if len(clients) > 1:
-            relay = Relay(head.context(RELAY), len(clients))
-            head.add(RELAY, relay)
-            relay.start()
-
-    def _add_master(self, head: SimProcess, chain: int) -> ChainClient:
-        address, config = master_of(chain), self.cluster.config
-        client = ChainClient(
-            head.context(address), address, lambda ctx: Master(ctx, config, chain), chain
-        )
-        assert isinstance(client.inner, Master)
-        self.masters.append(client.inner)
-        head.add(address, client)
-        return client
+        assembled.start()
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, StopReplica):
@@ -171,46 +139,34 @@ class SimReplicas:
     def _add_channels(self, process: SimProcess) -> None:
         cluster, name = self.cluster, process.name
 
-        def on_unreachable(channel: Channel, reason: str) -> None:
-            if channel.peer == HEAD:
-                self.kill(name)
-                return
-            process.channels.peers.close(channel.peer, reason)
-            if is_replica(channel.peer):
-                process.arrive(name, name, [ReplicaLost(channel.peer, reason)])
-            else:
-                lost = NodeUnreachable(node_of(channel.peer), reason, channel.incarnation)
-                process.arrive(name, name, [lost])
-
         SimChannels(
             process, cluster.network, cluster.frame_faults, cluster.config, Me(name, 1),
-            lambda node: None, cluster.peer_process, on_unreachable,
+            lambda node: None, cluster.peer_process, lambda reason: self.kill(name),
         )  # fmt: skip
 
     def _host_for(self, name: str, number: int) -> int:
-        """Return the host with the fewest living replicas of a chain; among equals, in turn."""
-        chain, hosts = chain_of(name), len(self.cluster.hosts)
-        living = Counter(
+        """Return the host of a new replica."""
+        chain, processes = chain_of(name), self.cluster.processes
+        living = [
             host
             for other, host in self._hosts.items()
-            if chain_of(other) == chain and other in self.cluster.processes
-        )
-        in_turn = ((number - 1 + chain + step) % hosts for step in range(hosts))
-        return min(in_turn, key=lambda host: living[host])
+            if chain_of(other) == chain and other in processes
+        ]
+        return host_of_replica(number, chain, len(self.cluster.hosts), living)
 
     def _start_in_head(self, name: str) -> None:
         """Start the one replica of a durable GCS, and its storage, in the head."""
         cluster, head = self.cluster, self.cluster.head
-        head.add(STORAGE, SimStorage(head.context(STORAGE), self._file))
-        info = ReplicaInfo(name, "host-0", 0)
-        machine = self._file.recover(make_machine(cluster.config))
-        replica = Replica(head.context(name), info, cluster.config, lambda: machine, STORAGE)
+        storage = Storage(head.context(STORAGE), self._file)
+        head.add(STORAGE, storage)
+        machine = storage.recover(make_machine(cluster.config))
+        replica = make_durable_replica(head.context(name), name, cluster.config, machine)
         head.add(name, replica)
         replica.start()
         head.begin()
 
     def _leave_if_fenced(self, name: str, replica: Replica) -> None:
-        if replica.state is State.FENCED and name in self.cluster.processes:
+        if replica.fenced and name in self.cluster.processes:
             self.kill(name)
 
     def kill(self, name: str) -> None:
@@ -226,9 +182,7 @@ class SimReplicas:
 
         def ended() -> None:
             if head.alive:
-                head.channels.peers.close(name, "it was killed")
-                lost = ReplicaLost(name, "it was killed")
-                head.arrive(LAUNCHER, master_of(chain_of(name)), [lost])
+                head.channels.peers.on_ended(name, "it was killed")
 
         same_host = head.host is process.host
         profile = cluster.profile
@@ -236,51 +190,33 @@ class SimReplicas:
 
 
 class SimFile:
-    """The file that a `SimStorage` writes; it outlives the head."""
+    """The `LogFile` of a durable GCS in memory; it outlives the head."""
 
     def __init__(self) -> None:
-        self.cold: list[list[tuple[bytes, bytes]]] = []
+        self._cold: list[list[tuple[bytes, bytes]]] = []
         """Batches of flushed rows; a key's newest row counts."""
-        self.state: bytes | None = None
-        self.commands: list[Command] = []
+        self._state: bytes | None = None
+        self._commands: list[Command] = []
+        self.add_rows = self._cold.append
 
-    def recover(self, machine: Machine) -> Machine:
-        """Restore a new machine from snapshot and commands; return it."""
-        if self.state is not None:
-            machine.restore(self.state)
-        for command in self.commands:
-            machine.apply(command)
-        return machine
+    def begin(self) -> None:
+        """Do nothing: writing takes no time."""
 
-    def find(self, key: bytes) -> bytes | None:
-        """Return the newest row of a key, if there is one."""
-        return next((row for rows in reversed(self.cold) for k, row in rows if k == key), None)
+    def append(self, commands: list[Command]) -> None:
+        self._commands += commands
 
+    def replace(self, index: int, state: bytes) -> None:
+        self._state = state
+        self._commands = [command for command in self._commands if command.index > index]
 
-class SimStorage:
-    """``storage:gcs`` in virtual time: writing takes no time."""
+    def commit(self) -> None:
+        """Do nothing: what is written counts."""
 
-    def __init__(self, ctx: Context, file: SimFile) -> None:
-        self._ctx = ctx
-        self.file = file
-        self._logged: tuple[str, int] | None = None
+    def snapshot(self) -> bytes | None:
+        return self._state
 
-    def handle(self, source: str, message: Any) -> None:
-        if isinstance(message, LogCommands):
-            self.file.commands += message.commands
-            self._logged = source, message.commands[-1].index
-        elif isinstance(message, StoreRows):
-            self.file.cold.append(message.rows)
-        elif isinstance(message, LoadRow):
-            self._ctx.send(source, RowLoaded(message.request, self.file.find(message.key)))
-        elif isinstance(message, LogSnapshot):
-            file = self.file
-            file.state = message.data
-            file.commands = [c for c in file.commands if c.index > message.index]
-        else:
-            raise TypeError(f"{STORAGE} was sent {type(message).__name__}")
+    def commands(self) -> list[Command]:
+        return self._commands
 
-    def end_turn(self) -> None:
-        if self._logged is not None:
-            (to, index), self._logged = self._logged, None
-            self._ctx.send(to, Logged(index))
+    def find_row(self, key: bytes) -> bytes | None:
+        return next((row for rows in reversed(self._cold) for k, row in rows if k == key), None)

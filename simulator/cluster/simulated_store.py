@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -31,27 +30,18 @@ from raytwin.runtime.control.messages import (
     StopWorker,
     WorkerDied,
 )
+from raytwin.runtime.control.objects.fetch_queue import (
+    NODE_DIED,
+    Fetching,
+    FetchQueue,
+    fetch_streams,
+    not_on_disk,
+)
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.machine.network import Transfer
 from raytwin.simulator.machine.simulated_process import SimProcess
 
 NO_SPACE = os.strerror(errno.ENOSPC)
-
-
-class _Fetching:
-    """An object that is being fetched."""
-
-    __slots__ = ("arrived", "copying", "fetch", "offset", "transfer")
-
-    def __init__(self, fetch: Fetch, offset: int) -> None:
-        self.fetch = fetch
-        self.offset = offset
-        self.transfer: Transfer | None = None
-        """None before the first byte and after the last."""
-        self.copying = 0
-        """How many of the two nodes still need a core for it."""
-        self.arrived = False
-        """Whether its last byte is here."""
 
 
 class SimStore:
@@ -82,31 +72,32 @@ class SimStore:
         self.disk_used = 0
         self.spilled_bytes = 0
         """Bytes written to disk so far."""
-        self._queues: dict[int, deque[tuple[Fetch, int]]] = {}
-        """By source node: fetches that wait, with the offset allocated for each, or -1."""
-        self._current: dict[int, _Fetching] = {}
-        """By source node: the fetch under way."""
+        self._fetchers: dict[int, _Fetcher] = {}
+        """By source node."""
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, Allocate):
-            offset = self._reserve(message.size, message.in_file)
+            offset = self.reserve(message.size, message.in_file)
             if offset >= 0:
                 self._places.setdefault(message.object, {})[offset] = None
                 allocated = Allocated(message.object, offset, message.client)
                 if message.in_file:
-                    self._use_disk(message.size, partial(self._send, allocated))
+                    self._use_disk(message.size, partial(self.send, allocated))
                 else:
-                    self._send(allocated)
+                    self.send(allocated)
             else:
                 reason = NO_SPACE if message.in_file else ""
-                self._send_no_room(message.object, message.size, message.client, reason=reason)
+                self.send_no_room(message.object, message.size, message.client, reason=reason)
         elif isinstance(message, Free):
-            self._free(message.object, message.offset)
+            self.free(message.object, message.offset)
         elif isinstance(message, Fetch):
             if message.node == self.node:
                 self._restore(message)
                 return
-            self._enqueue(message)
+            fetcher = self._fetchers.get(message.node)
+            if fetcher is None:
+                fetcher = self._fetchers[message.node] = _Fetcher(self, message.node)
+            fetcher.queue.add(message)
         elif isinstance(message, Spill):
             self._spill(message)
         elif isinstance(message, DropSpilled):
@@ -121,11 +112,11 @@ class SimStore:
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""
 
-    def _reserve(self, size: int, in_file: bool) -> int:
+    def reserve(self, size: int, in_file: bool) -> int:
         """Allocate for a new copy, which a full disk does not take."""
-        return -1 if in_file and self.disk_full else self._allocate(size, in_file)
+        return -1 if in_file and self.disk_full else self.allocate(size, in_file)
 
-    def _allocate(self, size: int, in_file: bool = False) -> int:
+    def allocate(self, size: int, in_file: bool = False) -> int:
         if not in_file and self.used + size > self.capacity:
             return -1
         self._offsets += 1
@@ -144,13 +135,13 @@ class SimStore:
     def untouched(self, offset: int) -> int:
         return self._untouched.get(offset, 0)
 
-    def _send_no_room(
+    def send_no_room(
         self, oid: bytes, size: int, client: str = "", node: int = -1, reason: str = ""
     ) -> None:
         free = self.capacity - self.used
-        self._send(NoRoom(oid, size, self.capacity, free, client, node, reason))
+        self.send(NoRoom(oid, size, self.capacity, free, client, node, reason))
 
-    def _free(self, oid: bytes, offset: int) -> None:
+    def free(self, oid: bytes, offset: int) -> None:
         size = self._sizes.pop(offset)
         if offset >= IN_FILE:
             self.disk_used -= size
@@ -163,140 +154,19 @@ class SimStore:
         if not places:
             self._places.pop(oid, None)
 
-    def _add_copy(self, oid: bytes, offset: int, payload: bytes) -> None:
+    def add_copy(self, oid: bytes, offset: int, payload: bytes) -> None:
         """Enter a copy that has arrived in full."""
         self.values[offset] = payload
         self._places.setdefault(oid, {})[offset] = None
 
-    def _enqueue(self, fetch: Fetch) -> None:
-        queue = self._queues.setdefault(fetch.node, deque())
-        if not fetch.first:
-            queue.append((fetch, -1))
-        else:
-            offset = self._reserve(fetch.size, fetch.in_file)
-            if offset < 0:
-                reason = NO_SPACE if fetch.in_file else ""
-                self._send_no_room(fetch.object, fetch.size, node=fetch.node, reason=reason)
-                return
-            queue.appendleft((fetch, offset))
-        self._next(fetch.node)
-
-    def _next(self, node: int) -> None:
-        queue = self._queues[node]
-        if node in self._current or not queue:
-            return
-        fetch, offset = queue.popleft()
-        if offset < 0:
-            offset = self._allocate(fetch.size)
-        if offset < 0:
-            self._send_no_room(fetch.object, fetch.size, node=node)
-            self._next(node)
-            return
-        current = self._current[node] = _Fetching(fetch, offset)
-        cluster = self.cluster
-        config = cluster.config
-        started_s = cluster.env.now
-
-        def begin() -> None:
-            peer = cluster.stores.get(node)
-            if peer is not None:
-                peer.read_for_sending(fetch.object, send)
-            else:
-                send()
-
-        def send() -> None:
-            if self._current.get(node) is current:
-                streams = config.fetch_streams if fetch.size >= config.stripe_bytes_min else 1
-                cluster.working += 1
-                current.transfer = cluster.network.transfer(
-                    node, self.node, fetch.size, transferred, streams
-                )
-                profile = cluster.profile
-                copy_s = fetch.size * profile.transfer_byte_s
-                touch_s = self.untouched(offset) * profile.touch_byte_s
-                for end, cpu_s in ((node, copy_s), (self.node, copy_s + touch_s)):
-                    if cpu_s:
-                        current.copying += 1
-                        cluster.use_core(end, cpu_s, copied)
-
-        def transferred(arrived: bool) -> None:
-            cluster.working -= 1
-            current.transfer = None
-            if not arrived or not current.copying:
-                done(arrived)
-            else:
-                current.arrived = True
-
-        def copied() -> None:
-            current.copying -= 1
-            if current.arrived and not current.copying:
-                done(True)
-
-        def watch(sent_bytes: float) -> None:
-            cluster.env.after(config.stall_s, partial(look, sent_bytes))
-
-        def look(before: float) -> None:
-            """Give the fetch up if no byte has come since the last look."""
-            if self._current.get(node) is not current or self._ended:
-                return
-            transfer = current.transfer
-            sent_bytes = 0.0 if transfer is None else transfer.sent_bytes(cluster.env.now)
-            under_way = current.arrived or sent_bytes > before or sent_bytes >= fetch.size
-            if under_way or (transfer is None and not blocked()):
-                watch(sent_bytes)
-                return
-            del self._current[node]
-            if transfer is not None:
-                cluster.network.cancel(transfer)
-                cluster.working -= 1
-            self._free(fetch.object, offset)
-            elapsed_s, reason = cluster.env.now - started_s, "no data came"
-            self._send(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason, node, stalled=True))
-            self._next(node)
-
-        def blocked() -> bool:
-            network = cluster.network
-            return network.is_blocked(self.node, node) or network.is_blocked(node, self.node)
-
-        def done(arrived: bool) -> None:
-            if self._current.get(node) is not current or self._ended:
-                return
-            del self._current[node]
-            peer = cluster.stores.get(node)
-            payload = peer.value_of(fetch.object) if peer is not None else None
-            elapsed_s = cluster.env.now - started_s
-            if arrived and payload is not None:
-                self._add_copy(fetch.object, offset, payload)
-                self._send(Fetched(fetch.object, offset, fetch.size, elapsed_s, "", node))
-            else:
-                self._free(fetch.object, offset)
-                reason = "the connection was lost" if not arrived else "it is not there any more"
-                self._send(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason, node, arrived))
-            self._next(node)
-
-        if node not in cluster.stores:
-            cluster.env.after(0, lambda: done(False))
-            return
-        # The request takes a latency before the transfer begins.
-        cluster.network.send(self.node, node, 60, begin)
-        watch(0.0)
-
     def drop_peer(self, node: int) -> None:
         """Fail all fetches from a node that is dead."""
-        waiting = self._queues.pop(node, deque())
-        current = self._current.pop(node, None)
-        if current is not None:
-            if current.transfer is not None:
-                self.cluster.network.cancel(current.transfer)
-                self.cluster.working -= 1
-            waiting.appendleft((current.fetch, current.offset))
-        for fetch, offset in waiting:
-            if offset >= 0:
-                self._free(fetch.object, offset)
-            self._send(Fetched(fetch.object, -1, fetch.size, 0.0, "its node died", node))
+        fetcher = self._fetchers.pop(node, None)
+        if fetcher is not None:
+            fetcher.queue.drop(NODE_DIED)
 
     @property
-    def _ended(self) -> bool:
+    def ended(self) -> bool:
         """Whether this store's process has ended; a restarted node may have its number by now."""
         return self.cluster.stores.get(self.node) is not self
 
@@ -332,7 +202,7 @@ class SimStore:
 
     def _spill(self, message: Spill) -> None:
         if self.disk_full:
-            self._send(Spilled(message.object, message.offset, message.size, -1, NO_SPACE))
+            self.send(Spilled(message.object, message.offset, message.size, -1, NO_SPACE))
             return
         # The control plane may free the memory during the write: take the pickle now.
         payload = self.values[message.offset]
@@ -343,34 +213,156 @@ class SimStore:
 
         def written() -> None:
             self._disk.setdefault(message.object, {})[place] = (payload, message.size)
-            self._send(Spilled(message.object, message.offset, message.size, place))
+            self.send(Spilled(message.object, message.offset, message.size, place))
 
         self._use_disk(message.size, written)
 
     def _restore(self, fetch: Fetch) -> None:
         oid, size = fetch.object, fetch.size
         spilled = self._disk.get(oid)
-        offset = self._allocate(size, fetch.in_file) if spilled is not None else -1
+        offset = self.allocate(size, fetch.in_file) if spilled is not None else -1
         if spilled is None:
-            self._send(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
+            self.send(not_on_disk(fetch))
         elif offset < 0:
-            self._send_no_room(oid, size, node=self.node)
+            self.send_no_room(oid, size, node=self.node)
         else:
             payload = next(payload for payload, _ in spilled.values())
             started_s = self.cluster.env.now
 
             def read() -> None:
-                self._add_copy(oid, offset, payload)
+                self.add_copy(oid, offset, payload)
                 elapsed_s = self.cluster.env.now - started_s
-                self._send(Fetched(oid, offset, size, elapsed_s, "", self.node))
+                self.send(Fetched(oid, offset, size, elapsed_s, "", self.node))
 
             self._use_disk(fetch.size, read)
 
-    def _send(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         # The store is in the node's process: its messages take no network and no time.
         process = self.cluster.processes.get(f"node:{self.node}")
-        if process is not None and not self._ended:
+        if process is not None and not self.ended:
             process.arrive(f"store:{self.node}", f"node:{self.node}", [message])
+
+
+class _Fetcher:
+    """Moves bytes from one node, over the network: the `Transfers` of a `FetchQueue`."""
+
+    def __init__(self, store: SimStore, node: int) -> None:
+        self._store = store
+        self._node = node
+        self._cluster = store.cluster
+        self.queue = FetchQueue(node, store.cluster.config, self, self._now, self._after)
+        self.allocate = store.allocate
+        self.free = store.free
+        self.send = store.send
+        self._transfer: Transfer | None = None
+        """None before the first byte and after the last."""
+        self._copying = 0
+        """How many of the two nodes still need a core for it."""
+        self._arrived = False
+        """Whether its last byte is here."""
+        self._seen_bytes = 0.0
+        """What had been sent when `has_received` was called last."""
+
+    def _now(self) -> float:
+        return self._cluster.env.now
+
+    def _after(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self._cluster.env.after(delay_s, lambda: None if self._store.ended else callback())
+
+    # -- called by the queue -----------------------------------------------------
+
+    def reserve(self, size: int, done: Callable[[int, str], None]) -> None:
+        offset = self._store.reserve(size, True)
+        done(offset, NO_SPACE if offset < 0 else "")
+
+    def add_copy(self, oid: bytes, offset: int, size: int) -> None:
+        peer = self._cluster.stores[self._node]
+        self._store.add_copy(oid, offset, peer.value_of(oid))
+
+    def send_no_room(self, oid: bytes, size: int, node: int, reason: str) -> None:
+        self._store.send_no_room(oid, size, node=node, reason=reason)
+
+    def begin(self, fetching: Fetching) -> None:
+        cluster, node, queue = self._cluster, self._node, self.queue
+        self._copying, self._arrived, self._seen_bytes = 0, False, 0.0
+        fetching.began_s = cluster.env.now
+        fetch = fetching.fetch
+
+        def read() -> None:
+            peer = cluster.stores.get(node)
+            if peer is not None:
+                peer.read_for_sending(fetch.object, send)
+            else:
+                send()
+
+        def send() -> None:
+            if queue.current is fetching:
+                cluster.working += 1
+                streams = fetch_streams(fetch.size, cluster.config)
+                self._transfer = cluster.network.transfer(
+                    node, self._store.node, fetch.size, transferred, streams
+                )
+                profile = cluster.profile
+                copy_s = fetch.size * profile.transfer_byte_s
+                touch_s = self._store.untouched(fetching.offset) * profile.touch_byte_s
+                for end, cpu_s in ((node, copy_s), (self._store.node, copy_s + touch_s)):
+                    if cpu_s:
+                        self._copying += 1
+                        cluster.use_core(end, cpu_s, copied)
+
+        def transferred(arrived: bool) -> None:
+            cluster.working -= 1
+            self._transfer = None
+            if not arrived or not self._copying:
+                end(arrived)
+            else:
+                self._arrived = True
+
+        def copied() -> None:
+            if queue.current is fetching:
+                self._copying -= 1
+                if self._arrived and not self._copying:
+                    end(True)
+
+        def end(arrived: bool) -> None:
+            if queue.current is not fetching or self._store.ended:
+                return
+            peer = cluster.stores.get(node)
+            if not arrived:
+                queue.fail("the connection was lost")
+            elif peer is None or peer.value_of(fetch.object) is None:
+                queue.absent()
+            else:
+                queue.done()
+
+        def refused() -> None:
+            if queue.current is fetching and not self._store.ended:
+                queue.drop("the connection was lost")
+
+        if node not in cluster.stores:
+            cluster.env.after(0, refused)
+        else:
+            # The request takes a latency before the transfer begins.
+            cluster.network.send(self._store.node, node, 60, read)
+
+    def has_received(self, fetching: Fetching) -> bool:
+        cluster, transfer = self._cluster, self._transfer
+        if transfer is None:
+            # Its bytes are here, and wait for a core; or the other node reads them from its disk.
+            return self._arrived or not self._blocked()
+        before, sent_bytes = self._seen_bytes, transfer.sent_bytes(cluster.env.now)
+        self._seen_bytes = sent_bytes
+        return sent_bytes > before or sent_bytes >= fetching.fetch.size
+
+    def _blocked(self) -> bool:
+        network, ends = self._cluster.network, (self._store.node, self._node)
+        return network.is_blocked(*ends) or network.is_blocked(*reversed(ends))
+
+    def stop(self, fetching: Fetching, stalled: bool) -> None:
+        if self._transfer is not None:
+            self._cluster.network.cancel(self._transfer)
+            self._cluster.working -= 1
+            self._transfer = None
 
 
 class SimPool:

@@ -15,21 +15,8 @@ from typing import Any
 from greenlet import GreenletExit
 
 from raytwin.runtime.api.backend import ObjectRef
-from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.client.client import WorkerComponent
 from raytwin.runtime.control.core.addresses import node_of
-from raytwin.runtime.control.core.ids import task_id
-from raytwin.runtime.control.messages import (
-    CancelTask,
-    DirectCall,
-    Exit,
-    FunctionBlob,
-    GrantGpus,
-    RestoreActor,
-    Resume,
-    RunTasks,
-    TakeBack,
-)
-from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.task_execution import TaskRunner
 from raytwin.runtime.execution.user_errors import exit_code
 from raytwin.runtime.session.futures import LazyFuture, settled_item
@@ -42,20 +29,6 @@ from raytwin.simulator.programs.virtual_world import (
     SimWorld,
     StorePort,
     VirtualEventLoop,
-)
-
-_FOR_EXECUTOR = frozenset(
-    (
-        RunTasks,
-        FunctionBlob,
-        TakeBack,
-        Resume,
-        RestoreActor,
-        Exit,
-        CancelTask,
-        DirectCall,
-        GrantGpus,
-    )
 )
 
 
@@ -76,7 +49,7 @@ class SimWorkerSession(Session):
 
 
 class SimWorker:
-    """The component at a worker's address: passes each message to the client or the executor."""
+    """A worker's process, its component, and the program that it runs."""
 
     def __init__(
         self, cluster: ClusterPort, address: str, process: SimProcess, store: StorePort
@@ -86,38 +59,18 @@ class SimWorker:
         self.node = node = process.node
         self._store = store
         self.process = process
-        ctx = process.context(address)
-        self.client = Client(ctx, address, node, cluster.config)
-        self.executor = Executor(ctx, node, cluster.config)
-        if node == node_of(FIRST_DRIVER):
-            self.executor.direct.driver = FIRST_DRIVER
-            self.executor.direct.effects = lambda: self.client.buffer.effects
-        process.add(address, self)
+        driver = FIRST_DRIVER if node == node_of(FIRST_DRIVER) else ""
+        component = WorkerComponent(process.context(address), address, node, cluster.config, driver)
+        self.client, self.executor = component.client, component.executor
+        process.add(address, component)
         self._world: SimWorld | None = None
         self._program: ProgramGreenlet | None = None
-        self.executor.on_cancel = self._on_cancel
         process.after_turn = self._begin
 
     @property
     def in_use(self) -> bool:
         """Whether the program computes or sleeps."""
         return self._world is not None and self._world.in_use
-
-    def handle(self, source: str, message: Any) -> None:
-        if type(message) in _FOR_EXECUTOR:
-            self.executor.handle(source, message)
-        else:
-            self.client.handle(source, message)
-
-    def _on_cancel(self, message: CancelTask) -> None:
-        running = self.executor.running
-        if message.recursive and running is not None:
-            self.client.submitter.cancel_children(
-                task_id(running.array, self.executor.cancelled), message.force
-            )
-
-    def end_turn(self) -> None:
-        """Do nothing: neither part has work at the end of a turn."""
 
     def end(self) -> None:
         """End the process, and unwind its program."""
@@ -137,17 +90,15 @@ class SimWorker:
         session = SimWorkerSession(world)
         world.session = session
         runner = TaskRunner(world, session, self.executor, self.node)
-        self._program = ProgramGreenlet(
-            lambda: _live(world, session, self.executor, runner), self.cluster
-        )
+        self._program = ProgramGreenlet(lambda: _live(world, runner), self.cluster)
         self._program.session = session
         self._program.switch()
 
 
-def _live(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
+def _live(world: SimWorld, runner: TaskRunner) -> None:
     """Run the worker's program, and end its process as a real one would end."""
     try:
-        _work(world, session, executor, runner)
+        runner.work()
     except GreenletExit:
         raise  # the cluster has ended the process
     except BaseException as error:
@@ -164,22 +115,3 @@ def _live(world: SimWorld, session: Session, executor: Executor, runner: TaskRun
     finally:
         # All simulated processes share the real process's environment variables.
         world.environment.leave()
-
-
-def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
-    """Run ranges until the worker may exit."""
-    client = world.client
-    while not runner.may_leave():
-        with world:
-            begins = runner.has_room() and not executor.exiting
-            assignment = executor.next() if begins else None
-            if assignment is None:
-                session.references.collect()
-                client.buffer.flush()
-        if assignment is not None:
-            runner.run(assignment)
-        else:
-            world.block(lambda: runner.has_work() or runner.may_leave(), None)
-    runner.end()
-    with world:
-        client.buffer.flush()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from raytwin.runtime.control.core.addresses import node_of
-from raytwin.runtime.control.messages import WorkerReady
+from raytwin.runtime.control.worker.executor import report_ready
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.cluster.simulated_worker import SimWorker
 from raytwin.simulator.machine.simulated_process import SimProcess
@@ -66,7 +66,7 @@ class SimWorkers(Mapping[str, SimWorker]):
     def start(self, address: str, node: int) -> None:
         """Have a worker's process, which has started, report that it is ready."""
         process = self._process(address)
-        process.context(address).send(f"node:{node}", WorkerReady(len(self._rows) + 1))
+        report_ready(process.context(address), f"node:{node}", len(self._rows) + 1)
         self._rows[address] = process
         process.on_idle = partial(self._reported, address)
         process.begin()

@@ -18,9 +18,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from raytwin.runtime.control.channels.channel import Channel, Hello, Me
+from raytwin.runtime.control.channels.channel import Channel, Hello, Me, look_s
 from raytwin.runtime.control.channels.peers import Peers
-from raytwin.runtime.control.core.addresses import HEAD, is_replica
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import NodeInfo
 from raytwin.simulator.machine.frame_faults import FrameFaults
@@ -186,8 +185,9 @@ class SimChannels:
         me: Me,
         info_of: Callable[[int], NodeInfo | None],
         peer_process: Callable[[Channel], SimProcess | None],
-        on_unreachable: Callable[[Channel, str], None],
+        leave: Callable[[str], None] = lambda reason: None,
         on_new_head: Callable[[], None] = lambda: None,
+        on_node_changed: Callable[[NodeInfo], None] = lambda info: None,
     ) -> None:
         """`peer_process` returns the living process that a channel's peer is, if there is one;
         for the other functions see `processes/net/channels`."""
@@ -196,12 +196,13 @@ class SimChannels:
         self.frame_faults = frame_faults
         self.links: dict[SimLink, None] = {}
         """The ends here of connections that are open, oldest first."""
-        self.part_s = config.heartbeat_timeout_s / 16
+        self.part_s = look_s(config.stall_s) / 2
         self.long_bytes = 10_000
         """Frames up to so many bytes are never watched while they arrive."""
         self._peer_process = peer_process
-        self._on_unreachable = on_unreachable
-        self._on_new_head = on_new_head
+        self.leave = leave
+        self.on_new_head = on_new_head
+        self.on_node_changed = on_node_changed
         self.peers = Peers(_ChannelContext(process, config.seed), me, config, self, info_of)
         process.channels = self
 
@@ -254,11 +255,5 @@ class SimChannels:
         peer.channels.links[theirs] = None
         return link
 
-    def on_unreachable(self, channel: Channel, reason: str) -> None:
-        self._on_unreachable(channel, reason)
-
-    def on_new_session(self, channel: Channel) -> None:
-        if channel.peer == HEAD:
-            self._on_new_head()
-        elif is_replica(channel.peer):
-            self._on_unreachable(channel, "it has given up this process")
+    def deliver(self, to: str, message: Any) -> None:
+        self.process.arrive(to, to, [message])

@@ -1,9 +1,9 @@
 """A simulated process: a single-threaded server that runs components in turns.
 
 `SimContext` is the simulator's implementation of `context.Context`. Frames that
-arrive wait in the inbox. When the process is free it takes all of them, gives every
-component that was addressed its turn, and is busy for the turn's cost (see `costs`)
-before its frames leave. So frames that arrive meanwhile form a batch, as on a real
+arrive wait in the inbox. When the process is free it takes all of them, gives the components their
+turns (see `control.core.turns`), and is busy for the cost of these (see `costs`) before its frames
+leave. So frames that arrive meanwhile form a batch, as on a real
 socket.
 
 If all cores of the host are busy, the process first waits for one, and takes
@@ -24,6 +24,7 @@ from simpy.events import NORMAL
 
 from raytwin.runtime.control.core.addresses import Address
 from raytwin.runtime.control.core.context import Component
+from raytwin.runtime.control.core.turns import Received, Turns
 from raytwin.runtime.journal import Journal
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import CostModel
@@ -161,12 +162,13 @@ class SimContext:
         return timer
 
 
-class SimProcess:
+class SimProcess(Turns):
     """One process on a host; see the module's docstring."""
 
     def __init__(
         self, cluster: ProcessPort, name: str, node: int, host: Processor, costs: CostModel
     ) -> None:
+        super().__init__()
         self.cluster = cluster
         self.journal = cluster.journal
         self.name = name
@@ -175,7 +177,6 @@ class SimProcess:
         self.costs = costs
         self.components: dict[str, Component] = {}
         self.contexts: dict[str, SimContext] = {}
-        self.dirty: dict[str, SimContext] = {}
         self.alive = True
         self.paused = False
         self.channels: Any = None
@@ -192,9 +193,10 @@ class SimProcess:
         self.after_turn: Callable[[], None] | None = None
         self.on_idle: Callable[[], None] | None = None
         """Called when a turn is over and nothing has arrived meanwhile."""
-        self._frames: dict[str, list[tuple[str, list[Any]]]] = {}
         self._timers: list[SimTimer] = []
         self._busy = False
+        self._cost_s = 0.0
+        """The cost of the current turn so far."""
         self._long = False
         """Whether the current turn counts in the cluster's `working`."""
         self._leaving: list[Frame] | None = None
@@ -220,11 +222,7 @@ class SimProcess:
         """Put a frame into the inbox; begin a turn if the process is free."""
         if not self.alive:
             return
-        frames = self._frames
-        if destination in frames:
-            frames[destination].append((source, messages))
-        else:
-            frames[destination] = [(source, messages)]
+        self.add_input(source, destination, messages)
         if not self._busy:
             self._begin()
 
@@ -254,24 +252,10 @@ class SimProcess:
         if not self.alive:
             return
         costs = self.costs
-        cost_s = costs.turn(self.cluster.env.now - self._ended_s)
-        frames: list[Frame] = []
-        self._leaving = frames
-        while self._frames or self._timers or self.dirty:
-            if self._frames:
-                received, self._frames = self._frames, {}
-                for address, inputs in received.items():
-                    for _, messages in inputs:
-                        cost_s += costs.received(messages)
-                    self._turn(address, inputs, 0, None)
-            if self._timers:
-                timers, self._timers = self._timers, []
-                for timer in timers:
-                    if timer.callback is not None:
-                        callback, timer.callback = timer.callback, None
-                        self._turn(timer.address, [], timer.number, callback)
-            if self.dirty:
-                cost_s += self._collect(frames)
+        self._cost_s = costs.turn(self.cluster.env.now - self._ended_s)
+        frames = self._leaving = []
+        self.run_all(self._fire)
+        cost_s = self._cost_s
         self.busy_s += cost_s
         if cost_s > LONG_TURN_S:
             self._long = True
@@ -281,13 +265,20 @@ class SimProcess:
         else:
             self._end(frames)
 
-    def _turn(
-        self,
-        address: str,
-        received: list[tuple[str, list[Any]]],
-        timer: int,
-        callback: Callable[[], None] | None,
+    def _fire(self) -> bool:
+        """Run the timers that are due; return whether there were any."""
+        timers, self._timers = self._timers, []
+        for timer in timers:
+            if timer.callback is not None:
+                callback, timer.callback = timer.callback, None
+                self.run_timer(timer.address, timer.number, callback)
+        return bool(timers)
+
+    def turn(
+        self, address: str, received: Received, timer: int, callback: Callable[[], None] | None
     ) -> None:
+        for _, messages in received:
+            self._cost_s += self.costs.received(messages)
         component = self.components.get(address)
         if component is None:
             return
@@ -306,6 +297,10 @@ class SimProcess:
             now_s = self.cluster.env.now + self.skew_s
             self.journal.write([address, now_s, received, timer, outputs])
 
+    def send_all(self) -> None:
+        assert self._leaving is not None, "frames leave when the turn ends"
+        self._cost_s += self._collect(self._leaving)
+
     def _collect(self, frames: list[Frame]) -> float:
         """Add the messages that turns have sent to `frames`; return the cost of sending."""
         dirty, self.dirty = self.dirty, {}
@@ -316,7 +311,7 @@ class SimProcess:
             counts = ctx.counts
             for destination, messages in outbox.items():
                 if destination in components:
-                    self._frames.setdefault(destination, []).append((address, messages))
+                    self.add_input(address, destination, messages)
                     continue
                 sent_s, nbytes = self.costs.sent(messages)
                 cost_s += sent_s
@@ -342,12 +337,12 @@ class SimProcess:
             self.after_turn()
         if after_s and self.alive:
             self.host.run(after_s, self._end_after_s, self)
-        elif not self._busy and (self._frames or self._timers or self.on_idle is not None):
+        elif not self._busy and (self.inputs or self._timers or self.on_idle is not None):
             self._next()
 
     def _next(self) -> None:
         """Begin the next turn, if there is one."""
-        if self._frames or self._timers:
+        if self.inputs or self._timers:
             self._begin()
         elif self.on_idle is not None:
             self.on_idle()

@@ -28,11 +28,12 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.control.objects.copy_threads import copy_threads
+from raytwin.runtime.control.worker.executor import DUE_S, Executor
 from raytwin.runtime.serialization import serialization
 from raytwin.runtime.session.futures import ItemWaiter, NotifyingWaiter, settle
 from raytwin.runtime.session.session import Session
-from raytwin.runtime.session.world import BodyWatcher, Environment
+from raytwin.runtime.session.world import LOOP_STOPPED, BodyWatcher, Environment
 from raytwin.simulator.machine.costs import Profile
 from raytwin.simulator.machine.simulated_process import ProcessPort, SimProcess
 from raytwin.simulator.programs import virtual_values
@@ -49,9 +50,6 @@ All timers of the control plane are shorter, see `SimCluster.stall_s`.
 
 WAIT = "wait"
 """What a watcher is told where a program waits, in an API call or not."""
-
-DUE_S = 0.005
-"""How much CPU time the bodies of a range may use before the range reports, as on processes."""
 
 OTHER_THREAD = (
     "simulated programs have one thread, and this is another one: call raytwin in the thread that"
@@ -364,7 +362,7 @@ class SimWorld:
             except BaseException as error:
                 failed(error)
             else:
-                failed(RuntimeError("its event loop was stopped"))
+                failed(RuntimeError(LOOP_STOPPED))
             finally:
                 if self.watcher is not None:
                     self.watcher.end()
@@ -494,8 +492,8 @@ class SimWorld:
         return self.cluster.functions.identity(blob)
 
     def write(self, oid: bytes, offset: int, value: Any) -> None:
-        threads = self.client.config.store_copy_threads or 1
-        profile = self.cluster.profile
+        profile, cores = self.cluster.profile, self.process.host.cores
+        threads = copy_threads(value.nbytes, self.client.config.store_copy_threads, cores)
         self.process.debt_s += profile.copy_s(value.nbytes, threads)
         self.process.debt_s += profile.touch_byte_s * self._store.untouched(offset)
         self.settle()
@@ -562,9 +560,10 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         """Return a future of a reference's value, which the loop can await."""
         future: Future[Any] = Future()
         waiter = NotifyingWaiter(ref, future, self._virtual.done)
+        session = self._world.session
+        assert session is not None
         with self._world:
-            self._world.client.buffer.flush()
-            self._world.client.waits.watch([ref.binary()], waiter=waiter)
+            waiter.watch(session)
         if not waiter.missing:
             self._virtual.done.append(waiter)
         return future

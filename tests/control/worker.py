@@ -29,7 +29,7 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
     Timing,
 )
-from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.control.worker.executor import DUE_S, Executor
 from tests.control.bodies import run_body
 from tests.control.shell import Shell
 from tests.control.values import Code, TaskFailed, size_of
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _FOR_EXECUTOR = (
     RunTasks, GrantGpus, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask
 )  # fmt: skip
-DUE_S = 0.005
 
 
 class Worker(Shell):

@@ -7,7 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from raytwin.runtime.store.arena_writer import PARALLEL_COPY_MIN, PART_BYTES_MIN, Copier
+from raytwin.runtime.control.objects.copy_threads import PARALLEL_COPY_MIN
+from raytwin.runtime.store.arena_writer import Copier
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 3, 16])
@@ -25,7 +26,7 @@ def test_every_byte_arrives_and_none_beside(threads: int, nbytes: int) -> None:
 def test_threads_by_size() -> None:
     assert Copier(1).threads_for(1 << 30) == 1
     assert Copier(4).threads_for(1 << 30) == 4
-    assert Copier(4).threads_for(2 * PART_BYTES_MIN) == 2
+    assert Copier(4).threads_for(100_000) == 4
     assert Copier(4).threads_for(0) == 1
     assert Copier(0).threads_for(PARALLEL_COPY_MIN - 1) == 1
     assert Copier(0).threads_for(PARALLEL_COPY_MIN) == min(8, os.cpu_count() or 1)

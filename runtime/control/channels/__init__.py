@@ -32,9 +32,9 @@ living processes, whatever the network does.
 Modules, the lower first:
 
 - `channel`: one end of one channel: the state machine.
-- `peers`: all channels of one process; whom it talks to, and whom it refuses.
+- `peers`: all channels of one process; whom it talks to, whom it refuses, who is told of a silence.
 
-The world implements `Link` and `Dialer`: `processes/net` over TCP, `simulator/machine` in virtual
+The world implements `Link` and `Network`: `processes/net` over TCP, `simulator/machine` in virtual
 time. Cost per frame: one tuple kept, and 24 bytes and a checksum on the wire; an acknowledgement
 of its own after 64 frames, 1 MB or 0.1 s, unless a frame carries it.
 """

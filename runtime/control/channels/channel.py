@@ -56,6 +56,11 @@ LOOKS = 4
 """How often a channel looks for progress before it replaces a link."""
 
 
+def look_s(stall_s: float) -> float:
+    """Return how often a channel looks for progress."""
+    return stall_s / LOOKS
+
+
 class State(Enum):
     """See the table above."""
 
@@ -361,8 +366,8 @@ class Channel:
     def _look(self) -> None:
         """Look for progress a little later, unless that is due already."""
         if self._watch is None:
-            self._look_s = self._ctx.now() + self._stall_s / LOOKS
-            self._watch = self._ctx.after(self._stall_s / LOOKS, self._on_look)
+            self._look_s = self._ctx.now() + look_s(self._stall_s)
+            self._watch = self._ctx.after(look_s(self._stall_s), self._on_look)
 
     def _on_look(self) -> None:
         self._watch = None

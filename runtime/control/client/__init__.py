@@ -34,7 +34,8 @@ Promises
 
 Modules
 -------
-client          `Client`: the parts, and the messages that reach them
+client          `Client`: the parts, and the messages that reach them; `WorkerComponent`: a
+                client, and the executor of a worker's tasks
 submitter       the IDs and submission of tasks, calls and puts; cancellation
 direct_calls    calls of actors that the driver sends to their workers itself
 send_buffer     batches of messages to the node

@@ -34,24 +34,50 @@ from raytwin.runtime.control.core.call_batches import singles
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_result
+from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.messages import (
     ActorFound,
     BorrowersGone,
+    CancelTask,
+    DirectCall,
     DirectClosed,
     DirectOpen,
     Event,
+    Exit,
+    FunctionBlob,
     GiveBack,
+    GrantGpus,
     GroupCreated,
     KvReply,
     ObjectAllocated,
     ObjectsReady,
     QueryReply,
     RefUpdates,
+    RestoreActor,
+    Resume,
+    RunTasks,
+    TakeBack,
     TaskFound,
     TaskResults,
     TasksUnsent,
 )
 from raytwin.runtime.control.messages.errors import Unsendable
+from raytwin.runtime.control.worker.executor import Executor
+
+FOR_EXECUTOR = frozenset(
+    (
+        RunTasks,
+        FunctionBlob,
+        TakeBack,
+        Resume,
+        RestoreActor,
+        Exit,
+        CancelTask,
+        DirectCall,
+        GrantGpus,
+    )
+)
+"""The messages that the executor takes."""
 
 
 class Client:
@@ -125,3 +151,40 @@ class Client:
 
     def end_turn(self) -> None:
         """Do nothing: a client sends at once, or by its buffer's timers."""
+
+
+class WorkerComponent:
+    """The component at a worker's address: passes each message to the client or the executor.
+
+    Before results leave, what the client holds back does: they may refer to its puts and
+    submissions.
+    """
+
+    def __init__(
+        self, ctx: Context, address: str, node: int, config: Config, driver: str = ""
+    ) -> None:
+        """`driver`: a driver that this worker can reach itself, if there is one."""
+        self.client = Client(ctx, address, node, config)
+        self.executor = Executor(ctx, node, config)
+        if driver:
+            self.executor.direct.driver = driver
+            self.executor.direct.effects = lambda: self.client.buffer.effects
+        self.executor.before_results = self.client.buffer.flush_held
+        self.executor.on_cancel = self._on_cancel
+
+    def handle(self, source: str, message: Any) -> None:
+        if type(message) in FOR_EXECUTOR:
+            self.executor.handle(source, message)
+        else:
+            self.client.handle(source, message)
+
+    def end_turn(self) -> None:
+        """Do nothing: neither part has work at the end of a turn."""
+
+    def _on_cancel(self, message: CancelTask) -> None:
+        """Cancel the children of the running task, if the request is for them as well."""
+        running = self.executor.running
+        if message.recursive and running is not None:
+            self.client.submitter.cancel_children(
+                task_id(running.array, self.executor.cancelled), message.force
+            )

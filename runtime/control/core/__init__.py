@@ -7,6 +7,7 @@ several state machines. It imports nothing of the control plane but `messages`.
 Modules
 -------
 context             the interface to the world; turns; how a component's part declares its messages
+turns               the order of a process's turns, and what leaves together
 addresses           the addresses of components
 config              the cluster's settings
 ids                 deterministic IDs of tasks, objects and functions

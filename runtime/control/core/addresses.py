@@ -136,6 +136,15 @@ def chain_of(replica: str) -> int:
     return int(replica.partition(".")[2]) // REPLICAS_PER_CHAIN
 
 
+def node_tables(chained: bool, chains: int) -> list[str]:
+    """Return the components in the head that pass the death of a node on to the GCS.
+
+    >>> node_tables(False, 1), node_tables(True, 2)
+    (['gcs'], ['master', 'master.1'])
+    """
+    return [master_of(chain) for chain in range(chains)] if chained else ["gcs"]
+
+
 def chain_addresses(chain: int) -> frozenset[str]:
     """Return the addresses of the components that a chain replicates."""
     return frozenset({shard_address(chain)}) if chain else frozenset({"gcs", "global"})

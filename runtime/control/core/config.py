@@ -78,7 +78,8 @@ class Config(Struct, frozen=True, array_like=True):
     stripe_bytes_min: int = 8 << 20
     """An object of at least so many bytes is fetched over several of these connections."""
     store_copy_threads: int = 0
-    """Threads that copy one large value into the store; 0: chosen by the machine's cores."""
+    """Threads that copy one large value into the store; 0: chosen by its size and the machine's
+    cores."""
     gcs_replicas: int = 1
     """Replicas of each chain of the GCS; 1: the head process has the state alone. Each further
     one survives one more failure and adds a hop to every write."""
@@ -117,3 +118,9 @@ class Config(Struct, frozen=True, array_like=True):
     def chained(self) -> bool:
         """Whether nodes reach the GCS and the global scheduler through a chain."""
         return self.gcs_replicas > 1 or self.gcs_durable or self.gcs_shards > 1
+
+
+def quiet_s_max(config: Config) -> float:
+    """Return for how long a cluster that makes progress may show none: far longer than any of the
+    control plane's timers that something waits for."""
+    return max(10 * config.heartbeat_timeout_s, 2 * config.actor_end_s)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raytwin.runtime.control.core.addresses import MASTER, master_of
+from raytwin.runtime.control.core.addresses import MASTER, node_tables
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import (
@@ -33,7 +33,7 @@ class FailureDetector:
     def __init__(self, ctx: Context, config: Config) -> None:
         self._ctx = ctx
         self._config = config
-        self._tables = [master_of(c) for c in range(config.chains)] if config.chained else ["gcs"]
+        self._tables = node_tables(config.chained, config.chains)
         self._scheduler = MASTER if config.chained else "global"
         self._nodes: dict[int, NodeInfo] = {}
         self._heard_s: dict[int, float] = {}

@@ -38,6 +38,8 @@ a copy or reconstructed, and every client that wants it gets the value or the re
 - `object_manager`: messages of clients, other nodes and the GCS about objects
 - `result_manager`: keeps, logs and delivers results of tasks and calls, also of repeated ones
 - `release_manager`: releases arrays when their owners release them or die
+- `fetch_queue`: the order of a store's fetches from one node, and when one is given up
+- `copy_threads`: how many threads copy a large value into the store
 - `gcs_write_log`: rows for the GCS, sent later, in batches
 """
 

@@ -50,4 +50,6 @@ the commands under way.
 ``snapshot``        a machine's whole state as bytes, and back
 ``client``          a component whose GCS is a chain
 ``master``          decides which replica joins or leaves, and the epoch in which it is a member
+``replica_hosts``   on which host a new replica runs
+``storage``         what a durable replica writes to its file, and how it recovers from that
 """

@@ -221,6 +221,11 @@ class Replica:
     # -- the chain ---------------------------------------------------------------
 
     @property
+    def fenced(self) -> bool:
+        """Whether the chain goes on without this replica, whose process has to end."""
+        return self.state is State.FENCED
+
+    @property
     def is_head(self) -> bool:
         """Whether this replica numbers requests."""
         return self.state is State.SERVING and self.members[0] == self.info.name

@@ -62,8 +62,15 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import ActorDeath
 from raytwin.runtime.control.worker.direct_answers import DirectAnswers, is_small
 
+DUE_S = 0.005
+"""How long a running range may go without a report."""
 OVERDUE_LINGERS = 5
 """Results wait so many ``linger_s`` at most, even if the world runs the timer late."""
+
+
+def report_ready(ctx: Context, node: str, pid: int) -> None:
+    """Report to the node that a worker's process can run tasks."""
+    ctx.send(node, WorkerReady(pid))
 
 
 class Executor:
@@ -145,7 +152,7 @@ class Executor:
 
     def start(self, pid: int) -> None:
         """Report that the worker can run tasks."""
-        self.ctx.send(self.node, WorkerReady(pid))
+        report_ready(self.ctx, self.node, pid)
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""

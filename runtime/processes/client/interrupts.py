@@ -15,9 +15,6 @@ from pathlib import Path
 from types import FrameType
 
 from raytwin.runtime.api import tasks
-from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.control.core.ids import task_id
-from raytwin.runtime.control.messages import CancelTask
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution import call_execution, task_execution
 from raytwin.runtime.execution.call_execution import Reporter
@@ -55,18 +52,9 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
 
-def install(client: Client, executor: Executor) -> None:
-    """Forward cancellations to the running task; the main thread calls this."""
+def install(executor: Executor) -> None:
+    """Interrupt the tasks of this executor; the main thread calls this."""
     global _executor
-
-    def on_cancel(message: CancelTask) -> None:
-        running = executor.running
-        if message.recursive and running is not None:
-            client.submitter.cancel_children(
-                task_id(running.array, executor.cancelled), message.force
-            )
-
-    executor.on_cancel = on_cancel
     _executor = executor
 
 

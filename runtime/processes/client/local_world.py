@@ -30,17 +30,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.messages import Frame
-from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.control.worker.executor import DUE_S, Executor
 from raytwin.runtime.processes.client.direct_connections import DirectConnections
 from raytwin.runtime.processes.client.lease_environment import LeaseEnvironment
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.serialization import serialization
 from raytwin.runtime.serialization.real_blob import Blob
-from raytwin.runtime.session.world import BodyWatcher, Environment
+from raytwin.runtime.session.world import LOOP_STOPPED, BodyWatcher, Environment, cluster_gone
 from raytwin.runtime.store.arena import Arena
 from raytwin.runtime.store.arena_writer import ArenaWriter, Copier
 
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
     import asyncio
 
 ASIDE_S = 0.005
-DUE_S = 0.005
-"""How long a running range may go without a report."""
 CHECK_S = 0.02
 """The interval at which a worker's background thread checks the running range for a due report.
 A driver's background thread counts dropped references after so long without an API call."""
@@ -203,7 +200,7 @@ class LocalWorld:
                     if ready():
                         return True
                     if self._closed or self.lost:
-                        raise RaySystemError(f"the cluster is gone: {self.lost or 'shut down'}")
+                        raise cluster_gone(self.lost or "shut down")
                     left_s = deadline_s
                     if deadline_s != _NEVER_S:
                         left_s -= time.monotonic()
@@ -388,7 +385,7 @@ class LocalWorld:
             except BaseException as error:
                 failed(error)
             else:
-                failed(RuntimeError("its event loop was stopped"))
+                failed(RuntimeError(LOOP_STOPPED))
 
         threading.Thread(target=run, name="raytwin-asyncio", daemon=True).start()
         return loop

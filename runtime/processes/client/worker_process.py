@@ -11,20 +11,8 @@ import msgspec
 
 from raytwin.runtime.api import modules
 from raytwin.runtime.api.backend import set_current
-from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.control.messages import (
-    CancelTask,
-    DirectCall,
-    Exit,
-    Frame,
-    FunctionBlob,
-    GrantGpus,
-    RestoreActor,
-    Resume,
-    RunTasks,
-    TakeBack,
-)
-from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.control.client.client import WorkerComponent
+from raytwin.runtime.control.messages import Frame
 from raytwin.runtime.execution.task_execution import TaskRunner
 from raytwin.runtime.processes.client import interrupts, preload
 from raytwin.runtime.processes.client.direct_connections import open_connection
@@ -38,29 +26,6 @@ from raytwin.runtime.store.arena import Arena
 
 # Made before the fork: msgspec takes a millisecond to inspect a class.
 _settings_of = msgspec.msgpack.Decoder(WorkerSettings).decode
-
-_FOR_EXECUTOR = (
-    RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall,
-    GrantGpus,
-)  # fmt: skip
-
-
-class _ClientAndExecutor:
-    """The component at a worker's address: passes each message to the client or the executor."""
-
-    def __init__(self, client: Client, executor: Executor) -> None:
-        self._client = client
-        self._executor = executor
-
-    def handle(self, source: str, message: object) -> None:
-        if isinstance(message, _FOR_EXECUTOR):
-            self._executor.handle(source, message)
-        else:
-            self._client.handle(source, message)
-
-    def end_turn(self) -> None:
-        self._client.end_turn()
-        self._executor.end_turn()
 
 
 def _exit(reason: str) -> None:
@@ -84,10 +49,16 @@ class Worker:
     ) -> None:
         """`to_driver`: see `direct_connections.rendezvous`. `watcher`: see `World`."""
         process = ComponentProcess(settings.config.seed)
-        ctx = process.context(settings.address)
-        self.client = Client(ctx, settings.address, settings.node, settings.config)
-        self.executor = executor = Executor(ctx, settings.node, settings.config)
-        process.add(settings.address, _ClientAndExecutor(self.client, executor))
+        component = WorkerComponent(
+            process.context(settings.address),
+            settings.address,
+            settings.node,
+            settings.config,
+            settings.driver if to_driver is not None else "",
+        )
+        self.client, self.executor = component.client, component.executor
+        executor = self.executor
+        process.add(settings.address, component)
         arena = Arena.attach(*arena_fds)
         self.world = world = LocalWorld(process, self.client, executor, arena, _exit)
         world.watcher = watcher
@@ -97,8 +68,6 @@ class Worker:
         self._direct: Connection | None = None
         self._to_driver = to_driver
         if to_driver is not None:
-            executor.direct.driver = settings.driver
-            executor.direct.effects = lambda: self.client.buffer.effects
             executor.direct.open_channel = self._open_channel
             executor.direct.is_ready = self._is_ready
         self.session = session = Session(world)
@@ -106,6 +75,7 @@ class Worker:
         references.on_drop = world.on_drop
         world.has_drops, world.tidy = lambda: bool(references.dropped), references.collect
         self.runner = TaskRunner(world, session, executor, settings.node)
+        self._flush_held = executor.before_results
         executor.before_results = self._before_results
 
     def _open_channel(self) -> bool:
@@ -132,7 +102,7 @@ class Worker:
 
     def _before_results(self) -> None:
         preload.note()
-        self.client.buffer.flush_held()
+        self._flush_held()
 
     def report_ready(self) -> None:
         """Report to the node that this worker is ready for tasks."""
@@ -141,25 +111,8 @@ class Worker:
 
     def run(self) -> None:
         """Run ranges until the worker may exit."""
-        executor, runner = self.executor, self.runner
-        while not runner.may_leave():
-            with self.world:
-                begins = runner.has_room() and not executor.exiting
-                assignment = executor.next() if begins else None
-            if assignment is not None:
-                runner.run(assignment)
-            else:
-                self.before_waiting()
-                self.world.block(lambda: runner.has_work() or runner.may_leave(), None)
-        runner.end()
-        self.before_waiting()
+        self.runner.work()
         self.world.block(lambda: not self._to_node.has_unsent, None)
-
-    def before_waiting(self) -> None:
-        """Send all buffered messages, before the worker waits."""
-        with self.world:
-            self.session.references.collect()
-            self.client.buffer.flush_held()
 
 
 def main(payload: bytes, fds: list[int]) -> None:
@@ -176,7 +129,7 @@ def main(payload: bytes, fds: list[int]) -> None:
     to_driver = socket.socket(fileno=fds[3]) if settings.driver else None
     worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1:3], to_driver, recorder())
     set_current(worker.session)
-    interrupts.install(worker.client, worker.executor)
+    interrupts.install(worker.executor)
     worker.world.start()
     worker.report_ready()
     worker.run()

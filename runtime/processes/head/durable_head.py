@@ -11,13 +11,13 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from raytwin.runtime.control.assembly import make_machine
+from raytwin.runtime.control.assembly import make_durable_replica, make_machine
 from raytwin.runtime.control.core.addresses import STORAGE
-from raytwin.runtime.control.messages import ReplicaInfo, StartReplica
+from raytwin.runtime.control.messages import StartReplica
 from raytwin.runtime.control.replication.master import LAUNCHER
-from raytwin.runtime.control.replication.replica import Replica
+from raytwin.runtime.control.replication.storage import Storage
 from raytwin.runtime.journal import Origin
-from raytwin.runtime.processes.head.gcs_storage import GcsStorage
+from raytwin.runtime.processes.head.gcs_storage import SqliteFile
 from raytwin.runtime.processes.head.replicated_head import ReplicatedHead
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.process_settings import HeadSettings
@@ -29,7 +29,8 @@ def durable_head(
     """Return a head whose only replica is a component of its own process."""
 
     def add_launcher(process: ComponentProcess) -> None:
-        storage = GcsStorage(process.context(STORAGE), settings.storage)
+        ctx = process.context(STORAGE)
+        storage = Storage(ctx, SqliteFile(ctx, settings.storage))
         process.add(STORAGE, storage)
         launcher = _InProcessLauncher(process, settings, storage)
         process.add(LAUNCHER, launcher)
@@ -40,9 +41,7 @@ def durable_head(
 class _InProcessLauncher:
     """``launcher``: starts the replica in this process."""
 
-    def __init__(
-        self, process: ComponentProcess, settings: HeadSettings, storage: GcsStorage
-    ) -> None:
+    def __init__(self, process: ComponentProcess, settings: HeadSettings, storage: Storage) -> None:
         self._process = process
         self._settings = settings
         self._storage = storage
@@ -55,7 +54,7 @@ class _InProcessLauncher:
         machine = self._storage.recover(make_machine(config))
         state = machine.snapshot() if machine.index and process.keeps_journals else b""
         ctx = process.begin_first_turn(name)
-        replica = Replica(ctx, ReplicaInfo(name, "", 0), config, lambda: machine, STORAGE)
+        replica = make_durable_replica(ctx, name, config, machine)
         process.add(name, replica)
         replica.start()
         process.end_first_turn(Origin(name, config, state=state))

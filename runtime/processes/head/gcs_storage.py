@@ -1,9 +1,7 @@
-"""``storage:gcs``: the GCS's log, a snapshot and flushed rows in one sqlite3 file.
+"""The GCS's log, a snapshot and flushed rows in one sqlite3 file; see `replication.storage`.
 
-The commands of one turn are one transaction. The replica receives `Logged` after the
-commit and answers its clients after that, so an acknowledged write survives the death of
-the process. The file is in WAL mode with ``synchronous=NORMAL``, so a commit is a write to
-the page cache: it survives the process, but not the loss of power.
+The writes of one turn are one transaction. The file is in WAL mode with ``synchronous=NORMAL``, so
+a commit is a write to the page cache: it survives the process, but not the loss of power.
 
 ========= ===========================================================
 table     row
@@ -17,25 +15,15 @@ cold      flushed rows, one batch a row: see `ColdRows`
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from raytwin.runtime.api.options.init_options import check_directory
-from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
-from raytwin.runtime.control.messages import (
-    Command,
-    LoadRow,
-    LogCommands,
-    Logged,
-    LogSnapshot,
-    RowLoaded,
-    StoreRows,
-)
-from raytwin.runtime.control.replication.state_machine import Machine
+from raytwin.runtime.control.messages import Command
 from raytwin.runtime.processes.net.heap_trim import trim
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -106,67 +94,46 @@ class ColdRows:
         return None
 
 
-class GcsStorage:
-    """The file behind a durable replica."""
+class SqliteFile:
+    """The `LogFile` of a durable GCS on a real disk."""
 
     def __init__(self, ctx: Context, path: str | Path) -> None:
+        """`ctx`: that of the storage, for timers."""
         self._ctx = ctx
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(SCHEMA)
         self._cold = ColdRows(self._db)
-        self._replica = ""
-        self._logged = 0
-        self._open = False
+        self.add_rows = self._cold.append
+        self.find_row = self._cold.find
         self._trim_due = False
 
-    def recover(self, machine: Machine) -> Machine:
-        """Restore a new machine from snapshot and log; return it."""
+    def begin(self) -> None:
+        self._db.execute("BEGIN")
+
+    def append(self, commands: list[Command]) -> None:
+        self._db.execute("INSERT INTO log VALUES (?, ?)", (commands[0].index, _encode(commands)))
+
+    def replace(self, index: int, state: bytes) -> None:
+        self._db.execute("INSERT OR REPLACE INTO snapshot VALUES (0, ?, ?)", (index, state))
+        self._db.execute("DELETE FROM log WHERE first <= ?", (index,))
+        # After this turn, which still references the snapshot, as large as the whole state.
+        self._ctx.after(0.0, trim)
+
+    def commit(self) -> None:
+        self._db.execute("COMMIT")
+        if not self._trim_due:
+            self._trim_due = True
+            self._ctx.after(TRIM_S, self._trim)
+
+    def snapshot(self) -> bytes | None:
         found = self._db.execute("SELECT state FROM snapshot").fetchone()
-        if found is not None:
-            machine.restore(found[0])
+        return None if found is None else found[0]
+
+    def commands(self) -> Iterator[Command]:
         for (commands,) in self._db.execute("SELECT commands FROM log ORDER BY first"):
-            for command in _decode_commands(commands):
-                if command.index > machine.index:
-                    machine.apply(command)
-        self._logged = machine.index
-        return machine
-
-    def handle(self, source: str, message: Any) -> None:
-        """Take one message of the replica; raises TypeError for an unknown type."""
-        if isinstance(message, LoadRow):
-            self._ctx.send(source, RowLoaded(message.request, self._cold.find(message.key)))
-            return
-        if not self._open:
-            self._open = True
-            self._db.execute("BEGIN")
-        if isinstance(message, LogCommands):
-            self._replica = source
-            first, self._logged = message.commands[0].index, message.commands[-1].index
-            self._db.execute("INSERT INTO log VALUES (?, ?)", (first, _encode(message.commands)))
-        elif isinstance(message, StoreRows):
-            self._cold.append(message.rows)
-        elif isinstance(message, LogSnapshot):
-            self._db.execute(
-                "INSERT OR REPLACE INTO snapshot VALUES (0, ?, ?)", (message.index, message.data)
-            )
-            self._db.execute("DELETE FROM log WHERE first <= ?", (message.index,))
-            # After this turn, which still references the snapshot, as large as the whole state.
-            self._ctx.after(0.0, trim)
-        else:
-            raise TypeError(f"{STORAGE} was sent {type(message).__name__}")
-
-    def end_turn(self) -> None:
-        """Commit the turn's transaction, then send `Logged`."""
-        if self._open:
-            self._open = False
-            self._db.execute("COMMIT")
-            if not self._trim_due:
-                self._trim_due = True
-                self._ctx.after(TRIM_S, self._trim)
-            if self._replica:
-                self._ctx.send(self._replica, Logged(self._logged))
+            yield from _decode_commands(commands)
 
     def _trim(self) -> None:
         self._trim_due = False

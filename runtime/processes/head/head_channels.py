@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from raytwin.runtime.control.channels.channel import Channel, Me
+from raytwin.runtime.control.channels.channel import Me
 from raytwin.runtime.control.core.addresses import HEAD, HEALTH, is_node, is_replica
 from raytwin.runtime.control.gcs.failure_detector import FailureDetector
-from raytwin.runtime.control.messages import NodeChanged, NodeInfo
+from raytwin.runtime.control.messages import NodeInfo
 from raytwin.runtime.journal import Origin
 from raytwin.runtime.processes.net.channels import Channels
 from raytwin.runtime.processes.net.component_process import ComponentProcess, Route
@@ -21,25 +21,21 @@ def add_head_channels(
     settings: HeadSettings,
     listener: socket.socket,
     info_of: Callable[[int], NodeInfo | None],
-    on_unreachable: Callable[[Channel, str], None],
 ) -> Channels:
     """Add ``links`` and ``health`` to a head's process, and accept connections."""
     config = settings.config
     channels = Channels(
-        process, Me(HEAD, 1), settings.token, config, info_of, lambda peer: None, on_unreachable
+        process, Me(HEAD, 1), settings.token, config, info_of, lambda peer: None, process.stop
     )
     health = FailureDetector(process.begin_first_turn(HEALTH), config)
     channels.on_heartbeats = accept_heartbeats(process)
-    channels.on_node_changed.append(
-        lambda info: process.deliver("links", HEALTH, NodeChanged(info))
-    )
 
     def find_route(destination: str) -> Route | None:
         if not (is_node(destination) or is_replica(destination)):
             return None
         return channels.route(destination, destination)
 
-    process.add("links", channels)
+    process.add("links", channels.peers)
     process.add(HEALTH, health)
     process.find_route = find_route
     channels.listen(listener)

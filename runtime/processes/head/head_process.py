@@ -6,10 +6,7 @@ import socket
 
 import msgspec
 
-from raytwin.runtime.control.channels.channel import Channel
-from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.gcs.gcs import Gcs
-from raytwin.runtime.control.messages import NodeUnreachable
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.journal import Origin
 from raytwin.runtime.processes.head.head_channels import add_head_channels
@@ -39,16 +36,8 @@ class Head:
         scheduler = GlobalScheduler(self.process.begin_first_turn("global"), config)
         self.process.add("global", scheduler)
         self.process.end_first_turn(Origin("global", config))
-        add_head_channels(
-            self.process, settings, listener, gcs.nodes.rows.get, self._on_unreachable
-        )
-        ProcessEnds(self.process, spawner, self._on_node_ended)
-
-    def _on_unreachable(self, channel: Channel, reason: str) -> None:
-        self._on_node_ended(NodeUnreachable(node_of(channel.peer), reason, channel.incarnation))
-
-    def _on_node_ended(self, message: NodeUnreachable) -> None:
-        self.process.deliver("gcs", "gcs", message)
+        channels = add_head_channels(self.process, settings, listener, gcs.nodes.rows.get)
+        ProcessEnds(self.process, spawner, channels.peers)
 
 
 def main(payload: bytes, fds: list[int]) -> None:

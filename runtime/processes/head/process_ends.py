@@ -6,10 +6,8 @@ A process whose parent has reaped it is dead for certain, while a broken connect
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 
-from raytwin.runtime.control.core.addresses import is_node, node_of
-from raytwin.runtime.control.messages import NodeUnreachable
+from raytwin.runtime.control.channels.peers import Peers
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.packets import receive_packet
 from raytwin.runtime.processes.net.reactor import READ
@@ -22,14 +20,11 @@ class ProcessEnds:
         self,
         process: ComponentProcess,
         spawner: socket.socket,
-        on_node: Callable[[NodeUnreachable], None],
-        on_replica: Callable[[str, str], None] | None = None,
+        peers: Peers,
     ) -> None:
-        """`on_replica` is called with the name of a replica and the reason of its end."""
         self._process = process
         self._spawner = spawner
-        self._on_node = on_node
-        self._on_replica = on_replica
+        self._peers = peers
         process.reactor.add(spawner.fileno(), READ, self._on_ready)
 
     def _on_ready(self, mask: int) -> None:
@@ -40,9 +35,4 @@ class ProcessEnds:
         kind, name, detail, *started = packet[0]
         if kind != "exited":
             return
-        if is_node(name):
-            (incarnation,) = started
-            reason = f"its process has ended: {detail}"
-            self._on_node(NodeUnreachable(node_of(name), reason, incarnation))
-        elif self._on_replica is not None:
-            self._on_replica(name, detail)
+        self._peers.on_ended(name, detail, *started)

@@ -12,17 +12,16 @@ import socket
 import msgspec
 
 from raytwin.runtime.control.assembly import make_machine
-from raytwin.runtime.control.channels.channel import Channel, Me
+from raytwin.runtime.control.channels.channel import Me
 from raytwin.runtime.control.core.addresses import (
     HEAD,
     chain_of,
     is_node,
     is_replica,
-    node_of,
     process_of,
 )
-from raytwin.runtime.control.messages import NodeUnreachable, ReplicaInfo, ReplicaLost
-from raytwin.runtime.control.replication.replica import Replica, State
+from raytwin.runtime.control.messages import ReplicaInfo
+from raytwin.runtime.control.replication.replica import Replica
 from raytwin.runtime.journal import Origin
 from raytwin.runtime.processes.net.channels import Channels
 from raytwin.runtime.processes.net.component_process import ComponentProcess, Route
@@ -61,7 +60,7 @@ class ReplicaProcess:
             config,
             lambda node: None,
             self._listens_at,
-            self._on_unreachable,
+            lambda reason: self.process.stop("the head is gone"),
         )
         self.process.find_route = self._find_route
         self._channels.listen(sock)
@@ -74,7 +73,7 @@ class ReplicaProcess:
         process.run_turns()
         while not process.stopped:
             process.step(None)
-            if self.replica.state is State.FENCED:
+            if self.replica.fenced:
                 log.warning("leaving: the chain goes on without this replica")
                 process.stop("fenced")
 
@@ -89,18 +88,6 @@ class ReplicaProcess:
             return self._head
         info = self.replica.infos.get(peer)
         return None if info is None else self._via.get(peer, (info.host, info.port))
-
-    def _on_unreachable(self, channel: Channel, reason: str) -> None:
-        peer = channel.peer
-        if peer == HEAD:
-            self.process.stop("the head is gone")
-            return
-        self._channels.peers.close(peer, reason)
-        if is_replica(peer):
-            self.process.deliver(self.name, self.name, ReplicaLost(peer, reason))
-        else:
-            lost = NodeUnreachable(node_of(peer), reason, channel.incarnation)
-            self.process.deliver(self.name, self.name, lost)
 
 
 def main(payload: bytes, fds: list[int]) -> None:

@@ -14,18 +14,12 @@ from typing import Any
 
 import msgspec
 
-from raytwin.runtime.control.channels.channel import Channel
-from raytwin.runtime.control.core.addresses import RELAY, chain_of, is_node, master_of, node_of
-from raytwin.runtime.control.gcs.sharding.relay import Relay
+from raytwin.runtime.control.assembly import Masters
 from raytwin.runtime.control.messages import (
-    NodeUnreachable,
-    ReplicaLost,
-    ReplicaSuspected,
     StartReplica,
     StopReplica,
 )
-from raytwin.runtime.control.replication.client import ChainClient
-from raytwin.runtime.control.replication.master import LAUNCHER, Master
+from raytwin.runtime.control.replication.master import LAUNCHER
 from raytwin.runtime.journal import Origin
 from raytwin.runtime.processes.head.head_channels import add_head_channels
 from raytwin.runtime.processes.head.process_ends import ProcessEnds
@@ -51,37 +45,16 @@ class ReplicatedHead:
         add_launcher: Callable[[ComponentProcess], None],
     ) -> None:
         """`add_launcher` adds the component that starts replicas to the head's process."""
-        self.process = ComponentProcess(settings.config.seed, journal_path(settings.journal))
-        self.masters: list[Master] = []
-        """By number of the chain; see `gcs.sharding`."""
-        clients = [self._add_master(settings, chain) for chain in range(settings.config.chains)]
+        config = settings.config
+        self.process = ComponentProcess(config.seed, journal_path(settings.journal))
+        self.masters = Masters(config, self.process.begin_first_turn, self.process.add)
         add_launcher(self.process)
-        self._channels = add_head_channels(
-            self.process, settings, listener, self.masters[0].nodes.get, self._on_unreachable
-        )
-        ProcessEnds(self.process, spawner, self._on_node_ended, self._on_replica_ended)
-        for client, master in zip(clients, self.masters, strict=True):
-            client.start()
-            master.start()
-            self.process.end_first_turn(Origin(client.address, settings.config))
-        if len(clients) > 1:
-            relay = Relay(self.process.begin_first_turn(RELAY), len(clients))
-            self.process.add(RELAY, relay)
-            relay.start()
-            self.process.end_first_turn(Origin(RELAY, settings.config))
-
-    def _add_master(self, settings: HeadSettings, chain: int) -> ChainClient:
-        address = master_of(chain)
-        client = ChainClient(
-            self.process.begin_first_turn(address),
-            address,
-            lambda ctx: Master(ctx, settings.config, chain),
-            chain,
-        )
-        assert isinstance(client.inner, Master)
-        self.masters.append(client.inner)
-        self.process.add(address, client)
-        return client
+        nodes = self.masters.of_chains[0].nodes
+        channels = add_head_channels(self.process, settings, listener, nodes.get)
+        ProcessEnds(self.process, spawner, channels.peers)
+        self.masters.start()
+        for address in self.masters.addresses:
+            self.process.end_first_turn(Origin(address, config))
 
     def run(self) -> None:
         """Run until the head is killed, or no replica has the GCS's state any more."""
@@ -89,26 +62,9 @@ class ReplicatedHead:
         process.run_turns()
         while not process.stopped:
             process.step(None)
-            for lost in filter(None, (master.lost for master in self.masters)):
+            for lost in filter(None, (master.lost for master in self.masters.of_chains)):
                 log.error("%s", lost)
                 process.stop(lost)
-
-    def _on_unreachable(self, channel: Channel, reason: str) -> None:
-        peer = channel.peer
-        if is_node(peer):
-            self._on_node_ended(NodeUnreachable(node_of(peer), reason, channel.incarnation))
-        else:
-            self._channels.peers.close(peer, reason)
-            master = master_of(chain_of(peer))
-            self.process.deliver(master, master, ReplicaSuspected(peer, reason))
-
-    def _on_node_ended(self, message: NodeUnreachable) -> None:
-        for chain in range(len(self.masters)):
-            self.process.deliver(master_of(chain), master_of(chain), message)
-
-    def _on_replica_ended(self, name: str, reason: str) -> None:
-        self._channels.peers.close(name, reason)
-        self.process.deliver(LAUNCHER, master_of(chain_of(name)), ReplicaLost(name, reason))
 
 
 def replicated_head(

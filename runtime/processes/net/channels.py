@@ -4,8 +4,6 @@ The rules are those of `control.channels`; here are the sockets. A link is a TCP
 other end has proved the token. The first packet of either end is its `Hello`, which names its
 process; from then on the connection belongs to a channel.
 
-The component ``links`` is told of each `NodeChanged`: it closes the channel of an incarnation that
-is over, and passes the change on to whom its process has named.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from raytwin.runtime.control.channels.channel import Channel, Hello, Me, State
 from raytwin.runtime.control.channels.peers import Peers
 from raytwin.runtime.control.core.addresses import HEAD, is_node, is_replica
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.messages import Frame, NodeChanged, NodeInfo
+from raytwin.runtime.control.messages import Frame, NodeInfo
 from raytwin.runtime.processes.net import auth, wire
 from raytwin.runtime.processes.net.component_process import ComponentProcess, Route
 from raytwin.runtime.processes.net.connection import (
@@ -99,20 +97,19 @@ class Channels:
         config: Config,
         info_of: Callable[[int], NodeInfo | None],
         address_of: Callable[[str], Address | None],
-        on_unreachable: Callable[[Channel, str], None],
+        leave: Callable[[str], None],
     ) -> None:
         """`info_of` returns a node's row, `address_of` where a peer listens, None if that is
-        unknown; `on_unreachable` is called with the channel of a silent peer, and the reason."""
+        unknown; `leave` ends this process, which has lost the head, for a reason."""
         self.process = process
         self._me = me
         self._token = token
         self._address_of = address_of
-        self._on_unreachable = on_unreachable
+        self.leave = leave
         self._links: dict[Connection, TcpLink] = {}
         self.peers = Peers(ChannelContext(process.reactor), me, config, self, info_of)
-        self.on_node_changed: list[Callable[[NodeInfo], None]] = []
+        self.on_node_changed: Callable[[NodeInfo], None] = lambda info: None
         self.on_new_head: Callable[[], None] = lambda: None
-        """Called when another head has greeted than before."""
         self.on_heartbeats: Callable[[Connection, Frame], None] | None = None
         """Takes what arrives on connections for heartbeats, if there may be any."""
         self.on_data: Callable[[socket.socket], None] | None = None
@@ -130,18 +127,6 @@ class Channels:
             return None
         route = self.process.routes[destination] = ChannelRoute(channel)
         return route
-
-    # -- the component -----------------------------------------------------------
-
-    def handle(self, source: str, message: Any) -> None:
-        if not isinstance(message, NodeChanged):
-            raise TypeError(f"connections were sent {type(message).__name__}")
-        self.peers.on_node_changed(message.info)
-        for callback in self.on_node_changed:
-            callback(message.info)
-
-    def end_turn(self) -> None:
-        """Do nothing: no work is left for the end of a turn."""
 
     # -- the network of the channels ---------------------------------------------------
 
@@ -161,14 +146,8 @@ class Channels:
         self._links[link.connection] = link
         return link
 
-    def on_unreachable(self, channel: Channel, reason: str) -> None:
-        self._on_unreachable(channel, reason)
-
-    def on_new_session(self, channel: Channel) -> None:
-        if channel.peer == HEAD:
-            self.on_new_head()
-        elif is_replica(channel.peer):
-            self._on_unreachable(channel, "it has given up this process")
+    def deliver(self, to: str, message: Any) -> None:
+        self.process.deliver(to, to, message)
 
     # -- connections -------------------------------------------------------------
 

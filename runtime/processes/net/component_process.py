@@ -1,10 +1,8 @@
 """A process of the cluster: its components, and the routes to all others.
 
 `ComponentContext` is the runtime's implementation of `context.Context`. One pass of
-the reactor reads the frames that have arrived; then each component that was addressed
-has one **turn** with all of its frames; then the messages of the turns leave, one
-frame per sender and receiver. Messages to a component of the same process start
-its next turn at once.
+the reactor reads the frames that have arrived; then the components have their **turns**, see
+`control.core.turns`.
 
 A *journal* (optional) records each turn: component, time, inputs, outputs.
 Replayed through another context it must give the same outputs. Turn 0 is the component's
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from raytwin.runtime.control.core.context import Component
+from raytwin.runtime.control.core.turns import Received, Turns
 from raytwin.runtime.control.messages import Frame, SubmitTasks, TasksUnsent
 from raytwin.runtime.journal import Journal, Origin
 from raytwin.runtime.processes.net import wire
@@ -75,11 +74,12 @@ class ComponentContext:
         )
 
 
-class ComponentProcess:
+class ComponentProcess(Turns):
     """Runs components in turns, and routes their messages to connections."""
 
     def __init__(self, seed: int, journal: Path | None = None) -> None:
         """`journal`: the directory of the journals, one for each component with a first turn."""
+        super().__init__()
         self.reactor = Reactor()
         self.seed = seed
         self.components: dict[str, Component] = {}
@@ -87,9 +87,7 @@ class ComponentProcess:
         self.routes: dict[str, Route] = {}
         self.find_route: Callable[[str], Route | None] = lambda destination: None
         """Returns the route to an address without one; None drops the messages."""
-        self.dirty: dict[str, ComponentContext] = {}
         self.stopped = ""
-        self._inputs: dict[str, list[tuple[str, list[Any]]]] = {}
         self._journal = journal
         self._journals: dict[str, Journal] = {}
 
@@ -131,36 +129,15 @@ class ComponentProcess:
 
     def receive(self, frame: Frame) -> None:
         """Add a frame that has arrived to its component's next turn."""
-        destination = frame.destination
-        if destination in self.components:
-            received = (frame.source, frame.messages)
-            if destination in self._inputs:
-                self._inputs[destination].append(received)
-            else:
-                self._inputs[destination] = [received]
+        if frame.destination in self.components:
+            self.add_input(frame.source, frame.destination, frame.messages)
 
     def deliver(self, source: str, destination: str, message: Any) -> None:
         """Add a message of this process itself to a component's next turn."""
-        self._inputs.setdefault(destination, []).append((source, [message]))
+        self.add_input(source, destination, [message])
 
-    def run_turns(self) -> None:
-        """Give every component that was addressed its turn, and send their messages."""
-        while self._inputs or self.dirty:
-            inputs, self._inputs = self._inputs, {}
-            for address, received in inputs.items():
-                self._turn(address, received, 0, None)
-            self._send_all()
-
-    def run_timer(self, address: str, number: int, callback: Callable[[], None]) -> None:
-        """Run a component's due timer, in a turn of its own."""
-        self._turn(address, [], number, callback)
-
-    def _turn(
-        self,
-        address: str,
-        received: list[tuple[str, list[Any]]],
-        timer: int,
-        callback: Callable[[], None] | None,
+    def turn(
+        self, address: str, received: Received, timer: int, callback: Callable[[], None] | None
     ) -> None:
         component = self.components[address]
         ctx = self.contexts[address]
@@ -187,10 +164,8 @@ class ComponentProcess:
                 sent = ((to, box[before.get(to, 0) :]) for to, box in ctx.outbox.items())
                 outputs = [[to, box] for to, box in sent if box]
                 journal.write([address, turn_s, received, timer, outputs, error])
-        if callback is not None:
-            self._send_all()
 
-    def _send_all(self) -> None:
+    def send_all(self) -> None:
         while self.dirty:
             dirty, self.dirty = self.dirty, {}
             for address, ctx in dirty.items():
@@ -200,7 +175,7 @@ class ComponentProcess:
 
     def _send(self, source: str, destination: str, messages: list[Any]) -> None:
         if destination in self.components:
-            self._inputs.setdefault(destination, []).append((source, messages))
+            self.add_input(source, destination, messages)
             return
         route = self.routes.get(destination)
         if route is None or route.closed:
@@ -235,16 +210,9 @@ class ComponentProcess:
         self.take(self.reactor.poll(timeout_s))
 
     def take(self, events: list[tuple[int, int]]) -> None:
-        """Handle the frames that have arrived, then the timers that are due.
-
-        Frames first: else a process that was delayed would declare a peer silent whose
-        frames it has not read yet.
-        """
+        """Handle the frames that have arrived, then the timers that are due."""
         self.reactor.dispatch(events)
-        if self._inputs or self.dirty:
-            self.run_turns()
-        if self.reactor.fire() and (self._inputs or self.dirty):
-            self.run_turns()
+        self.run_all(self.reactor.fire)
 
     def run(self) -> None:
         """Run until `stop` is called."""

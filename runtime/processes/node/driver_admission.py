@@ -1,4 +1,4 @@
-"""Node 0's ``admission:<n>``: admits the drivers that join a running cluster.
+"""The sockets of node 0's ``admission:<n>``, by which drivers join a running cluster.
 
     driver                              node 0                        GCS
     connects to the abstract socket ──>
@@ -21,24 +21,23 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.ids import job_id
-from raytwin.runtime.control.messages import Frame, JobEnded, JobInfo, JobRegistered, RegisterJob
+from raytwin.runtime.control.messages import Frame, JobEnded, JobInfo, RegisterJob
+from raytwin.runtime.control.node.admission import Admission
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import AcceptedConnection, Connection, log
 from raytwin.runtime.processes.net.process_settings import LENGTH_BYTES, Welcome, abstract
 from raytwin.runtime.processes.net.reactor import READ
 
 _CREDENTIALS = struct.Struct("3i")
-WAITING_MAX = 64
-"""The most drivers that may wait for the GCS's answer at once."""
 
 
 class DriverAdmission:
-    """Admits drivers, and reports their ends to the node manager."""
+    """Connects drivers with their node, once `Admission` admits them."""
 
     def __init__(
         self,
@@ -56,9 +55,8 @@ class DriverAdmission:
         self._config = config
         self._arena_fds = arena_fds
         self._on_frame = on_frame
-        self._keys = 0
-        self._waiting: dict[int, tuple[socket.socket, int]] = {}
-        """Sockets and PIDs of drivers that have proved the token, by key."""
+        self.component: Admission[tuple[socket.socket, int]] = Admission(self)
+        """The component; a driver that has proved the token is its socket and its PID."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.setblocking(False)
         self._listener.bind(abstract(name))
@@ -67,11 +65,7 @@ class DriverAdmission:
 
     def register_first(self, driver: str) -> None:
         """Register the driver that started the cluster, as job 1."""
-        self._register(JobInfo(1, driver, self._node), 0)
-
-    def _register(self, info: JobInfo, key: int) -> None:
-        to = f"node:{self._node}"
-        self._process.deliver(f"admission:{self._node}", to, RegisterJob(info, key))
+        self.component.register_first(JobInfo(1, driver, self._node))
 
     def _on_ready(self, mask: int) -> None:
         try:
@@ -83,7 +77,7 @@ class DriverAdmission:
             return
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(credentials)
-        if uid != os.getuid() or len(self._waiting) >= WAITING_MAX:
+        if uid != os.getuid() or self.component.full:
             log.warning("refused a driver of user %d", uid)
             sock.close()
             return
@@ -93,40 +87,36 @@ class DriverAdmission:
         )  # fmt: skip
 
     def _on_proved(self, sock: socket.socket, pid: int) -> None:
-        self._keys += 1
-        self._waiting[self._keys] = (sock, pid)
-        self._register(JobInfo(0, node=self._node, pid=pid), self._keys)
+        self.component.register(JobInfo(0, node=self._node, pid=pid), (sock, pid))
 
-    def handle(self, source: str, message: JobRegistered) -> None:
-        """Admit the driver whose job the GCS has numbered, or refuse it."""
-        if message.key not in self._waiting:
-            return  # the driver of job 1, which is connected already
-        sock, pid = self._waiting.pop(message.key)
-        info = message.info
+    # -- called by the component -----------------------------------------------------
+
+    def report(self, message: RegisterJob | JobEnded) -> None:
+        self._process.deliver(f"admission:{self._node}", f"node:{self._node}", message)
+
+    def welcome(self, driver: tuple[socket.socket, int], info: JobInfo) -> None:
+        sock, pid = driver
         welcome = Welcome(info.driver, info.number, self._node, self._config)
-        if not info.number:
-            welcome.address, welcome.reason = "", "the cluster has no job number left"
-        body = msgspec.msgpack.encode(welcome)
-        data = len(body).to_bytes(LENGTH_BYTES, "big") + body
         try:
-            sock.setblocking(True)
-            socket.send_fds(sock, [data], list(self._arena_fds))
+            self._answer(sock, welcome)
         except OSError as error:
             sock.close()
-            if info.number:
-                self._report_end(info, str(error))
-            return
-        if not info.number:
-            sock.close()
+            self._report_end(info, str(error))
             return
         _Driver(self._process, sock, info, pid, self._on_frame, self._report_end)
 
-    def end_turn(self) -> None:
-        """Do nothing: no work is left for the end of a turn."""
+    def refuse(self, driver: tuple[socket.socket, int], reason: str) -> None:
+        with driver[0] as sock, suppress(OSError):
+            self._answer(sock, Welcome("", 0, self._node, self._config, reason))
+
+    def _answer(self, sock: socket.socket, welcome: Welcome) -> None:
+        body = msgspec.msgpack.encode(welcome)
+        data = len(body).to_bytes(LENGTH_BYTES, "big") + body
+        sock.setblocking(True)
+        socket.send_fds(sock, [data], list(self._arena_fds))
 
     def _report_end(self, info: JobInfo, reason: str) -> None:
-        ended = JobEnded(job_id(info.number), f"its driver is gone ({reason})")
-        self._process.deliver(f"admission:{self._node}", f"node:{self._node}", ended)
+        self.component.ended(info.number, reason)
 
 
 class _Driver:

@@ -7,7 +7,7 @@ import socket
 import msgspec
 
 from raytwin.runtime.control.assembly import make_node
-from raytwin.runtime.control.channels.channel import Channel, Me
+from raytwin.runtime.control.channels.channel import Me
 from raytwin.runtime.control.core.addresses import (
     HEAD,
     HEALTH,
@@ -19,7 +19,7 @@ from raytwin.runtime.control.core.addresses import (
     process_of,
 )
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.messages import Frame, NodeInfo, NodeUnreachable, ReplicaLost
+from raytwin.runtime.control.messages import Frame, NodeInfo
 from raytwin.runtime.control.node.heartbeats import Heartbeats
 from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.journal import Origin
@@ -92,12 +92,12 @@ class Node:
             settings.config,
             self._info_of,
             self._listens_at,
-            self._on_unreachable,
+            self._leave,
         )
         self._channels.on_data = self.store.serve
         self._channels.on_new_head = self._introduce
-        self._channels.on_node_changed.append(self._drop_transfers)
-        self.process.add(f"links:{number}", self._channels)
+        self._channels.on_node_changed = self._drop_transfers
+        self.process.add(f"links:{number}", self._channels.peers)
         self._in_head = settings.config.gcs_durable
         self._via = settings.via
         self._head = settings.via.get(HEAD, settings.head)
@@ -118,7 +118,7 @@ class Node:
                 self.process, number, self._token, settings.config, arena.fds, settings.join_socket,
                 self._on_client_frame,
             )  # fmt: skip
-            self.process.add(f"admission:{number}", self._admission)
+            self.process.add(f"admission:{number}", self._admission.component)
         if driver:
             self._connect_driver(driver, socket.socket(fileno=fds[3]))
         self.manager.start(*listener.address)
@@ -171,18 +171,9 @@ class Node:
         info = self._chain_clients[chain].members.get(peer)
         return None if info is None else self._via.get(peer, (info.host, info.port))
 
-    def _on_unreachable(self, channel: Channel, reason: str) -> None:
-        peer = channel.peer
-        if peer == HEAD:
-            log.warning("leaving: the head is gone: %s", reason)
-            self.process.stop("the head is gone")
-        elif is_node(peer):
-            message = NodeUnreachable(node_of(peer), reason, channel.incarnation)
-            self.process.deliver(f"links:{self.manager.node}", self.address, message)
-        else:
-            # The chain's clients repeat what was lost, and outputs are numbered.
-            self._channels.peers.close(peer, reason)
-            self.process.deliver(self.address, self.address, ReplicaLost(peer, reason))
+    def _leave(self, reason: str) -> None:
+        log.warning("leaving: the head is gone: %s", reason)
+        self.process.stop("the head is gone")
 
     def _drop_transfers(self, info: NodeInfo) -> None:
         if not info.alive:

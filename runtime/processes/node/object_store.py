@@ -7,7 +7,7 @@ slow disk does not delay the event loop.
 
 Between nodes an object travels over one or several TCP connections for object data (see `auth`),
 from one arena into the other without a copy in between: `Fetcher` requests, `Sender` answers with
-sendfile. Objects of one node are fetched one after another. One of `stripe_bytes_min` or more is
+sendfile. `control.objects.fetch_queue` decides what is fetched, and when. An object is
 cut into as many parts as there may be connections (*streams*); each stream asks for one part
 at a time and receives it straight into its memory in the arena::
 
@@ -52,6 +52,13 @@ from raytwin.runtime.control.messages import (
     NoRoom,
     Spill,
     Spilled,
+)
+from raytwin.runtime.control.objects.fetch_queue import (
+    NODE_DIED,
+    Fetching,
+    FetchQueue,
+    fetch_streams,
+    not_on_disk,
 )
 from raytwin.runtime.processes.net import auth
 from raytwin.runtime.processes.net.component_process import ComponentProcess
@@ -153,7 +160,7 @@ class ObjectStore:
             fetcher = self._fetchers.get(message.node)
             if fetcher is None:
                 fetcher = self._fetchers[message.node] = Fetcher(self, message.node)
-            fetcher.add(message)
+            fetcher.queue.add(message)
         elif isinstance(message, Spill):
             self._spill(message)
         elif isinstance(message, DropSpilled):
@@ -178,7 +185,7 @@ class ObjectStore:
         """Fail all fetches from a node that is dead."""
         fetcher = self._fetchers.pop(node, None)
         if fetcher is not None:
-            fetcher.drop("its node died")
+            fetcher.drop(NODE_DIED)
 
     # -- memory ----------------------------------------------------------------
 
@@ -256,7 +263,7 @@ class ObjectStore:
         oid, size = fetch.object, fetch.size
         place = self._spilled.get(oid)
         if place is None or place[1] != size:
-            self.send(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
+            self.send(not_on_disk(fetch))
             return
         if fetch.in_file:
             self._mapped.add(place[0])
@@ -367,73 +374,79 @@ class Sender:
 
 
 class _Transfer(Struct):
-    """A fetch under way: its memory, and the parts that are missing."""
+    """The fetch under way: the parts that are missing."""
 
-    fetch: Fetch
-    offset: int
+    fetching: Fetching
     parts: deque[Part]
     """Parts that no stream has requested yet."""
     left: int
     """Bytes of the parts that have not arrived in full."""
-    received: int = 0
-    """Bytes that have arrived."""
-    started_s: float = 0.0
+    received: bool = False
+    """Whether bytes have arrived since `Fetcher.has_received` was called."""
 
 
 class Fetcher:
-    """Fetches from one node."""
+    """Moves bytes from one node, over streams: the `Transfers` of a `FetchQueue`."""
 
     def __init__(self, store: ObjectStore, node: int) -> None:
         self.store = store
         self.node = node
-        self._queue: deque[tuple[Fetch, int]] = deque()
-        """Fetches that wait, with the offset allocated for each, or -1."""
         self._streams: list[_Stream] = []
         self._transfer: _Transfer | None = None
-
-    def add(self, fetch: Fetch) -> None:
-        """Queue an object."""
-        if not fetch.first:
-            self._queue.append((fetch, -1))
-        else:
-            if fetch.in_file:
-                self.store.reserve(fetch.size, partial(self._add_first, fetch))
-            else:
-                self._add_first(fetch, self.store.allocator.allocate(fetch.size))
-            return
-        self.advance()
-
-    def _add_first(self, fetch: Fetch, offset: int, reason: str = "") -> None:
-        if offset < 0:
-            oid, size = fetch.object, fetch.size
-            self.store.send_no_room(oid, size, node=self.node, reason=reason)
-            return
-        self._queue.appendleft((fetch, offset))
-        self.advance()
+        self.queue = FetchQueue(
+            node, store.config, self, time.monotonic, store.process.reactor.after
+        )
+        self.allocate = store.allocator.allocate
+        self.reserve = store.reserve
+        self.add_copy = store.add_copy
+        self.send = store.send
 
     def drop(self, reason: str) -> None:
         """Fail all fetches, and close every connection."""
         for stream in list(self._streams):
             self._close(stream)
-        waiting, self._queue = list(self._queue), deque()
-        if self._transfer is not None:
-            self._end(reason)
-        for fetch, offset in waiting:
-            if offset >= 0:
-                self.store.free_place(offset)
-            self.store.send(Fetched(fetch.object, -1, fetch.size, 0.0, reason, self.node))
+        self.queue.drop(reason)
 
-    def advance(self) -> None:
-        """Begin the next fetch if none is under way; assign parts to idle streams."""
-        while self._transfer is None and self._queue:
-            self._begin(*self._queue.popleft())
+    # -- called by the queue -----------------------------------------------------
+
+    def free(self, oid: bytes, offset: int) -> None:
+        self.store.free_place(offset)
+
+    def send_no_room(self, oid: bytes, size: int, node: int, reason: str) -> None:
+        self.store.send_no_room(oid, size, node=node, reason=reason)
+
+    def begin(self, fetching: Fetching) -> None:
+        size = fetching.fetch.size
+        step = -(-size // fetch_streams(size, self.store.config))
+        parts = [(at, min(step, size - at)) for at in range(0, size, step)]
+        self._transfer = _Transfer(fetching, deque(parts), size)
+        self.request_parts()
+
+    def has_received(self, fetching: Fetching) -> bool:
+        transfer = self._transfer
+        assert transfer is not None
+        received, transfer.received = transfer.received, False
+        return received
+
+    def stop(self, fetching: Fetching, stalled: bool) -> None:
+        self._transfer = None
+        for stream in list(self._streams):
+            # If no data comes, connections that are still being opened hang as well.
+            if stream.part is not None or (stalled and stream.opening):
+                self._close(stream)
+
+    # -- called by streams -----------------------------------------------------
+
+    def request_parts(self) -> None:
+        """Assign parts to idle streams, and open streams for those that are left."""
         transfer = self._transfer
         if transfer is None:
             return
         for stream in list(self._streams):
             if transfer.parts and stream.idle:
-                transfer.started_s = transfer.started_s or time.monotonic()
-                stream.request(transfer.fetch, transfer.offset, transfer.parts.popleft())
+                if transfer.fetching.began_s is None:
+                    transfer.fetching.began_s = time.monotonic()
+                stream.request(transfer.fetching, transfer.parts.popleft())
             if self._transfer is not transfer:
                 return  # the request broke the stream, and the fetch has failed
         opening = sum(stream.opening for stream in self._streams)
@@ -445,77 +458,25 @@ class Fetcher:
                 return
             self._streams.append(_Stream(self, address))
 
-    def _begin(self, fetch: Fetch, offset: int) -> None:
-        if offset < 0:
-            offset = self.store.allocator.allocate(fetch.size)
-        if offset < 0:
-            self.store.send_no_room(fetch.object, fetch.size, node=self.node)
-            return
-        config = self.store.config
-        streams = config.fetch_streams if fetch.size >= config.stripe_bytes_min else 1
-        step = -(-fetch.size // streams)
-        parts = [(at, min(step, fetch.size - at)) for at in range(0, fetch.size, step)]
-        self._transfer = _Transfer(fetch, offset, deque(parts), fetch.size)
-        self._watch(self._transfer, 0)
-
-    def _watch(self, transfer: _Transfer, received: int) -> None:
-        """Give a transfer up that has received nothing more when the time is over."""
-
-        def look() -> None:
-            if self._transfer is transfer:
-                if transfer.received > received:
-                    self._watch(transfer, transfer.received)
-                else:
-                    # Connections that are still being opened hang as well.
-                    for stream in [each for each in self._streams if each.opening]:
-                        self._close(stream)
-                    self._end("no data came", stalled=True)
-                    self.advance()
-
-        self.store.process.reactor.after(self.store.config.stall_s, look)
-
-    def on_bytes(self, count: int) -> None:
-        """Count bytes that have arrived."""
-        if self._transfer is not None:
-            self._transfer.received += count
-
-    def _end(self, reason: str, gone: bool = False, stalled: bool = False) -> None:
-        """Finish the fetch: it has failed if there is a `reason`."""
-        transfer, self._transfer = self._transfer, None
-        assert transfer is not None
-        fetch, offset = transfer.fetch, transfer.offset
-        elapsed_s = time.monotonic() - transfer.started_s if transfer.started_s else 0.0
-        if reason:
-            for stream in list(self._streams):
-                if stream.part is not None:
-                    self._close(stream)
-            self.store.free_place(offset)
-            offset = -1
-        else:
-            self.store.add_copy(fetch.object, offset, fetch.size)
-        self.store.send(
-            Fetched(fetch.object, offset, fetch.size, elapsed_s, reason, self.node, gone, stalled)
-        )
-
     def _close(self, stream: _Stream) -> None:
         self._streams.remove(stream)
         stream.close()
 
-    # -- called by streams -----------------------------------------------------
+    def on_bytes(self) -> None:
+        """Note that bytes have arrived."""
+        if self._transfer is not None:
+            self._transfer.received = True
 
     def on_part(self, part: Part) -> None:
         """Count a part that has arrived in full."""
         transfer = self._transfer
         assert transfer is not None
         transfer.left -= part[1]
-        if not transfer.left:
-            self._end("")
-        self.advance()
-
-    def on_absent(self) -> None:
-        """Fail the fetch: the other node has no such object, or one of another size."""
-        self._end("it is not there any more", gone=True)
-        self.advance()
+        if transfer.left:
+            self.request_parts()
+        else:
+            self._transfer = None
+            self.queue.done()
 
     def on_broken(self, stream: _Stream, reason: str) -> None:
         """Fail the fetch of a broken connection, or all fetches if none could be opened."""
@@ -525,8 +486,7 @@ class Fetcher:
         if stream.opening and not self._streams:
             self.drop(reason)
         elif stream.part is not None:
-            self._end(reason)
-            self.advance()
+            self.queue.fail(reason)
 
 
 class _Stream:
@@ -564,17 +524,17 @@ class _Stream:
         """Whether a part can be requested."""
         return self._sock is not None and self.part is None
 
-    def request(self, fetch: Fetch, offset: int, part: Part) -> None:
-        """Request a part of an object whose memory is at `offset`."""
+    def request(self, fetching: Fetching, part: Part) -> None:
+        """Request a part of an object."""
         assert self._sock is not None
         self.part = part
-        self._size = fetch.size
-        self._offset = offset
+        self._size = fetching.fetch.size
+        self._offset = fetching.offset
         self._header.clear()
         self._view = None
         try:
             # The request fits into the empty socket buffer of an idle connection.
-            self._sock.send(REQUEST.pack(fetch.object, *part))
+            self._sock.send(REQUEST.pack(fetching.fetch.object, *part))
         except OSError as error:
             self._fetcher.on_broken(self, str(error))
 
@@ -593,7 +553,7 @@ class _Stream:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         self._reactor.add(sock.fileno(), READ, self._on_ready)
-        self._fetcher.advance()
+        self._fetcher.request_parts()
 
     def _on_refused(self, connection: Connection, reason: str) -> None:
         if not self._closed:
@@ -625,14 +585,14 @@ class _Stream:
             if not here or size != self._size:
                 if not here:
                     self.part = None  # the answer ends here: the connection is idle again
-                self._fetcher.on_absent()
+                self._fetcher.queue.absent()
                 return ""
             start, length = self.part
             self._view = self._fetcher.store.arena.writable(self._offset + start, length)
         received = self._sock.recv_into(self._view[:PIECE_BYTES])
         if not received:
             return "the other side closed the connection"
-        self._fetcher.on_bytes(received)
+        self._fetcher.on_bytes()
         self._view = self._view[received:]
         if not len(self._view):
             part, self.part, self._view = self.part, None, None

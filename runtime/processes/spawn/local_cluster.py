@@ -43,6 +43,8 @@ from raytwin.runtime.session.node_resources import (
     NO_ACTOR,
     NO_HEAD_AGAIN,
     check_node,
+    member_to_kill,
+    no_chain,
     no_worker,
     node_resources,
     with_system_resources,
@@ -294,9 +296,7 @@ class LocalCluster:
         The others may not have the state yet: only the chain's master knows that.
         """
         members = self._members(chain)
-        if len(members) < 2:
-            raise ValueError(f"chain {chain} has one member, which alone has the state")
-        self.kill_replica(members[which % len(members)])
+        self.kill_replica(member_to_kill(chain, members, which))
 
     def pause_member(self, chain: int, which: int = 0) -> None:
         """Send SIGSTOP to a replica of a chain; `which` as in `kill_member`."""
@@ -314,7 +314,7 @@ class LocalCluster:
         living = [key for key in self.pids if is_replica(key) and key not in self.exited]
         members = [key for key in living if chain_of(key) == chain]
         if not members:
-            raise ValueError(f"the GCS has no chain {chain} of replicas that are processes")
+            raise ValueError(no_chain(chain))
         return members
 
     def _process_at(self, end: str) -> str:

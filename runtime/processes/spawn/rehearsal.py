@@ -60,7 +60,7 @@ def _once(script: list[bytes]) -> bytes:
     try:
         worker.report_ready()
         for frame in script:
-            worker.before_waiting()
+            worker.runner.before_waiting()
             ours.sendall(frame)
             with world:
                 world.process.step(0)
