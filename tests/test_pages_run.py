@@ -365,6 +365,12 @@ def folder() -> Iterator[Path]:
         yield copy
 
 
+UNSET = (
+    "RAYTWIN_ADDRESS", "RAYTWIN_REQUIRE", "RAYTWIN_SOAK", "PYTEST_ADDOPTS",
+    "PYTHONBREAKPOINT",  # Ray sets it in a process that has been its driver
+)  # fmt: skip
+
+
 def environment(folder: Path) -> dict[str, str]:
     """Return that of a shell in `folder` in which the environment is active."""
     (folder.parent / "run").mkdir(mode=0o700, exist_ok=True)
@@ -373,7 +379,7 @@ def environment(folder: Path) -> dict[str, str]:
         **os.environ, "PATH": os.pathsep.join(path), "PYTHONPATH": str(folder),
         "XDG_RUNTIME_DIR": str(folder.parent / "run"),
     }  # fmt: skip
-    for name in ("RAYTWIN_ADDRESS", "RAYTWIN_REQUIRE", "RAYTWIN_SOAK", "PYTEST_ADDOPTS"):
+    for name in UNSET:
         variables.pop(name, None)
     return variables
 

@@ -12,7 +12,8 @@ import raytwin as ray
 class Account:
     """Its state is a history: what took effect twice, or not at all, shows."""
 
-    def __init__(self, history: list[Any] | None = None) -> None:
+    def __init__(self, history: list[Any] | None = None, start_s: float = 0.0) -> None:
+        ray.sleep(start_s)
         self.history: list[Any] = list(history or [])
 
     def add(self, item: Any) -> int:

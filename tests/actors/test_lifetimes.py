@@ -49,7 +49,8 @@ def test_interrupted_calls_are_retried_once(cluster: Any) -> None:
 
 
 def test_without_retries_calls_fail_until_the_actor_has_restarted(cluster: Any) -> None:
-    account = Account.options(max_restarts=1).remote()
+    # It takes a while to start again: the next call comes before.
+    account = Account.options(max_restarts=1).remote(start_s=0.3)
     ray.get(account.add.remote("before"))
     under_way = account.nap.remote(60)
     ready, _ = ray.wait([under_way], timeout=0.2)

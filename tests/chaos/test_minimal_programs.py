@@ -91,7 +91,7 @@ def test_a_stopped_workers_pins_are_given_back_in_virtual_time(sim: Any) -> None
 def test_a_fetch_from_a_hanging_node_ends_when_the_node_is_declared_dead(sim: Any) -> None:
     store = sim.cluster.stores[0]
     sent: list[Any] = []
-    store._send = sent.append
+    store.send = sent.append
     store.handle("node:0", Fetch(OID, 10_000_000, 1))
     store.handle("node:0", Fetch(OID[::-1], 10, 1))
     ray.sleep(0.001)

@@ -35,6 +35,9 @@ part                  handles
                       GroupCreated, ActorFound, TaskFound, KvReply
 ===================== =============================================================
 
+Beside it, in the same process: `heartbeats` says to the failure detector that the node lives, and
+`admission`, on node 0, lets drivers join.
+
 Promises: an unknown message is a programming error and raises; the node ignores messages of dead
 workers and of drivers whose job has ended; a node that the GCS has declared dead stops acting, and
 comes back as another incarnation.
