@@ -371,6 +371,8 @@ class CostModel:
 
     def turn(self, rested_s: float) -> float:
         """Return the cost of a turn besides its messages, after a rest of so many seconds."""
+        if not self.rest_s:
+            return self.turn_s
         return self.turn_s + self.rest_s * min(rested_s, REST_MAX_S)
 
     def received(self, messages: list[Any]) -> float:

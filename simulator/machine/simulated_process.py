@@ -267,12 +267,14 @@ class SimProcess(Turns):
 
     def _fire(self) -> bool:
         """Run the timers that are due; return whether there were any."""
+        if not self._timers:
+            return False
         timers, self._timers = self._timers, []
         for timer in timers:
             if timer.callback is not None:
                 callback, timer.callback = timer.callback, None
                 self.run_timer(timer.address, timer.number, callback)
-        return bool(timers)
+        return True
 
     def turn(
         self, address: str, received: Received, timer: int, callback: Callable[[], None] | None

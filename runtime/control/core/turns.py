@@ -54,7 +54,8 @@ class Turns:
             inputs, self.inputs = self.inputs, {}
             for address, received in inputs.items():
                 self.turn(address, received, 0, None)
-            self.send_all()
+            if self.dirty:
+                self.send_all()
 
     def run_timer(self, address: str, number: int, callback: Callable[[], None]) -> None:
         """Run a component's due timer."""
