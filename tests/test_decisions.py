@@ -12,8 +12,8 @@ trace. So this test lists, for every module of the simulator,
              makes: what only the control plane says, it must say itself
 ``state``    a state of one of the control plane's state machines that it knows
 ``number``   a constant whose name and value stand in `runtime` as well: a threshold, written twice
-``reason``   a text of three words or more that real processes give as a reason, too: why something
-             failed, or ended, is told by whoever decides that
+``reason``   a text of three words or more that real processes give as a reason, too: the component
+             that decides an end or a failure gives its reason
 ``batch``    a use of a client's send buffer: when messages leave is the client's matter
 
 and the list is empty. What leaves none of these traces, such as the order of two calls, it does not
@@ -63,7 +63,7 @@ class Source(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What real processes and the rest of `runtime` have."""
+    """The names and texts that `runtime` has, against which the test holds the simulator's."""
 
     made: set[str]
     """Messages that the mechanisms make."""

@@ -156,7 +156,7 @@ def test_a_turn_that_raises_is_in_the_journal_and_raises_again(tmp_path: Path) -
     process.end_first_turn(Origin(HEALTH, config))
     process.deliver("gcs", HEALTH, HeartbeatEcho(0.0))
     with pytest.raises(AssertionError, match="was sent HeartbeatEcho"):
-        process.run_turns()
+        process.turns.run_rounds()
     process.reactor.close()
     *_, crash = _replayed(tmp_path / "health.journal")
     assert crash.agrees

@@ -261,7 +261,7 @@ class _Fetcher:
         self._arrived = False
         """Whether its last byte is here."""
         self._seen_bytes = 0.0
-        """What had been sent when `has_received` was called last."""
+        """The bytes that the other node had sent at the last call of `has_received`."""
 
     def _now(self) -> float:
         return self._cluster.env.now

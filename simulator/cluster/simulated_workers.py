@@ -75,7 +75,7 @@ class SimWorkers(Mapping[str, SimWorker]):
         """Forget the process, unless it is a made worker's by now."""
         row = self._rows.get(address)
         if isinstance(row, SimProcess):
-            row.contexts.clear()  # they refer to one another, and nobody to them
+            row.unlink()
             self._rows[address] = None
 
     def _process(self, address: str) -> SimProcess:

@@ -40,14 +40,13 @@ from raytwin.simulator.machine.clock import Clock
 
 
 class Processor(Protocol):
-    """What processes need of a host; `Host` says what its methods do."""
+    """The interface of a host for its processes; `Host` documents the methods."""
 
     cores: int
     busy_s: float
     slowdown: float
 
-    @property
-    def idle(self) -> bool: ...
+    def is_free(self, owner: Hashable) -> bool: ...
 
     def run(
         self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None
@@ -109,9 +108,8 @@ class Host:
         self._ended: Job | None = None
         """The job whose `done` is being called while others wait."""
 
-    @property
-    def idle(self) -> bool:
-        """Whether a core is free."""
+    def is_free(self, owner: Hashable) -> bool:
+        """Whether a job of an owner that has none would start at once."""
         return len(self._running) < self.cores
 
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:

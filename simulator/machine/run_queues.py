@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
-from math import log2
+from math import inf, log2
 from typing import Any
 
 from simpy.events import NORMAL
@@ -96,10 +96,10 @@ class RunQueueHost:
         self._ended: tuple[Job, _Core] | None = None
         """The job whose `done` is being called, and its core."""
 
-    @property
-    def idle(self) -> bool:
-        """Whether a core is free."""
-        return any(core.idle for core in self._cores)
+    def is_free(self, owner: Hashable) -> bool:
+        """As `Host.is_free`."""
+        core = self._core_of.get(owner)
+        return any(each.idle for each in self._cores) if core is None else core.idle
 
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:
         """As `Host.run`."""
@@ -215,7 +215,7 @@ class RunQueueHost:
         now = self._env.now
         for other in self._cores:
             for job in other.queue:
-                if warm or now - self._ran_at.get(job.owner, 0.0) >= MIGRATION_S:
+                if warm or now - self._ran_at.get(job.owner, -inf) >= MIGRATION_S:
                     other.queue.remove(job)
                     self._core_of[job.owner] = core
                     self._start(core, job)

@@ -151,7 +151,7 @@ class SimContext:
         box = self.outbox.get(to)
         if box is None:
             self.outbox[to] = [message]
-            self.process.dirty[self.address] = self
+            self.process.turns.dirty[self.address] = self
         else:
             box.append(message)
 
@@ -162,13 +162,13 @@ class SimContext:
         return timer
 
 
-class SimProcess(Turns):
+class SimProcess:
     """One process on a host; see the module's docstring."""
 
     def __init__(
         self, cluster: ProcessPort, name: str, node: int, host: Processor, costs: CostModel
     ) -> None:
-        super().__init__()
+        self.turns = Turns(self._turn, self._send_all)
         self.cluster = cluster
         self.journal = cluster.journal
         self.name = name
@@ -216,13 +216,19 @@ class SimProcess(Turns):
             self.context(address)
         self.cluster.processes[address] = self
 
+    def unlink(self) -> None:
+        """Break the reference cycles of a process that nothing refers to any more: its memory is
+        free at once, not when the garbage collector comes."""
+        self.contexts.clear()
+        del self.turns
+
     # -- what arrives ----------------------------------------------------------
 
     def arrive(self, source: str, destination: str, messages: list[Any]) -> None:
         """Put a frame into the inbox; begin a turn if the process is free."""
         if not self.alive:
             return
-        self.add_input(source, destination, messages)
+        self.turns.add(source, destination, messages)
         if not self._busy:
             self._begin()
 
@@ -235,26 +241,26 @@ class SimProcess(Turns):
     def begin(self) -> None:
         """Begin the first turn, which sends the messages of the components' constructors."""
         self._busy = True
-        self._turns()
+        self._wake()
 
     def _begin(self) -> None:
         self._busy = True
-        if self.host.idle and not self.paused:
-            self._turns()
+        if self.host.is_free(self) and not self.paused:
+            self._wake()
         else:
             # A job of zero CPU time would not wait for a core.
-            self.host.run(1e-9, self._turns, self)
+            self.host.run(1e-9, self._wake, self)
 
     # -- turns -----------------------------------------------------------------
 
-    def _turns(self) -> None:
+    def _wake(self) -> None:
         """Give every component that was addressed its turn, then be busy for their cost."""
         if not self.alive:
             return
         costs = self.costs
         self._cost_s = costs.turn(self.cluster.env.now - self._ended_s)
         frames = self._leaving = []
-        self.run_all(self._fire)
+        self.turns.run(self._fire)
         cost_s = self._cost_s
         self.busy_s += cost_s
         if cost_s > LONG_TURN_S:
@@ -273,10 +279,10 @@ class SimProcess(Turns):
         for timer in timers:
             if timer.callback is not None:
                 callback, timer.callback = timer.callback, None
-                self.run_timer(timer.address, timer.number, callback)
+                self.turns.run_timer(timer.address, timer.number, callback)
         return True
 
-    def turn(
+    def _turn(
         self, address: str, received: Received, timer: int, callback: Callable[[], None] | None
     ) -> None:
         for _, messages in received:
@@ -299,13 +305,14 @@ class SimProcess(Turns):
             now_s = self.cluster.env.now + self.skew_s
             self.journal.write([address, now_s, received, timer, outputs])
 
-    def send_all(self) -> None:
+    def _send_all(self) -> None:
         assert self._leaving is not None, "frames leave when the turn ends"
         self._cost_s += self._collect(self._leaving)
 
     def _collect(self, frames: list[Frame]) -> float:
         """Add the messages that turns have sent to `frames`; return the cost of sending."""
-        dirty, self.dirty = self.dirty, {}
+        turns = self.turns
+        dirty, turns.dirty = turns.dirty, {}
         cost_s = 0.0
         components = self.components
         for address, ctx in dirty.items():
@@ -313,7 +320,7 @@ class SimProcess(Turns):
             counts = ctx.counts
             for destination, messages in outbox.items():
                 if destination in components:
-                    self.add_input(address, destination, messages)
+                    turns.add(address, destination, messages)
                     continue
                 sent_s, nbytes = self.costs.sent(messages)
                 cost_s += sent_s
@@ -339,12 +346,12 @@ class SimProcess(Turns):
             self.after_turn()
         if after_s and self.alive:
             self.host.run(after_s, self._end_after_s, self)
-        elif not self._busy and (self.inputs or self._timers or self.on_idle is not None):
+        elif not self._busy:
             self._next()
 
     def _next(self) -> None:
         """Begin the next turn, if there is one."""
-        if self.inputs or self._timers:
+        if self.turns.inputs or self._timers:
             self._begin()
         elif self.on_idle is not None:
             self.on_idle()
@@ -369,7 +376,7 @@ class SimProcess(Turns):
         after the turn's frames, because frames of one component to one address arrive in order.
         """
         frames: list[Frame] = []
-        if self.dirty:
+        if self.turns.dirty:
             self.debt_s += self._collect(frames)
         if self._leaving is not None:
             self._leaving += frames

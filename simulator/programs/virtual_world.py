@@ -192,7 +192,7 @@ class SimWorld:
 
     def __exit__(self, *exc: object) -> None:
         self._depth -= 1
-        if self._depth == 0 and self.process.dirty:
+        if self._depth == 0 and self.process.turns.dirty:
             if self.process.debt_s > 0:
                 self.settle()
             self.process.flush_calls()

@@ -49,7 +49,7 @@ def test_interrupted_calls_are_retried_once(cluster: Any) -> None:
 
 
 def test_without_retries_calls_fail_until_the_actor_has_restarted(cluster: Any) -> None:
-    # It takes a while to start again: the next call comes before.
+    # The actor takes a while to start again, so the driver submits the next call before that.
     account = Account.options(max_restarts=1).remote(start_s=0.3)
     ray.get(account.add.remote("before"))
     under_way = account.nap.remote(60)

@@ -105,11 +105,11 @@ def test_a_call_by_the_node_comes_behind_the_direct_call_before_it(
     at_driver.step(0)
     for number in range(1, 40, 2):
         at_driver.context(DRIVER).send("worker:0.1", DirectCall(call_of(number)))
-        at_driver.run_turns()
+        at_driver.turns.run_rounds()
         node.sendall(wire.encode(NODE, "worker:0.1", [RunTasks([Assignment(call_of(number + 1))])]))
         with made.world:
             made.world.process.routes[NODE].receive()
-            made.world.process.run_turns()
+            made.world.process.turns.run_rounds()
         came = [int.from_bytes(assignment.spec.array, "big") for assignment in executor.queue]
         assert came == list(range(1, number + 2))
 

@@ -94,7 +94,7 @@ class Pair:
 
     def tell(self, number: int, message: Any) -> None:
         self.process.deliver(f"node:{number}", f"store:{number}", message)
-        self.process.run_turns()
+        self.process.turns.run_rounds()
 
     def hear(self, number: int, kind: type) -> Any:
         heard = self.schedulers[number].heard

@@ -66,7 +66,7 @@ def test_tasks_that_are_too_long_fail_and_the_rest_leaves(
     sent = [m.SubmitTasks([task]) for task in (spec(1), long, spec(3))]
     for message in sent:
         process.contexts["driver:0.0"].send("node:0", message)
-    process.run_turns()
+    process.turns.run_rounds()
     assert sinks["node:0"].messages == [sent[0], sent[2]] and not sinks["node:0"].closed
     (unsent,) = client.got
     assert unsent.tasks == [long] and "at most 5,000" in unsent.reason
@@ -85,7 +85,7 @@ def test_a_task_that_cannot_be_encoded_fails_alone(wrong: Any) -> None:
     for tasks in ([spec(3)], [bad], [spec(4)]):
         context.send("node:2", m.SubmitTasks(tasks))
     context.send("node:3", m.SubmitTasks([spec(5)]))
-    process.run_turns()
+    process.turns.run_rounds()
     came = {peer: [one.tasks for one in sink.messages] for peer, sink in sinks.items()}
     assert came == {"node:1": [[spec(1)]], "node:2": [[spec(3)], [spec(4)]], "node:3": [[spec(5)]]}
     (unsent,) = client.got
@@ -98,7 +98,7 @@ def test_any_other_message_that_is_too_long_ends_its_connection(
     monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 5_000)
     process, _, sinks = process_with("node:0")
     process.contexts["driver:0.0"].send("node:0", m.Event("kind", "x" * 9_000))
-    process.run_turns()
+    process.turns.run_rounds()
     assert sinks["node:0"].closed and not sinks["node:0"].data
 
 

@@ -15,26 +15,29 @@ from tests.simulator.recorded_network import Log, at
 EPS = 1e-9
 
 
+def started(cores: int) -> tuple[Clock, RunQueueHost, Log]:
+    env = Clock()
+    return env, RunQueueHost(env, cores), Log(env)
+
+
 def ended(log: Log) -> list[tuple[object, float]]:
     return [(name, round(when, 9)) for name, when in log.entries]
 
 
 def test_a_process_that_wakes_preempts_one_that_computes() -> None:
-    env = Clock()
-    host, log = RunQueueHost(env, 2), Log(env)
+    env, host, log = started(2)
     for name in ("a", "b"):
         host.run(0.5, log.note(name), name)
     for at_s in (0.1, 0.2):
         at(env, at_s, lambda: host.run(0.001, log.note("woken"), "sleeper"))
     env.run()
-    # It waits for nobody, and nothing of the others is lost.
+    # The sleeper waits for no process, and the others get all of their CPU time.
     assert ended(log)[:2] == [("woken", 0.101), ("woken", 0.201)]
     assert sum(when for name, when in log.entries[2:]) == pytest.approx(0.5 + 0.5 + 0.002)
 
 
 def test_owners_that_have_used_the_same_wait_for_one_another() -> None:
-    env = Clock()
-    host, log = RunQueueHost(env, 1), Log(env)
+    env, host, log = started(1)
     host.run(0.0006, log.note("first"), "a")
     at(env, 0.00005, lambda: host.run(0.0006, log.note("second"), "b"))
     env.run()
@@ -42,8 +45,7 @@ def test_owners_that_have_used_the_same_wait_for_one_another() -> None:
 
 
 def test_what_computes_alternates_at_ticks() -> None:
-    env = Clock()
-    host, log = RunQueueHost(env, 1), Log(env)
+    env, host, log = started(1)
     for name in ("a", "b"):
         host.run(0.01, log.note(name), name)
     env.run()
@@ -52,11 +54,10 @@ def test_what_computes_alternates_at_ticks() -> None:
 
 
 def test_a_core_idles_while_a_process_with_warm_caches_waits_for_another() -> None:
-    env = Clock()
-    host, log = RunQueueHost(env, 2), Log(env)
+    env, host, log = started(2)
     host.run(0.0001, log.note("woken"), "a")
     at(env, 0.00005, lambda: host.run(0.0002, log.note("short"), "b"))
-    # `a` has run on the first core just now, and `c` is there; soon the second core idles.
+    # `c` takes the first core, where `a` has just run and wakes; then the second core idles.
     at(env, 0.0001, lambda: host.run(0.0008, log.note("c"), "c"))
     at(env, 0.00015, lambda: host.run(0.0001, log.note("woken"), "a"))
     env.run()
@@ -65,24 +66,34 @@ def test_a_core_idles_while_a_process_with_warm_caches_waits_for_another() -> No
     ]  # fmt: skip
 
 
+def test_a_process_waits_for_the_core_that_it_has_run_on() -> None:
+    env, host, log = started(2)
+    host.run(0.0001, log.note("woken"), "a")
+    free = []
+    at(env, 0.0002, lambda: host.run(0.0008, log.note("c"), "c"))
+    at(env, 0.0003, lambda: free.extend(map(host.is_free, ("a", "another"))))
+    env.run()
+    # The second core idles, which is for new processes.
+    assert free == [False, True]
+    assert host.is_free("a")
+
+
 def test_an_idle_core_takes_a_process_whose_caches_are_cold() -> None:
-    env = Clock()
-    host, log = RunQueueHost(env, 2), Log(env)
+    env, host, log = started(2)
     host.run(0.0001, log.note("woken"), "a")
     began_s = 0.0001 + 2 * MIGRATION_S
     at(env, began_s, lambda: host.run(0.0008, log.note("c"), "c"))
     at(env, began_s, lambda: host.run(0.0002, log.note("short"), "b"))
     at(env, began_s + 0.00005, lambda: host.run(0.0001, log.note("woken"), "a"))
     env.run()
-    # It does not wait for the longer one.
+    # The second core runs `a` as soon as `b` ends there, while `c` still computes.
     assert ended(log)[1:3] == [
         ("short", round(began_s + 0.0002, 9)), ("woken", round(began_s + 0.0003, 9))
     ]  # fmt: skip
 
 
 def test_a_tick_moves_a_process_to_an_idle_core_whatever_its_caches() -> None:
-    env = Clock()
-    host, log = RunQueueHost(env, 2), Log(env)
+    env, host, log = started(2)
     began_s = TICK_S - 0.0003
     at(env, began_s, lambda: host.run(0.0001, log.note("woken"), "a"))
     at(env, began_s, lambda: host.run(0.00015, log.note("short"), "b"))
@@ -93,10 +104,9 @@ def test_a_tick_moves_a_process_to_an_idle_core_whatever_its_caches() -> None:
 
 
 def test_sleep_is_no_credit_for_later() -> None:
-    env = Clock()
-    host, log = RunQueueHost(env, 1), Log(env)
+    env, host, log = started(1)
     host.run(1.0, log.note("computes"), "a")
-    # It has slept for 0.5 s, and gets half of the core from then on, not all of it.
+    # `b` has slept for 0.5 s; from then on it gets half of the core, not all of it.
     at(env, 0.5, lambda: host.run(0.2, log.note("woken"), "b"))
     env.run()
     (first, woken_s), (last, end_s) = log.entries
@@ -105,8 +115,7 @@ def test_sleep_is_no_credit_for_later() -> None:
 
 
 def test_a_new_process_has_no_credit_against_one_that_has_run_for_long() -> None:
-    env = Clock()
-    host, log = RunQueueHost(env, 1), Log(env)
+    env, host, log = started(1)
     host.run(5.0, log.note("node computes"), "node")
     at(env, 5.5, lambda: host.run(10.0, log.note("actor"), "actor"))
     at(env, 6.0, lambda: host.run(0.001, log.note("node wakes"), "node"))
@@ -115,8 +124,7 @@ def test_a_new_process_has_no_credit_against_one_that_has_run_for_long() -> None
 
 
 def test_an_owner_that_goes_on_keeps_its_core_for_a_slice() -> None:
-    env = Clock()
-    host, log = RunQueueHost(env, 1), Log(env)
+    env, host, log = started(1)
 
     def go_on() -> None:
         log.note("turn")()
@@ -129,8 +137,7 @@ def test_an_owner_that_goes_on_keeps_its_core_for_a_slice() -> None:
 
 
 def test_a_paused_owner_goes_on_later_and_a_cancelled_one_does_not() -> None:
-    env = Clock()
-    host, log = RunQueueHost(env, 1), Log(env)
+    env, host, log = started(1)
     host.run(0.01, log.note("paused"), "a")
     host.run(0.001, log.note("other"), "b")
     host.run(0.001, log.note("cancelled"), "c")
@@ -139,15 +146,14 @@ def test_a_paused_owner_goes_on_later_and_a_cancelled_one_does_not() -> None:
     at(env, 0.1, lambda: host.resume("a"))
     env.run()
     assert ended(log) == [("other", 0.003), ("paused", 0.108)]
-    assert host.idle
+    assert host.is_free("a")
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
 def test_no_time_is_lost_and_no_core_idles_for_more_than_a_tick(seed: int, cores: int) -> None:
     draw = random.Random(seed)
-    env = Clock()
-    host, log = RunQueueHost(env, cores), Log(env)
+    env, host, log = started(cores)
     wanted_s = 0.0
     for number in range(40):
         cpu_s = draw.choice([0.00002, 0.0005, 0.01])
@@ -161,7 +167,7 @@ def test_no_time_is_lost_and_no_core_idles_for_more_than_a_tick(seed: int, cores
         )  # fmt: skip
     env.run()
     assert sorted(name for name, _ in log.entries) == list(range(40))
-    assert host.idle and host.busy_s == pytest.approx(wanted_s)
+    assert host.is_free("another") and host.busy_s == pytest.approx(wanted_s)
     # The clock ticks for as long as something waits, and once more.
     assert env.now <= 0.05 + wanted_s + TICK_S + EPS
 

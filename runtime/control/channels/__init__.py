@@ -32,7 +32,8 @@ living processes, whatever the network does.
 Modules, the lower first:
 
 - `channel`: one end of one channel: the state machine.
-- `peers`: all channels of one process; whom it talks to, whom it refuses, who is told of a silence.
+- `peers`: opens and closes all channels of one process, refuses greetings of former incarnations,
+  and reports silent peers.
 
 The world implements `Link` and `Network`: `processes/net` over TCP, `simulator/machine` in virtual
 time. Cost per frame: one tuple kept, and 24 bytes and a checksum on the wire; an acknowledgement

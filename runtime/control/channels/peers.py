@@ -1,4 +1,4 @@
-"""The channels of one process: with whom it has one, whom it refuses, and who is told of a silence.
+"""All channels of one process: `Peers` opens and closes them, and reports silent peers.
 
 A process opens a channel when it has a frame for a peer, or when the peer greets. It closes the
 channel when the GCS publishes that the peer's incarnation is over, and refuses the Hello of that

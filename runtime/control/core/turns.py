@@ -19,53 +19,49 @@ from typing import Any
 
 Received = list[tuple[str, list[Any]]]
 """[(source, [message, ...]), ...]"""
+GiveTurn = Callable[[str, Received, int, Callable[[], None] | None], None]
+"""Gives the component at an address its turn: with what it has received; or with a timer, by its
+number, and the timer's callback. See `context`."""
 
 
 class Turns:
-    """The inbox of a process, and the order of its turns; a world's process is a subclass."""
+    """The inbox of a process, and the order of its turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_turn: GiveTurn, send_all: Callable[[], None]) -> None:
+        """`send_all` sends the messages of the contexts in `dirty`: one frame from each to each
+        receiver, or an input of a component of this process."""
+        self._give_turn = give_turn
+        self._send_all = send_all
         self.inputs: dict[str, Received] = {}
         """By component: what has arrived for it."""
         self.dirty: dict[str, Any] = {}
         """By component: its context, if that has messages which have not left."""
 
-    def turn(
-        self, address: str, received: Received, timer: int, callback: Callable[[], None] | None
-    ) -> None:
-        """Give a component its turn, with what was received or with a timer; see `context`."""
-        raise NotImplementedError
-
-    def send_all(self) -> None:
-        """Send the messages of the contexts in `dirty`: one frame from each to each receiver, or an
-        input of a component of this process."""
-        raise NotImplementedError
-
-    def add_input(self, source: str, destination: str, messages: list[Any]) -> None:
+    def add(self, source: str, destination: str, messages: list[Any]) -> None:
         """Add a frame to a component's next turn."""
         if destination in self.inputs:
             self.inputs[destination].append((source, messages))
         else:
             self.inputs[destination] = [(source, messages)]
 
-    def run_turns(self) -> None:
+    def run_rounds(self) -> None:
         """Run rounds until nothing is left."""
         while self.inputs or self.dirty:
             inputs, self.inputs = self.inputs, {}
             for address, received in inputs.items():
-                self.turn(address, received, 0, None)
+                self._give_turn(address, received, 0, None)
             if self.dirty:
-                self.send_all()
+                self._send_all()
 
     def run_timer(self, address: str, number: int, callback: Callable[[], None]) -> None:
         """Run a component's due timer."""
-        self.turn(address, [], number, callback)
-        self.send_all()
+        self._give_turn(address, [], number, callback)
+        self._send_all()
 
-    def run_all(self, fire: Callable[[], bool]) -> None:
+    def run(self, fire: Callable[[], bool]) -> None:
         """Take all that has arrived. `fire` calls `run_timer` for all timers that are due, and
         returns whether there were any."""
         if self.inputs or self.dirty:
-            self.run_turns()
+            self.run_rounds()
         if fire() and (self.inputs or self.dirty):
-            self.run_turns()
+            self.run_rounds()

@@ -143,8 +143,8 @@ class LocalWorld:
     def __exit__(self, *exc: object) -> None:
         try:
             if self._depth == 1 and not self._closed:
-                if self.process.dirty:
-                    self.process.run_turns()
+                if self.process.turns.dirty:
+                    self.process.turns.run_rounds()
                 reactor = self.process.reactor
                 if self._poller and reactor.timers_set != self._timers_seen:
                     self._timers_seen = reactor.timers_set

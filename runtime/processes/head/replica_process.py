@@ -70,7 +70,7 @@ class ReplicaProcess:
     def run(self) -> None:
         """Run until the head has ended or the chain goes on without this replica."""
         process = self.process
-        process.run_turns()
+        process.turns.run_rounds()
         while not process.stopped:
             process.step(None)
             if self.replica.fenced:

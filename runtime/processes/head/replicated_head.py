@@ -59,7 +59,7 @@ class ReplicatedHead:
     def run(self) -> None:
         """Run until the head is killed, or no replica has the GCS's state any more."""
         process = self.process
-        process.run_turns()
+        process.turns.run_rounds()
         while not process.stopped:
             process.step(None)
             for lost in filter(None, (master.lost for master in self.masters.of_chains)):

@@ -62,7 +62,7 @@ class ComponentContext:
         box = self.outbox.get(to)
         if box is None:
             self.outbox[to] = [message]
-            self.process.dirty[self.address] = self
+            self.process.turns.dirty[self.address] = self
         else:
             box.append(message)
 
@@ -70,16 +70,16 @@ class ComponentContext:
         self.timers += 1
         number = self.timers
         return self.process.reactor.after(
-            delay_s, lambda: self.process.run_timer(self.address, number, callback)
+            delay_s, lambda: self.process.turns.run_timer(self.address, number, callback)
         )
 
 
-class ComponentProcess(Turns):
+class ComponentProcess:
     """Runs components in turns, and routes their messages to connections."""
 
     def __init__(self, seed: int, journal: Path | None = None) -> None:
         """`journal`: the directory of the journals, one for each component with a first turn."""
-        super().__init__()
+        self.turns = Turns(self._turn, self._send_all)
         self.reactor = Reactor()
         self.seed = seed
         self.components: dict[str, Component] = {}
@@ -130,13 +130,13 @@ class ComponentProcess(Turns):
     def receive(self, frame: Frame) -> None:
         """Add a frame that has arrived to its component's next turn."""
         if frame.destination in self.components:
-            self.add_input(frame.source, frame.destination, frame.messages)
+            self.turns.add(frame.source, frame.destination, frame.messages)
 
     def deliver(self, source: str, destination: str, message: Any) -> None:
         """Add a message of this process itself to a component's next turn."""
-        self.add_input(source, destination, [message])
+        self.turns.add(source, destination, [message])
 
-    def turn(
+    def _turn(
         self, address: str, received: Received, timer: int, callback: Callable[[], None] | None
     ) -> None:
         component = self.components[address]
@@ -165,9 +165,10 @@ class ComponentProcess(Turns):
                 outputs = [[to, box] for to, box in sent if box]
                 journal.write([address, turn_s, received, timer, outputs, error])
 
-    def send_all(self) -> None:
-        while self.dirty:
-            dirty, self.dirty = self.dirty, {}
+    def _send_all(self) -> None:
+        turns = self.turns
+        while turns.dirty:
+            dirty, turns.dirty = turns.dirty, {}
             for address, ctx in dirty.items():
                 outbox, ctx.outbox = ctx.outbox, {}
                 for destination, messages in outbox.items():
@@ -175,7 +176,7 @@ class ComponentProcess(Turns):
 
     def _send(self, source: str, destination: str, messages: list[Any]) -> None:
         if destination in self.components:
-            self.add_input(source, destination, messages)
+            self.turns.add(source, destination, messages)
             return
         route = self.routes.get(destination)
         if route is None or route.closed:
@@ -212,11 +213,11 @@ class ComponentProcess(Turns):
     def take(self, events: list[tuple[int, int]]) -> None:
         """Handle the frames that have arrived, then the timers that are due."""
         self.reactor.dispatch(events)
-        self.run_all(self.reactor.fire)
+        self.turns.run(self.reactor.fire)
 
     def run(self) -> None:
         """Run until `stop` is called."""
-        self.run_turns()
+        self.turns.run_rounds()
         while not self.stopped:
             self.step(None)
 

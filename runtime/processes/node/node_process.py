@@ -191,10 +191,10 @@ class Node:
     def run(self) -> None:
         """Run until the cluster has ended or has declared this node dead."""
         process = self.process
-        process.run_turns()
+        process.turns.run_rounds()
         if self._first_driver:
             self._admission.register_first(self._first_driver)
-            process.run_turns()
+            process.turns.run_rounds()
         while not process.stopped:
             process.step(None)
             fenced = self.manager.members.fenced
