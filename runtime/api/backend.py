@@ -395,8 +395,7 @@ def current() -> Backend:
     """Return the calling code's backend; start a local cluster if there is none."""
     if _lookup is None and _current is not None:
         return _current
-    if _check is not None:
-        _check()
+    check()
     backend = connected()
     if backend is None:
         _start()

@@ -304,8 +304,7 @@ class WorkerLeases:
         self.assigned -= count
         ahead_s = worker.ahead_s - count * self.times.means.get(spec.function, 0.0)
         worker.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
-        workers = len(self.workers) - len(self._actors.actors)
-        self.times.add(spec.function, count, elapsed_s / count, workers)
+        self.times.add(spec.function, count, elapsed_s / count, self._workers_for_tasks())
         return spec.owner
 
     def _begin_actors(self) -> None:

@@ -93,9 +93,7 @@ class GcsWriteLog:
 
     def _row(self, array: bytes) -> _Row:
         """Return the array's row, a new one if it has none; start the timer that sends it."""
-        row = self._rows.get(array)
-        if self._released or (row is not None and row.released):
-            row = self._begin(array)
+        row = self._begin(array)
         if row is None:
             row = self._rows[array] = _Row()
         if array in self._exposed:

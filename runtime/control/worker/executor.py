@@ -216,8 +216,7 @@ class Executor:
         self.limit = spec.start + spec.count
         self.values = []
         self.alerts.clear()
-        self.cancelled = -1
-        self.interrupt = False
+        self.end_interrupt()
         return assignment
 
     def run_concurrently(self, spec: TaskSpec) -> None:
