@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
@@ -41,8 +41,12 @@ ROUNDS = 5
 HOP_S = 0.1
 OBJECT_BYTES = 64_000_000
 OBJECT_ROUNDS = 4
-SMALL_COPY_BYTES = 1_000_000
+SMALL_COPY_BYTES = 1 << 17
 LARGE_COPY_BYTES = 256_000_000
+CACHED_COPIES_BYTES = tuple(1 << power for power in range(17, 27))
+COPIED_BYTES = 1 << 24
+"""In each round, if one copy is shorter than half of it."""
+COPY_THREADS = 8
 COPY_ROUNDS = 11
 BLOB_BYTES = 1_000_000
 BLOB_ROUNDS = 41
@@ -106,7 +110,7 @@ def measure(progress: Progress) -> Costs:
         "run_queues": True,
         "blob_byte_s": _measure_blob(),
         "touch_byte_s": _measure_touch(),
-        **_measure_copy_threads(memory),
+        **_measure_copies(memory),
     }
     return Costs(rounds, machine)
 
@@ -311,28 +315,45 @@ def _measure_touch() -> float:
     return max(0.0, statistics.median(found))
 
 
-def _measure_copy_threads(memory: float) -> dict[str, float]:
-    """Return what several threads gain in a large copy, and cost in a small one."""
-    threads = os.cpu_count() or 1
-    if threads == 1:
-        return {}
-    copiers = Copier(1), Copier(threads)
-    took: dict[int, list[list[float]]] = {}
-    for nbytes in (SMALL_COPY_BYTES, LARGE_COPY_BYTES):
-        source, target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
-        took[nbytes] = [[], []]
-        for _ in range(COPY_ROUNDS):
-            for copier, times in zip(copiers, took[nbytes], strict=True):
-                started_s = time.perf_counter()
-                copier.copy(target.data, source.data)
-                times.append(time.perf_counter() - started_s)
-    for copier in copiers:
-        copier.close()
-    medians = {nbytes: list(map(statistics.median, rounds)) for nbytes, rounds in took.items()}
-    one_s, all_s = medians[LARGE_COPY_BYTES]
-    gain = max(1.0, one_s / all_s)
-    one_s, all_s = medians[SMALL_COPY_BYTES]
+def _measure_copies(memory: float) -> dict[str, Any]:
+    """Return how fast copies are, by size, and what a thread costs that takes a part of one."""
+    cores = os.cpu_count() or 1
+    long_s = _copies_s(LARGE_COPY_BYTES, (1, cores))
+    # A copy that is so short gains nothing by threads but what their number divides it by.
+    short_s = _copies_s(SMALL_COPY_BYTES, (1, COPY_THREADS))
+    by_thread_s = (short_s[COPY_THREADS] - short_s[1] / cores) / (COPY_THREADS - 1)
+    thread_s = max(LEAST_S, by_thread_s)
+    started_s = (cores - 1) * thread_s
+    cached = []
+    for nbytes in CACHED_COPIES_BYTES:
+        took_s = _copies_s(nbytes, (1, cores))
+        one = nbytes / took_s[1]
+        # No thread is faster than one alone.
+        best_s = max(took_s[cores] - started_s, took_s[1] / cores)
+        cached.append((nbytes, one, max(one, nbytes / best_s)))
     return {
-        "memory_bandwidth_all": memory * gain,
-        "copy_thread_s": max(LEAST_S, all_s - one_s / gain) / (threads - 1),
+        "memory_bandwidth_all": memory * max(1.0, long_s[1] / long_s[cores]),
+        "copy_thread_s": thread_s,
+        "cached_copies": cached,
     }
+
+
+def _copies_s(nbytes: int, threads: Sequence[int]) -> dict[int, float]:
+    """Return the seconds of a copy by so many threads each: medians, taken in turn.
+
+    The copies go to two places in turn, as puts do that drop the object before.
+    """
+    source, target = np.ones(nbytes, np.uint8), shared(2 * nbytes)
+    copiers = {each: Copier(each) for each in threads}
+    times = max(2, COPIED_BYTES // nbytes)
+    took: dict[int, list[float]] = {each: [] for each in copiers}
+    for _ in range(COPY_ROUNDS):
+        for each, copier in copiers.items():
+            started_s = time.perf_counter()
+            for number in range(times):
+                at = number % 2 * nbytes
+                copier.copy(target[at : at + nbytes], source.data)
+            took[each].append((time.perf_counter() - started_s) / times)
+    for copier in copiers.values():
+        copier.close()
+    return {each: statistics.median(found) for each, found in took.items()}

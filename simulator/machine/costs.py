@@ -34,9 +34,11 @@ A profile is a JSON object with the fields below. ``paper`` is built in, see
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.resources import files
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """Of a copy by the best number of threads; 0 if one thread is as fast."""
     copy_thread_s: float = 3e-5
     """Time to start one more thread on its part of a copy."""
+    cached_copies: list[tuple[int, float, float]] = msgspec.field(default_factory=list)
+    """Of copies into the store that the processor's caches speed up, by ascending size: (bytes,
+    bytes/s by one thread, bytes/s by the best number). Longer copies run at the memory's speed."""
     blob_byte_s: float = 0.0
     """CPU time of a program for a byte of a `Blob` that it makes: its pages are new."""
     run_queues: bool = False
@@ -167,10 +172,22 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
 
     def copy_s(self, nbytes: int, threads: int) -> float:
         """Return the seconds that `threads` threads take to copy `nbytes` into the store."""
-        rate = self.memory_bandwidth
+        rate, best = self._copy_rates(nbytes)
         if threads > 1:
-            rate = max(rate, min(threads * rate, self.memory_bandwidth_all))
+            rate = max(rate, min(threads * rate, best))
         return nbytes / rate + (threads - 1) * self.copy_thread_s
+
+    def _copy_rates(self, nbytes: int) -> tuple[float, float]:
+        """Return bytes/s of a copy by one thread and by the best number of threads."""
+        sizes = [size for size, _, _ in self.cached_copies]
+        at = bisect_left(sizes, nbytes)
+        if at == len(sizes):
+            return self.memory_bandwidth, self.memory_bandwidth_all
+        high_bytes, *high = self.cached_copies[at]
+        low_bytes, *low = self.cached_copies[max(0, at - 1)]
+        part = log(nbytes / low_bytes) / log(high_bytes / low_bytes) if at else 1.0
+        one, best = (a * (b / a) ** part for a, b in zip(low, high, strict=True))
+        return one, best
 
     def __post_init__(self) -> None:
         rates = ("bandwidth", "loopback_bandwidth", "memory_bandwidth", "disk_bandwidth")
@@ -184,6 +201,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
         for field in times:
             if getattr(self, field) < 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, and cannot be negative")
+        sizes = [size for size, _, _ in self.cached_copies]
+        if sizes != sorted(set(sizes)) or any(min(each) <= 0 for each in self.cached_copies):
+            raise ValueError("cached_copies have to be above 0, and sizes to ascend")
         for name in ROLES:
             role = getattr(self, name)
             if not 0 <= role.after_s <= role.turn_s:

@@ -77,6 +77,31 @@ def test_a_copy_takes_what_the_profile_says() -> None:
     assert alone.copy_s(3_000_000_000, 2) == 3.0 + 0.25
 
 
+def test_copies_that_fit_in_caches_are_faster() -> None:
+    profile = msgspec.structs.replace(
+        load_profile("paper"),
+        memory_bandwidth=1e9,
+        memory_bandwidth_all=2e9,
+        copy_thread_s=0.0,
+        cached_copies=[(100, 4e9, 16e9), (400, 1e9, 4e9)],
+    )
+
+    def rates(nbytes: int) -> list[float]:
+        return [nbytes / profile.copy_s(nbytes, threads) for threads in (1, 2, 8)]
+
+    assert rates(50) == pytest.approx([4e9, 8e9, 16e9])
+    assert rates(100) == pytest.approx([4e9, 8e9, 16e9])
+    assert rates(200) == pytest.approx([2e9, 4e9, 8e9])
+    assert rates(400) == pytest.approx([1e9, 2e9, 4e9])
+    assert rates(401) == pytest.approx([1e9, 2e9, 2e9])
+
+
+@pytest.mark.parametrize("wrong", [[(2, 1e9, 1e9), (1, 1e9, 1e9)], [(1, 0.0, 1e9)]])
+def test_a_profile_with_impossible_copies_is_refused(wrong: list[Any]) -> None:
+    with pytest.raises(ValueError, match="cached_copies"):
+        msgspec.structs.replace(load_profile("paper"), cached_copies=wrong)
+
+
 def test_real_processes_write_what_they_say() -> None:
     outcome = run("local", sizes=(1_000, 4_000_000), threads=(1, 2), repeats=2)
     puts = [row for row in outcome.rows if row["what"] == "put"]
