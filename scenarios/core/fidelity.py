@@ -29,6 +29,13 @@ class Role(msgspec.Struct):
     measured_s: float
 
 
+class Amount(msgspec.Struct):
+    """Turns of one role, or frames from one role to another, per operation."""
+
+    predicted: float
+    measured: float
+
+
 class Metric(msgspec.Struct):
     """One figure of one workload: predicted, and measured with clusters of its own."""
 
@@ -49,6 +56,8 @@ class Metric(msgspec.Struct):
     """Of a median: the Kolmogorov-Smirnov distance of the predicted latencies and all measured."""
     roles: dict[str, Role] = {}
     """Of a makespan."""
+    traffic: dict[str, Amount] = {}
+    """Of a makespan: ``node turns``, ``driver to node`` (frames), ..."""
 
     @property
     def median(self) -> float:
@@ -104,6 +113,10 @@ class Study(msgspec.Struct):
     def roles(self) -> list[str]:
         """Return the roles whose CPU time was compared."""
         return list(dict.fromkeys(role for each in self.metrics for role in each.roles))
+
+    def amounts(self) -> list[str]:
+        """Return the turns and frames that were counted in any program."""
+        return sorted({what for each in self.metrics for what in each.traffic})
 
     def typical(self, group: str | None = None) -> float | None:
         """Return the median size of the errors, of one group or of all but the loads of the fit."""

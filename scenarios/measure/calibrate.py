@@ -324,13 +324,13 @@ def _measure_copies(memory: float) -> dict[str, Any]:
     by_thread_s = (short_s[COPY_THREADS] - short_s[1] / cores) / (COPY_THREADS - 1)
     thread_s = max(LEAST_S, by_thread_s)
     started_s = (cores - 1) * thread_s
-    cached = []
+    cached = {}
     for nbytes in CACHED_COPIES_BYTES:
         took_s = _copies_s(nbytes, (1, cores))
         one = nbytes / took_s[1]
         # No thread is faster than one alone.
         best_s = max(took_s[cores] - started_s, took_s[1] / cores)
-        cached.append((nbytes, one, max(one, nbytes / best_s)))
+        cached[nbytes] = (one, max(one, nbytes / best_s))
     return {
         "memory_bandwidth_all": memory * max(1.0, long_s[1] / long_s[cores]),
         "copy_thread_s": thread_s,

@@ -8,6 +8,8 @@ its own. A probe of the processor's speed runs beside each round: what the machi
 slower by is no error of the model, and is not corrected either, but said.
 
 A program runs twice on a cluster, on both backends: the first run starts workers and is not timed.
+At the end each workload runs once more with journals, which slow it down and are not in its times:
+from them come the turns and frames of nodes and the head, see `traffic`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +31,10 @@ import numpy as np
 import raytwin as ray
 from raytwin.scenarios.bench.trees import ROOT, commit_of
 from raytwin.scenarios.core import campaigns, fidelity
-from raytwin.scenarios.core.fidelity import Metric, Role, Study
+from raytwin.scenarios.core.fidelity import Amount, Metric, Role, Study
 from raytwin.scenarios.core.scenario import Progress
 from raytwin.scenarios.measure import calibrate, fit
+from raytwin.scenarios.measure.traffic import traffic
 from raytwin.scenarios.workloads.held_out import WORKLOADS, Ended, Workload
 from raytwin.simulator.machine.costs import Profile, load_profile
 
@@ -45,6 +48,8 @@ class Run:
     ended: Ended
     cpu_s: dict[str, float]
     """By role, per operation."""
+    traffic: dict[str, float]
+    """Turns and frames per operation, by name; empty if nothing counted them."""
 
     def figures(self) -> dict[str, float]:
         """Return the metrics, by name."""
@@ -73,6 +78,7 @@ class _Prediction:
             "ranges": self.ranges,
             "naive_s": self.naive_s,
             "cpu_s": self.run.cpu_s,
+            "traffic": self.run.traffic,
         }
 
 
@@ -104,7 +110,7 @@ def study(
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     written_at = campaigns.now()
 
-    progress.begin("measuring", rounds * len(names))
+    progress.begin("measuring", (rounds + 1) * len(names))
     began_at = campaigns.now()
     measured: dict[str, list[Run]] = {name: [] for name in names}
     speeds = []
@@ -114,11 +120,12 @@ def study(
             with _cores(workload.cores):
                 measured[name].append(measure_one(workload))
             progress.advance()
-    metrics = [
-        metric
-        for name, workload in workloads.items()
-        for metric in _metrics(name, workload, predictions[name], measured[name])
-    ]
+    metrics: list[Metric] = []
+    for name, workload in workloads.items():
+        with _cores(workload.cores), tempfile.TemporaryDirectory() as journals:
+            counted = measure_one(workload, Path(journals)).traffic
+        metrics += _metrics(name, workload, predictions[name], measured[name], counted)
+        progress.advance()
     found = Study(
         began_at, written_at, digest, commit_of(ROOT), rounds,
         [round(each, 3) for each in speeds], metrics, "" if given is None else given.name,
@@ -133,10 +140,12 @@ def _predict(
     """Predict with the first profile; the others give the ranges."""
     progress.begin("predicting", len(workloads) * len(profiles))
     runs: dict[str, list[Run]] = {name: [] for name in workloads}
-    for profile in profiles:
-        for name, workload in workloads.items():
-            runs[name].append(simulate(workload, profile))
-            progress.advance()
+    with tempfile.TemporaryDirectory() as directory:
+        for number, profile in enumerate(profiles):
+            for name, workload in workloads.items():
+                journal = None if number else Path(directory) / name
+                runs[name].append(simulate(workload, profile, journal))
+                progress.advance()
     one_at_a_time = simulate(WORKLOADS["sync"], profiles[0]).ended
     task_s = one_at_a_time.elapsed_s / one_at_a_time.operations
     machine_cores = load_profile(profiles[0]).cores
@@ -154,45 +163,61 @@ def _predict(
     return found
 
 
-def simulate(workload: Workload, profile: Path) -> Run:
-    """Run a workload on `sim`."""
+def simulate(workload: Workload, profile: Path, journal: Path | None = None) -> Run:
+    """Run a workload on `sim`; count turns and frames if a journal is to be written."""
     session: Any = ray.init(
         backend="sim",
         nodes=workload.nodes,
         nodes_per_host=len(workload.nodes),
         profile=str(profile),
         cores_per_host=workload.cores,
+        journal=journal,
     )
     try:
         run = workload.start()
         run()
-        before = fit.busy(session.cluster)
+        begun_s, before = ray.now(), fit.busy(session.cluster)
         ended = run()
-        return _run(ended, before, fit.busy(session.cluster))
+        after = fit.busy(session.cluster)
     finally:
         ray.shutdown()
+    return _run(ended, before, after, [] if journal is None else [journal], begun_s)
 
 
-def measure_one(workload: Workload) -> Run:
-    """Run a workload on a cluster of its own."""
-    session: Any = ray.init(backend="local", nodes=workload.nodes)
+def measure_one(workload: Workload, journals: Path | None = None) -> Run:
+    """Run a workload on a cluster of its own; count turns and frames if there is a directory for
+    journals."""
+    session: Any = ray.init(backend="local", nodes=workload.nodes, journal=journals)
     try:
         run = workload.start()
         run()
         meter = calibrate.Meter(session.cluster)
-        before = meter.read()
+        begun_s, before = ray.now(), meter.read()
         ended = run()
-        return _run(ended, before, meter.read())
+        after = meter.read()
     finally:
         ray.shutdown()
+    return _run(ended, before, after, [] if journals is None else journals.iterdir(), begun_s)
 
 
-def _run(ended: Ended, before: Mapping[str, float], after: Mapping[str, float]) -> Run:
-    return Run(ended, {role: (after[role] - before[role]) / ended.operations for role in after})
+def _run(
+    ended: Ended,
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    journals: Iterable[Path],
+    begun_s: float,
+) -> Run:
+    cpu_s = {role: (after[role] - before[role]) / ended.operations for role in after}
+    counted = traffic(journals, begun_s)
+    return Run(ended, cpu_s, {name: each / ended.operations for name, each in counted.items()})
 
 
 def _metrics(
-    name: str, workload: Workload, prediction: _Prediction, measured: Sequence[Run]
+    name: str,
+    workload: Workload,
+    prediction: _Prediction,
+    measured: Sequence[Run],
+    counted: Mapping[str, float],
 ) -> Iterator[Metric]:
     of_each = [run.figures() for run in measured]
     for key, value in prediction.figures.items():
@@ -205,6 +230,11 @@ def _metrics(
             metric.roles = {
                 role: Role(cpu_s, statistics.median(run.cpu_s[role] for run in measured))
                 for role, cpu_s in prediction.run.cpu_s.items()
+            }
+            predicted = prediction.run.traffic
+            metric.traffic = {
+                what: Amount(predicted.get(what, 0.0), counted.get(what, 0.0))
+                for what in sorted({*predicted, *counted})
             }
         elif key == fidelity.MEDIAN:
             latencies = [each for run in measured for each in run.ended.latencies_s]

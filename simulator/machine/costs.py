@@ -150,9 +150,10 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """Of a copy by the best number of threads; 0 if one thread is as fast."""
     copy_thread_s: float = 3e-5
     """Time to start one more thread on its part of a copy."""
-    cached_copies: list[tuple[int, float, float]] = msgspec.field(default_factory=list)
-    """Of copies into the store that the processor's caches speed up, by ascending size: (bytes,
-    bytes/s by one thread, bytes/s by the best number). Longer copies run at the memory's speed."""
+    cached_copies: dict[int, tuple[float, float]] = msgspec.field(default_factory=dict)
+    """Of copies into the store that the processor's caches speed up, by size in bytes, ascending:
+    bytes/s by one thread, and by the best number of threads. Longer copies run at the memory's
+    speed."""
     blob_byte_s: float = 0.0
     """CPU time of a program for a byte of a `Blob` that it makes: its pages are new."""
     run_queues: bool = False
@@ -179,19 +180,19 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
 
     def _copy_rates(self, nbytes: int) -> tuple[float, float]:
         """Return bytes/s of a copy by one thread and by the best number of threads."""
-        sizes = [size for size, _, _ in self.cached_copies]
+        sizes = list(self.cached_copies)
         at = bisect_left(sizes, nbytes)
         if at == len(sizes):
             return self.memory_bandwidth, self.memory_bandwidth_all
-        high_bytes, *high = self.cached_copies[at]
-        low_bytes, *low = self.cached_copies[max(0, at - 1)]
-        part = log(nbytes / low_bytes) / log(high_bytes / low_bytes) if at else 1.0
-        one, best = (a * (b / a) ** part for a, b in zip(low, high, strict=True))
+        low, high = sizes[max(0, at - 1)], sizes[at]
+        part = log(nbytes / low) / log(high / low) if at else 1.0
+        ends = zip(self.cached_copies[low], self.cached_copies[high], strict=True)
+        one, best = (a * (b / a) ** part for a, b in ends)
         return one, best
 
     def __post_init__(self) -> None:
-        rates = ("bandwidth", "loopback_bandwidth", "memory_bandwidth", "disk_bandwidth")
-        for field in ("cores", *rates, "body_scale"):
+        bandwidths = ("bandwidth", "loopback_bandwidth", "memory_bandwidth", "disk_bandwidth")
+        for field in ("cores", *bandwidths, "body_scale"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
         times = (
@@ -201,9 +202,10 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
         for field in times:
             if getattr(self, field) < 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, and cannot be negative")
-        sizes = [size for size, _, _ in self.cached_copies]
-        if sizes != sorted(set(sizes)) or any(min(each) <= 0 for each in self.cached_copies):
-            raise ValueError("cached_copies have to be above 0, and sizes to ascend")
+        sizes = list(self.cached_copies)
+        rates = (rate for each in self.cached_copies.values() for rate in each)
+        if sizes != sorted(sizes) or min((*sizes, *rates), default=1) <= 0:
+            raise ValueError("sizes and rates of cached_copies have to be above 0, sizes to ascend")
         for name in ROLES:
             role = getattr(self, name)
             if not 0 <= role.after_s <= role.turn_s:

@@ -41,7 +41,8 @@ SCRIPT = campaigns.ScriptUnderFaults(
 STUDY = fidelity.Study(
     "2026-01-02T03:05:05+00:00", "2026-01-02T03:04:05+00:00", "ab" * 32, "c" * 40, 3, [1.0, 0.9],
     [fidelity.Metric("layered", "held-out workload", 2, "makespan_s", 0.05, (0.045, 0.06),
-                     [0.1, 0.1, 0.1], 0.12, None, {"node": fidelity.Role(7e-6, 9e-6)})],
+                     [0.1, 0.1, 0.1], 0.12, None, {"node": fidelity.Role(7e-6, 9e-6)},
+                     {"node turns": fidelity.Amount(1.25, 2.5)})],
 )  # fmt: skip
 
 
@@ -57,7 +58,11 @@ def folder(tmp_path: Path) -> Path:
     files = {
         "bench.json": {"kind": "bench", "rows": [CASE], "date": "2026-01-01T02:03:04+00:00"},
         "benchmarks.json": {"entries": {"raytwin": [night(2, 90.0), night(1, 100.0)]}},
-        "profile.json": {"cores": 2, "head": {"turn_s": 0.00004}},
+        "profile.json": {
+            "cores": 2,
+            "head": {"turn_s": 0.00004},
+            "cached_copies": {"131072": [2e9, 3e9]},
+        },
     }
     for name, document in files.items():
         (tmp_path / name).write_text(json.dumps(document))
@@ -76,8 +81,9 @@ def test_all_of_them_are_in_the_report(folder: Path) -> None:
         "19 of 20 hold (50 were asked for)", "Seeds 100 to 119", "raytwin replay fuzz-107.json",
         "1 fault, 2 operations", "mine.py under faults, on sim", "node_died node:1 250 ms",
         "FAILS errors == 0 : it is 2", "head.turn_s 40 µs",
+        "cached_copies.131072 2,000,000,000, 3,000,000,000",
         "held-out workload: median error 50 %", "50 ms 45 ms to 60 ms 100 ms -50 % misses its aim",
-        "0 % +20 %", "layered 7.0 9.0",
+        "0 % +20 %", "layered 7.0 9.0", "node turns, predicted measured layered 1.25 2.5",
     ):  # fmt: skip
         assert words in page.text, words
     drawn = {a["id"] for _, a in page.tags if a.get("class") == "figure"}

@@ -38,6 +38,19 @@ def test_each_program_takes_the_same_virtual_time_again(name: str, profile: Path
     assert one.ended.operations > 0 and one.ended.elapsed_s > 0
 
 
+def test_turns_and_frames_are_counted_in_both_worlds(profile: Path, tmp_path: Path) -> None:
+    sync = WORKLOADS["sync"]
+    simulated = fidelity_study.simulate(sync, profile, tmp_path / "journal").traffic
+    (tmp_path / "journals").mkdir()
+    real = fidelity_study.measure_one(sync, tmp_path / "journals").traffic
+    for counted in (simulated, real):
+        # One task at a time: each is a frame there and, from the worker, a frame back.
+        for frames in ("driver to node", "node to worker", "worker to node"):
+            assert counted[frames] == pytest.approx(1.0, abs=0.05)
+        assert 1.0 <= counted["node turns"] <= 3.0
+    assert not fidelity_study.simulate(sync, profile).traffic
+
+
 def test_every_group_has_programs() -> None:
     assert {workload.group for workload in WORKLOADS.values()} == set(Group)
 
@@ -47,9 +60,9 @@ def test_predictions_are_written_before_anything_is_measured(
 ) -> None:
     seen: list[str] = []
 
-    def measure(workload: Any) -> Any:
+    def measure(workload: Any, journals: Path | None = None) -> Any:
         seen.append((tmp_path / fidelity.PREDICTIONS).read_text())
-        return _measured(workload)
+        return _measured(workload, journals)
 
     _measured = fidelity_study.measure_one
     monkeypatch.setattr(fidelity_study, "measure_one", measure)
@@ -61,7 +74,7 @@ def test_predictions_are_written_before_anything_is_measured(
     found = fidelity_study.study(names, 2, tmp_path, Silent())
 
     assert os.sched_getaffinity(0) == cores
-    assert len(seen) == 4 and len(set(seen)) == 1
+    assert len(seen) == 6 and len(set(seen)) == 1
     assert hashlib.sha256(seen[0].encode()).hexdigest() == found.predictions_sha256
     assert found.predicted_at <= found.date
     written = json.loads(seen[0])
@@ -75,6 +88,8 @@ def test_predictions_are_written_before_anything_is_measured(
         assert len(each.measured) == 2 and min(each.measured) > 0
     makespan, median, *_ = found.metrics
     assert makespan.roles["worker"].measured_s > 0 and makespan.naive is not None
+    turns = makespan.traffic["node turns"]
+    assert turns.predicted == written["skewed"]["traffic"]["node turns"] > 0 < turns.measured
     assert median.ks is not None and 0 <= median.ks <= 1
 
 

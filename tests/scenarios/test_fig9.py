@@ -83,7 +83,7 @@ def test_copies_that_fit_in_caches_are_faster() -> None:
         memory_bandwidth=1e9,
         memory_bandwidth_all=2e9,
         copy_thread_s=0.0,
-        cached_copies=[(100, 4e9, 16e9), (400, 1e9, 4e9)],
+        cached_copies={100: (4e9, 16e9), 400: (1e9, 4e9)},
     )
 
     def rates(nbytes: int) -> list[float]:
@@ -96,8 +96,8 @@ def test_copies_that_fit_in_caches_are_faster() -> None:
     assert rates(401) == pytest.approx([1e9, 2e9, 2e9])
 
 
-@pytest.mark.parametrize("wrong", [[(2, 1e9, 1e9), (1, 1e9, 1e9)], [(1, 0.0, 1e9)]])
-def test_a_profile_with_impossible_copies_is_refused(wrong: list[Any]) -> None:
+@pytest.mark.parametrize("wrong", [{2: (1e9, 1e9), 1: (1e9, 1e9)}, {1: (0.0, 1e9)}])
+def test_a_profile_with_impossible_copies_is_refused(wrong: dict[int, Any]) -> None:
     with pytest.raises(ValueError, match="cached_copies"):
         msgspec.structs.replace(load_profile("paper"), cached_copies=wrong)
 
