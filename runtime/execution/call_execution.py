@@ -443,7 +443,7 @@ class Reporter:
         result = RangeResult(
             spec.array, STREAM_BASE + index, 1, status, payload, self.node, 1, sizes, offsets
         )
-        self.world.charge("put", 1)
+        self.world.charge("item", 1)
         with self.world:
             self.session.references.collect()
             if contained:

@@ -93,21 +93,27 @@ class Serialized:
     So do not change the value's arrays before it is written.
     """
 
-    __slots__ = ("_buffers", "_head", "_starts", "contained", "nbytes")
+    __slots__ = ("_buffers", "_head", "_starts", "cloudpickled", "contained", "nbytes")
 
     nbytes: int
     """The number of bytes that `to_bytes` returns and `write_into` writes."""
     contained: Sequence[Any]
     """The references inside, which appended themselves to `sink`."""
+    cloudpickled: bool
+    """Whether it took cloudpickle: the value is neither plain nor a lone array."""
 
     def __init__(
         self,
         pickled: bytes,
         buffers: list[memoryview] | None = None,
-        contained: Sequence[Any] = (),
+        contained: Sequence[Any] | None = None,
     ) -> None:
-        """Lay out `pickled` and its out-of-band `buffers` (bytes, one-dimensional)."""
-        self.contained = contained
+        """Lay out `pickled` and its out-of-band `buffers` (bytes, one-dimensional).
+
+        `contained`: None if it did not take cloudpickle.
+        """
+        self.cloudpickled = contained is not None
+        self.contained = contained or ()
         self._head = pickled
         self._buffers = buffers or []
         self._starts: list[int] = []

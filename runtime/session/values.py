@@ -229,6 +229,7 @@ class StreamItems:
         oid = item_id(array, index)
         with self.world:
             self._references.collect()
+            self.world.charge("next", 1)
             client.buffer.flush()
             entry = client.entries[array]
         assert entry.items is not None

@@ -38,7 +38,7 @@ Load = dict[str, float]
 
 HOPS = 3
 """Messages from a driver's submission of a short task until the driver has its result."""
-ROUNDS = 6
+ROUNDS = 10
 MEASURABLE = 0.02
 """A role that uses less than this part of a load's time is not judged by it."""
 LEAST_S = 1e-8
@@ -48,14 +48,15 @@ AFTER_MAX = 0.9
 UNKNOWNS = {
     "head": ("turn", "range"),
     "node": ("turn", "rest", "range", "element", "put_range", "byte"),
-    "driver": ("turn", "rest", "element", "get", "put", "wait", "byte"),
-    "worker": ("turn", "rest", "run", "task", "load", "input", "byte"),
+    "driver": ("turn", "rest", "element", "get", "next", "put", "wait", "byte"),
+    "worker": ("turn", "rest", "run", "task", "load", "input", "item", "byte"),
 }
 """By role: its costs. A ``run`` is a range that a worker runs; a ``load`` is of a task's arguments.
 A ``rest`` is a second that the process has rested before a turn. The head's rests, elements and
 bytes cost what a node's do."""
-CALLS = ("submit", "argument", "argument_byte", "reference")
-"""The costs of a submitting call: see `Profile.call_s`."""
+CALLS = ("submit", "argument", "argument_byte", "reference", "pickle", "frame")
+"""The costs of a submitting call: see `Profile.call_s`. A ``pickle``, and a ``frame`` that leaves
+(a system call, which wakes its reader), cost workers and schedulers what they cost a driver."""
 
 Amounts = Counter[str]
 """How often a role did each thing that costs CPU time."""
@@ -183,6 +184,7 @@ class _CountedCosts(CostModel):
     def sent(self, messages: list[Any]) -> tuple[float, int]:
         for message in messages:
             self._count(message, "range")
+        self._amounts["frame"] += 1
         return super().sent(messages)
 
     def called(self, what: str, count: int) -> float:
@@ -265,7 +267,7 @@ def _figures(
         if role == "driver":
             charged_s += sum(before["call"][name] * amounts[name] for name in CALLS)
             submitted_s = sum(calls[name] * amounts[name] for name in CALLS)
-        # Copies; and of the head what is the node's to find.
+        # Copies, frames, pickles; and of the head what is the node's to find.
         known_s = max(0.0, amounts["busy"] - charged_s)
         wanted_s[load] = loads[load][role] - submitted_s - known_s
     return _solve(names, rows, wanted_s, {load: loads[load][role] for load in rows})
@@ -296,8 +298,12 @@ def _profile(
     )
 
     def turn(figure: Figures, rests: Figures | None = None) -> dict[str, float]:
-        rest_s = (rests or figure)["rest"]
-        return {"turn_s": figure["turn"], "after_s": after * figure["turn"], "rest_s": rest_s}
+        return {
+            "turn_s": figure["turn"],
+            "after_s": after * figure["turn"],
+            "rest_s": (rests or figure)["rest"],
+            "frame_s": call["frame"],
+        }
 
     def scheduler(figure: Figures) -> dict[str, Any]:
         each = {
@@ -330,12 +336,14 @@ def _profile(
         },
         "driver": {**turn(driver), "received": elements, "sent": elements},
         "call_s": {
-            **call,
+            **{name: each for name, each in call.items() if name != "frame"},
             "get": driver["get"],
+            "next": driver["next"],
             "put": driver["put"],
             "wait": driver["wait"],
             "load": worker["load"],
             "input": worker["input"],
+            "item": worker["item"],
         },
         "range_s": worker["run"],
         "task_s": worker["task"],

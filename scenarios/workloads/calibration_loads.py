@@ -11,6 +11,8 @@ thread within API calls that submit, s (0 where it is not measured). On a cluste
 - `wait`: windows of single tasks, taken one by one as they come;
 - `argument`, `bytes`: tasks with a small and with a large value as their argument;
 - `reference`, `references`: tasks with one and with four results of others by reference;
+- `pickled`: tasks with a result of another by reference that takes cloudpickle;
+- `items`: a generator's items, taken as they come;
 - `stored`: tasks with a result of another by reference that is in the object store.
 
 On two, of which the driver's has no CPU, so that the global scheduler places every task:
@@ -75,6 +77,16 @@ def _compute(body_s: float) -> None:
 
 
 @ray.remote
+def _pickled() -> Any:
+    return ray.Blob(PUT_BYTES)
+
+
+@ray.remote
+def _items() -> Any:
+    yield from range(WINDOW)
+
+
+@ray.remote
 def _stored() -> Any:
     return ray.Blob(STORED_BYTES)
 
@@ -85,9 +97,12 @@ def _take(*_values: Any) -> None:
 
 
 def _sync() -> tuple[int, float]:
+    total_s = 0.0
     for _ in range(SYNC_TASKS):
-        ray.get(empty.remote())
-    return SYNC_TASKS, 0.0
+        (ref,), call_s = _submitted(empty, [()])
+        total_s += call_s
+        ray.get(ref)
+    return SYNC_TASKS, total_s
 
 
 def _rested() -> tuple[int, float]:
@@ -103,6 +118,12 @@ def _single(window: int = WINDOW, windows: int = WINDOWS) -> tuple[int, float]:
 def _array() -> tuple[int, float]:
     ray.get(empty.map(range(ARRAY_TASKS)))
     return ARRAY_TASKS, 0.0
+
+
+def _stream() -> tuple[int, float]:
+    for ref in _items.options(num_returns="streaming").remote():
+        ray.get(ref)
+    return WINDOW, 0.0
 
 
 def _put() -> tuple[int, float]:
@@ -182,6 +203,8 @@ LOADS: Mapping[str, CalibrationLoad] = {
     "bytes": CalibrationLoad(partial(_with_value, LARGE_BYTES, 1)),
     "reference": CalibrationLoad(partial(_with_results, _small, 1, 1)),
     "references": CalibrationLoad(partial(_with_results, _small, REFERENCES, 1)),
+    "pickled": CalibrationLoad(partial(_with_results, _pickled, 1, 1)),
+    "items": CalibrationLoad(_stream),
     "stored": CalibrationLoad(partial(_with_results, _stored, 1, 1)),
     "far_sync": CalibrationLoad(_sync, _FAR),
     "far": CalibrationLoad(_single, _FAR),

@@ -131,9 +131,10 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     worker: RoleCost
     driver: RoleCost
     call_s: dict[str, float] = msgspec.field(default_factory=dict)
-    """CPU time of an API call: submit, get, put, wait; of what a submission packs besides: argument
-    (if it has any), argument_byte, reference; of what a worker unpacks: load, input (a value that
-    was given by reference)."""
+    """CPU time of an API call: submit, get, put, wait, next (of a stream); of what a submission
+    packs besides: argument (if it has any), argument_byte, reference; of what a worker unpacks:
+    load, input (a value that was given by reference); of an item that a worker yields; and pickle,
+    of each value that takes cloudpickle."""
     range_s: float = 0.0
     """CPU time of a worker per range: receive, decode, encode, report."""
     task_s: float = 0.0

@@ -31,6 +31,7 @@ from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.objects.copy_threads import copy_threads
 from raytwin.runtime.control.worker.executor import DUE_S, Executor
 from raytwin.runtime.serialization import serialization
+from raytwin.runtime.serialization.serialization import Serialized
 from raytwin.runtime.session.futures import ItemWaiter, NotifyingWaiter, settle
 from raytwin.runtime.session.session import Session
 from raytwin.runtime.session.world import LOOP_STOPPED, BodyWatcher, Environment
@@ -478,11 +479,20 @@ class SimWorld:
         return virtual_values.Blob(nbytes)
 
     sink = serialization.sink
-    serialize = staticmethod(virtual_values.serialize)
     deserialize = staticmethod(serialization.deserialize)
-    serialize_values = staticmethod(virtual_values.serialize_values)
     dumps_function = staticmethod(serialization.dumps_function)
     loads_function = staticmethod(serialization.loads_function)
+
+    def serialize(self, value: Any) -> Serialized:
+        return self._charged(virtual_values.serialize(value))
+
+    def serialize_values(self, values: list[Any]) -> Serialized:
+        return self._charged(virtual_values.serialize_values(values))
+
+    def _charged(self, serialized: Serialized) -> Serialized:
+        if serialized.cloudpickled:
+            self.charge("pickle", 1)
+        return serialized
 
     @property
     def functions(self) -> Functions:

@@ -29,14 +29,17 @@ FIGURES = {
         "turn": 3e-5, "rest": 0.02, "range": 5e-6, "element": 1e-8, "put_range": 2e-6, "byte": 1e-9
     },
     "driver": {
-        "turn": 5e-5, "rest": 0.03, "element": 1e-8, "get": 3e-6, "put": 8e-6, "wait": 1.2e-5,
-        "byte": 5e-10
+        "turn": 5e-5, "rest": 0.03, "element": 1e-8, "get": 3e-6, "next": 4e-6, "put": 8e-6,
+        "wait": 1.2e-5, "byte": 5e-10
     },
     "worker": {
         "turn": 4e-5, "rest": 0.025, "run": 4e-6, "task": 2e-7, "load": 3e-6, "input": 5e-6,
-        "byte": 1e-9
+        "item": 7e-6, "byte": 1e-9
     },
-    "call": {"submit": 5e-6, "argument": 8e-6, "argument_byte": 1e-9, "reference": 2e-6},
+    "call": {
+        "submit": 5e-6, "argument": 8e-6, "argument_byte": 1e-9, "reference": 2e-6, "pickle": 2e-5,
+        "frame": 1e-5
+    },
 }  # fmt: skip
 
 
@@ -66,7 +69,7 @@ def after_a_rest(role: dict[str, Any]) -> float:
     return float(role["turn_s"] + 0.001 * role["rest_s"])
 
 
-UNTIMED = ("sync", "rested", "array", "put", "wait", "far_sync", "turns")
+UNTIMED = ("rested", "array", "put", "wait", "items", "turns")
 """Loads that do not time what their calls take."""
 
 
@@ -122,8 +125,8 @@ def test_usage_times_figures_is_the_cpu_time() -> None:
                 continue
             each = usage[role][load]
             expected_s = sum(figures[name] * each[name] for name in figures)
-            if role == "driver":
-                expected_s += sum(FIGURES["call"][name] * each[name] for name in FIGURES["call"])
+            for name in FIGURES["call"] if role == "driver" else ("pickle", "frame"):
+                expected_s += FIGURES["call"][name] * each[name]
             if role == "head":
                 expected_s += sum(
                     FIGURES["node"][name] * each[name] for name in ("rest", "element", "byte")
