@@ -41,7 +41,14 @@ SCRIPT = campaigns.ScriptUnderFaults(
 STUDY = fidelity.Study(
     "2026-01-02T03:05:05+00:00", "2026-01-02T03:04:05+00:00", "ab" * 32, "c" * 40, 3, [1.0, 0.9],
     [fidelity.Metric("layered", "held-out workload", 2, "makespan_s", 0.05, (0.045, 0.06),
-                     [0.1, 0.1, 0.1], 0.12, None, {"node": fidelity.Role(7e-6, 9e-6)})],
+                     [0.1, 0.1, 0.1], 0.12, None, {"node": fidelity.Role(7e-6, 9e-6)}),
+     fidelity.Metric("width=2", "searched", 1, "makespan_s", 0.02, (0.02, 0.02), [0.08, 0.08],
+                     roles={"node": fidelity.Role(1e-6, 2e-6)})],
+    search=fidelity.Search(
+        5, [fidelity.Written(1, "", "de" * 32)],
+        [fidelity.Metric("width=2", "searched", 1, "makespan_s", 0.02, (0.02, 0.02), [0.1, 0.1])],
+        "width=2",
+    ),
 )  # fmt: skip
 
 
@@ -77,7 +84,9 @@ def test_all_of_them_are_in_the_report(folder: Path) -> None:
         "1 fault, 2 operations", "mine.py under faults, on sim", "node_died node:1 250 ms",
         "FAILS errors == 0 : it is 2", "head.turn_s 40 µs",
         "held-out workload: median error 50 %", "50 ms 45 ms to 60 ms 100 ms -50 % misses its aim",
-        "0 % +20 %", "layered 7.0 9.0",
+        "0 % +20 %", "layered 7.0 9.0", "width=2 1.0 2.0", "width=2 searched 1 makespan",
+        "Worst of 1 programs searched: width=2 : predicted 20 ms, measured 80 ms, error -75 %",
+        "(seed 5) selected it, the error was -80 %", f"SHA-256 {'de' * 8}… with",
     ):  # fmt: skip
         assert words in page.text, words
     drawn = {a["id"] for _, a in page.tags if a.get("class") == "figure"}
