@@ -127,6 +127,9 @@ SHORT = {
     "raytwin fidelity --rounds 5": (
         "--rounds 2 --workloads sync,stream --profile simulator/profiles/paper.json"
     ),
+    "raytwin fidelity --rounds 5 --search 12": (
+        "--rounds 2 --workloads sync --search 2 --profile simulator/profiles/paper.json"
+    ),
     "raytwin fuzz --seeds 200": "--seeds 3",
     "raytwin fuzz --seeds 2000": "--seeds 3",
     "raytwin bench --peers ray,dask --json bench.json": f"{CASES} --rounds 2",

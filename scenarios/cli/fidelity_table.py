@@ -1,4 +1,5 @@
-"""The table that ``raytwin fidelity`` prints: a row per workload and metric, a line per group."""
+"""The table that ``raytwin fidelity`` prints: a row per workload and metric, a line per group, and
+one for the worst case."""
 
 from __future__ import annotations
 
@@ -34,6 +35,15 @@ def show(console: Console, study: Study) -> None:
             f"{group}: median error {study.typical(group):.0%}, {kept} of {len(mine)} keep their"
             " aim",
             highlight=False,
+        )
+    if study.search is not None and study.worst is not None:
+        worst, selected = study.worst, study.search.selected
+        console.print(
+            f"Worst of {len(study.search.tried)} programs searched: {worst.workload}:"
+            f" predicted {1e3 * worst.predicted:.2f} ms, measured {1e3 * worst.median:.2f} ms,"
+            f" error {worst.error:+.0%} (when it was selected: {selected.error:+.0%})",
+            highlight=False,
+            soft_wrap=True,
         )
     low, high = min(study.speed), max(study.speed)
     console.print(

@@ -17,9 +17,12 @@ from raytwin.scenarios.core.results import ResultError, write_file
 
 FIDELITY = "fidelity.json"
 PREDICTIONS = "fidelity-predictions.json"
+SEARCH_PREDICTIONS = "fidelity-search-predictions.jsonl"
 AIM, AIM_OF_TAIL = 0.10, 0.20
 """How far predictions may be off, of p99 further; or twice the noise floor, if that is more."""
 MAKESPAN, MEDIAN, TAIL = "makespan_s", "p50_s", "p99_s"
+SEARCHED = "searched"
+"""The group of the program that a search has selected."""
 
 
 class Role(msgspec.Struct):
@@ -86,6 +89,38 @@ class Metric(msgspec.Struct):
         """How far it may be off."""
         return max(AIM_OF_TAIL if self.metric == TAIL else AIM, 2 * self.noise)
 
+    @property
+    def excess(self) -> float:
+        """By how much it is off beyond that; negative: within."""
+        return abs(self.error) - self.aim
+
+
+class Written(msgspec.Struct):
+    """The predictions of a search when some had been added, before what they predict was run."""
+
+    programs: int
+    """Lines of the file so far."""
+    at: str
+    """When they had been written: ISO 8601, UTC."""
+    sha256: str
+    """Of these lines."""
+
+
+class Search(msgspec.Struct):
+    """A search for the program of which the prediction is worst."""
+
+    seed: int
+    predictions: list[Written]
+    tried: list[Metric]
+    """The makespans, in their order, as they were measured to select the worst."""
+    worst: str
+    """The program that was selected. It was measured anew then: see `Study.worst`."""
+
+    @property
+    def selected(self) -> Metric:
+        """The worst as it was when it was selected."""
+        return next(each for each in self.tried if each.workload == self.worst)
+
 
 class Study(msgspec.Struct):
     """Predictions of workloads, and what was measured then."""
@@ -104,11 +139,21 @@ class Study(msgspec.Struct):
     metrics: list[Metric]
     profile: str = ""
     """The file of the profile with which it was predicted; empty: this machine was calibrated."""
+    search: Search | None = None
     versions: dict[str, str] = msgspec.field(default_factory=measured_host.versions)
 
+    @property
+    def worst(self) -> Metric | None:
+        """The worst case: of the program that the search has selected, measured anew."""
+        return next((each for each in self.metrics if each.group == SEARCHED), None)
+
     def groups(self) -> list[str]:
-        """Return how the programs relate to the calibration, in their order."""
-        return list(dict.fromkeys(each.group for each in self.metrics))
+        """Return how the programs relate to the calibration, in their order.
+
+        The worst case is not one of several like it, and no group.
+        """
+        found = dict.fromkeys(each.group for each in self.metrics)
+        return [each for each in found if each != SEARCHED]
 
     def roles(self) -> list[str]:
         """Return the roles whose CPU time was compared."""
@@ -119,11 +164,13 @@ class Study(msgspec.Struct):
         return sorted({what for each in self.metrics for what in each.traffic})
 
     def typical(self, group: str | None = None) -> float | None:
-        """Return the median size of the errors, of one group or of all but the loads of the fit."""
+        """Return the median size of the errors, of one group or of all that are held out."""
+        # Loads of the fit are too good; a worst case was selected for being bad, and is no sample.
+        apart = ("train", SEARCHED)
         found = [
             abs(each.error)
             for each in self.metrics
-            if (each.group == group if group is not None else each.group != "train")
+            if (each.group == group if group is not None else each.group not in apart)
         ]
         return statistics.median(found) if found else None
 
@@ -137,7 +184,16 @@ def ks_distance(one: Sequence[float], other: Sequence[float]) -> float:
 
 def write(path: Path, document: object) -> None:
     """Write a document. Raises ResultError if that is not possible."""
+    _write(path, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+
+
+def write_lines(path: Path, documents: Sequence[object]) -> None:
+    """Write a line for each document. Raises ResultError if that is not possible."""
+    _write(path, b"".join(msgspec.json.encode(each) + b"\n" for each in documents))
+
+
+def _write(path: Path, content: bytes) -> None:
     try:
-        write_file(path, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+        write_file(path, content)
     except OSError as error:
         raise ResultError(f"cannot write {path}: {error.strerror or error}") from error

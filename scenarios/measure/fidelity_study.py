@@ -10,6 +10,11 @@ slower by is no error of the model, and is not corrected either, but said.
 A program runs twice on a cluster, on both backends: the first run starts workers and is not timed.
 At the end each workload runs once more with journals, which slow it down and are not in its times:
 from them come the turns and frames of nodes and the head, see `traffic`.
+
+A search may follow, with the same profiles, for the program whose makespan is furthest off beyond
+its aim. Here, too, each prediction is written, and its digest kept, before that program is
+measured. The worst is measured anew in the end: the largest of many noisy errors owes a part of
+its size to the noise.
 """
 
 from __future__ import annotations
@@ -31,11 +36,12 @@ import numpy as np
 import raytwin as ray
 from raytwin.scenarios.bench.trees import ROOT, commit_of
 from raytwin.scenarios.core import campaigns, fidelity
-from raytwin.scenarios.core.fidelity import Amount, Metric, Role, Study
+from raytwin.scenarios.core.fidelity import Amount, Metric, Role, Search, Study, Written
 from raytwin.scenarios.core.scenario import Progress
-from raytwin.scenarios.measure import calibrate, fit
+from raytwin.scenarios.measure import calibrate, fit, worst_case
 from raytwin.scenarios.measure.traffic import traffic
 from raytwin.scenarios.workloads.held_out import WORKLOADS, Ended, Workload
+from raytwin.scenarios.workloads.layered_graph import LayeredGraph
 from raytwin.simulator.machine.costs import Profile, load_profile
 
 PROBE_LOOPS = 400_000
@@ -83,16 +89,22 @@ class _Prediction:
 
 
 def study(
-    names: Sequence[str], rounds: int, out: Path, progress: Progress, given: Path | None = None
+    names: Sequence[str],
+    rounds: int,
+    out: Path,
+    progress: Progress,
+    given: Path | None = None,
+    search: int = 0,
+    seed: int = 0,
 ) -> Study:
     """Predict the workloads `names`, then measure each in `rounds` clusters; write what is found.
 
-    With a profile `given` nothing is calibrated, and predictions have no range.
+    With a profile `given` nothing is calibrated, and predictions have no range. Then `search`
+    programs are tried for the worst case.
     ``fidelity-predictions.json`` is in `out` before the first measurement, ``fidelity.json`` at
-    the end. Raises ResultError if one cannot be written.
+    the end, and before a search. Raises ResultError if one cannot be written.
     """
     speed = _speed()
-    workloads = {name: WORKLOADS[name] for name in names}
     with tempfile.TemporaryDirectory() as directory:
         if given is not None:
             profiles = [given]
@@ -103,19 +115,83 @@ def study(
                 profiles.append(Path(directory) / f"{number}.json")
                 profiles[-1].write_bytes(msgspec.json.encode(msgspec.convert(each, Profile)))
             progress.advance()
-        predictions = _predict(workloads, profiles, progress)
+        found = _held_out(names, rounds, profiles, speed, out, progress)
+        if given is not None:
+            found.profile = given.name
+        fidelity.write(out / fidelity.FIDELITY, found)
+        if search:
+            _search(found, search, seed, profiles, speed, out, progress)
+            fidelity.write(out / fidelity.FIDELITY, found)
+    return found
+
+
+def _held_out(
+    names: Sequence[str],
+    rounds: int,
+    profiles: Sequence[Path],
+    speed: float,
+    out: Path,
+    progress: Progress,
+) -> Study:
+    workloads = {name: WORKLOADS[name] for name in names}
+    progress.begin("predicting", len(workloads) * len(profiles))
+    predictions = _predict(workloads, profiles, progress)
     path = out / fidelity.PREDICTIONS
     document = {name: each.as_data() for name, each in predictions.items()}
     fidelity.write(path, document)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = _digest(path)
     written_at = campaigns.now()
 
     progress.begin("measuring", (rounds + 1) * len(names))
-    began_at = campaigns.now()
-    measured: dict[str, list[Run]] = {name: [] for name in names}
-    speeds = []
-    for _ in range(rounds):
-        speeds.append(_speed() / speed)
+    found = Study(campaigns.now(), written_at, digest, commit_of(ROOT), rounds, [], [])
+    found.metrics += _measure(workloads, predictions, found, speed, progress)
+    return found
+
+
+def _search(
+    found: Study,
+    count: int,
+    seed: int,
+    profiles: Sequence[Path],
+    speed: float,
+    out: Path,
+    progress: Progress,
+) -> None:
+    """Try `count` programs, measure the worst anew, and add what that is to a study."""
+    path = out / fidelity.SEARCH_PREDICTIONS
+    lines: list[dict[str, Any]] = []
+    predictions: dict[str, _Prediction] = {}
+    search = found.search = Search(seed, [], [], "")
+
+    def judge(graphs: Sequence[LayeredGraph]) -> list[float]:
+        workloads = {graph.name: graph.workload() for graph in graphs}
+        predicted = _predict(workloads, profiles, progress)
+        lines.extend({"workload": name, **each.as_data()} for name, each in predicted.items())
+        fidelity.write_lines(path, lines)
+        search.predictions.append(Written(len(lines), campaigns.now(), _digest(path)))
+        predictions.update(predicted)
+        tried = _measure(workloads, predicted, found, speed, progress)
+        search.tried += tried
+        return [each.excess for each in tried]
+
+    steps = count * len(profiles) + (count + 1) * (found.rounds + 1)
+    progress.begin("searching for the worst case", steps)
+    worst = worst_case.search(count, seed, judge)
+    search.worst = worst.name
+    found.metrics += _measure({worst.name: worst.workload()}, predictions, found, speed, progress)
+
+
+def _measure(
+    workloads: Mapping[str, Workload],
+    predictions: Mapping[str, _Prediction],
+    found: Study,
+    speed: float,
+    progress: Progress,
+) -> list[Metric]:
+    """Measure workloads in the rounds of a study, which gets the processor's speed in each."""
+    measured: dict[str, list[Run]] = {name: [] for name in workloads}
+    for _ in range(found.rounds):
+        found.speed.append(round(_speed() / speed, 3))
         for name, workload in workloads.items():
             with _cores(workload.cores):
                 measured[name].append(measure_one(workload))
@@ -126,19 +202,17 @@ def study(
             counted = measure_one(workload, Path(journals)).traffic
         metrics += _metrics(name, workload, predictions[name], measured[name], counted)
         progress.advance()
-    found = Study(
-        began_at, written_at, digest, commit_of(ROOT), rounds,
-        [round(each, 3) for each in speeds], metrics, "" if given is None else given.name,
-    )  # fmt: skip
-    fidelity.write(out / fidelity.FIDELITY, found)
-    return found
+    return metrics
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _predict(
     workloads: Mapping[str, Workload], profiles: Sequence[Path], progress: Progress
 ) -> dict[str, _Prediction]:
     """Predict with the first profile; the others give the ranges."""
-    progress.begin("predicting", len(workloads) * len(profiles))
     runs: dict[str, list[Run]] = {name: [] for name in workloads}
     with tempfile.TemporaryDirectory() as directory:
         for number, profile in enumerate(profiles):

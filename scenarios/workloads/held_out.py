@@ -7,6 +7,7 @@ TRAIN       loads of the calibration, run anew
 SIZE        loads of the calibration with other sizes
 WORKLOAD    programs of another shape, with and without work in their tasks
 SHAPE       on one core: the profile was measured on all
+SEARCHED    the worst of those that a search has tried, see `layered_graph`: none is among these
 =========== ================================================================================
 
 The programs: `fan` (a task's result goes to many tasks, whose results go to one), `chain` (each
@@ -61,6 +62,7 @@ class Group(Enum):
     SIZE = "held-out size"
     WORKLOAD = "held-out workload"
     SHAPE = "held-out machine shape"
+    SEARCHED = "searched"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,14 @@ STUDY = fidelity.Study(
     "2026-01-02T03:05:05+00:00", "2026-01-02T03:04:05+00:00", "ab" * 32, "c" * 40, 3, [1.0, 0.9],
     [fidelity.Metric("layered", "held-out workload", 2, "makespan_s", 0.05, (0.045, 0.06),
                      [0.1, 0.1, 0.1], 0.12, None, {"node": fidelity.Role(7e-6, 9e-6)},
-                     {"node turns": fidelity.Amount(1.25, 2.5)})],
+                     {"node turns": fidelity.Amount(1.25, 2.5)}),
+     fidelity.Metric("width=2", "searched", 1, "makespan_s", 0.02, (0.02, 0.02), [0.08, 0.08],
+                     roles={"node": fidelity.Role(1e-6, 2e-6)})],
+    search=fidelity.Search(
+        5, [fidelity.Written(1, "", "de" * 32)],
+        [fidelity.Metric("width=2", "searched", 1, "makespan_s", 0.02, (0.02, 0.02), [0.1, 0.1])],
+        "width=2",
+    ),
 )  # fmt: skip
 
 
@@ -83,7 +90,10 @@ def test_all_of_them_are_in_the_report(folder: Path) -> None:
         "FAILS errors == 0 : it is 2", "head.turn_s 40 µs",
         "cached_copies.131072 2,000,000,000, 3,000,000,000",
         "held-out workload: median error 50 %", "50 ms 45 ms to 60 ms 100 ms -50 % misses its aim",
-        "0 % +20 %", "layered 7.0 9.0", "node turns, predicted measured layered 1.25 2.5",
+        "0 % +20 %", "layered 7.0 9.0", "width=2 1.0 2.0",
+        "node turns, predicted measured layered 1.25 2.5", "width=2 searched 1 makespan",
+        "Worst of 1 programs searched: width=2 : predicted 20 ms, measured 80 ms, error -75 %",
+        "(seed 5) selected it, the error was -80 %", f"SHA-256 {'de' * 8}… with",
     ):  # fmt: skip
         assert words in page.text, words
     drawn = {a["id"] for _, a in page.tags if a.get("class") == "figure"}

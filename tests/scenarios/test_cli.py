@@ -87,6 +87,8 @@ def complaint(result: Result) -> str:
         (["completion", "tcsh"], "'bash', 'zsh', 'fish'"),
         (["bench", "--peers", "dusk"], "no peer 'dusk'"),
         (["bench", "--json", "absent/f.json"], "cannot write absent/f.json"),
+        (["fidelity", "--search", "0"], "--search"),
+        (["fidelity", "--seed", "3"], "give --search N"),
         (["calibrate", "-o", "absent/p.json"], "cannot write absent/p.json"),
         (["report", "absent"], "absent does not exist"),
         (["report", "file"], "file is not a directory"),

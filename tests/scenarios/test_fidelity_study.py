@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
+from raytwin.scenarios.cli import fidelity_table
 from raytwin.scenarios.core import fidelity
 from raytwin.scenarios.core.fidelity import Metric, Study
 from raytwin.scenarios.core.scenario import Silent
 from raytwin.scenarios.measure import calibrate, fidelity_study
-from raytwin.scenarios.workloads.held_out import WORKLOADS, Group
+from raytwin.scenarios.measure.fidelity_study import Run
+from raytwin.scenarios.workloads.held_out import WORKLOADS, Ended, Group, Workload
+from raytwin.scenarios.workloads.layered_graph import LayeredGraph
 from raytwin.simulator.machine.costs import Profile
 from tests.scenarios.test_fit import MACHINE, made
 
@@ -51,8 +57,9 @@ def test_turns_and_frames_are_counted_in_both_worlds(profile: Path, tmp_path: Pa
     assert not fidelity_study.simulate(sync, profile).traffic
 
 
-def test_every_group_has_programs() -> None:
-    assert {workload.group for workload in WORKLOADS.values()} == set(Group)
+def test_every_group_has_programs_and_a_search_has_its_own() -> None:
+    assert {workload.group for workload in WORKLOADS.values()} == set(Group) - {Group.SEARCHED}
+    assert Group.SEARCHED.value == fidelity.SEARCHED
 
 
 def test_predictions_are_written_before_anything_is_measured(
@@ -93,6 +100,104 @@ def test_predictions_are_written_before_anything_is_measured(
     assert median.ks is not None and 0 <= median.ks <= 1
 
 
+@dataclass
+class _Clusters:
+    """In place of clusters: they keep what is written when they measure a program of the search."""
+
+    out: Path
+    rounds: int
+    fail_at: int | None = None
+    """The program of the search at which Ctrl-C comes."""
+    seen: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def measure(self, workload: Workload, journals: Path | None = None) -> Run:
+        program = getattr(workload.start, "__self__", None)
+        if journals is not None or not isinstance(program, LayeredGraph):
+            return _took(1.0)
+        if self.fail_at == len(self.seen):
+            raise KeyboardInterrupt
+        self.seen.append((program.name, (self.out / fidelity.SEARCH_PREDICTIONS).read_bytes()))
+        # Those with more layers are slower; and measured anew, they are faster.
+        anew = [name for name, _ in self.seen].count(program.name) > self.rounds
+        return _took(2.0 if anew else 3.0 + program.layers)
+
+
+def _took(elapsed_s: float) -> Run:
+    return Run(Ended(10, elapsed_s), {"worker": elapsed_s / 10}, {})
+
+
+@pytest.fixture
+def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Clusters:
+    """Predictions are 1 s, each."""
+    found = _Clusters(tmp_path, 2)
+    monkeypatch.setattr(fidelity_study, "measure_one", found.measure)
+    monkeypatch.setattr(fidelity_study, "simulate", lambda *_given: _took(1.0))
+    return found
+
+
+def test_the_worst_of_a_search_is_measured_anew(
+    clusters: _Clusters, profile: Path, tmp_path: Path
+) -> None:
+    found = fidelity_study.study(["sync"], 2, tmp_path, Silent(), profile, search=6, seed=1)
+
+    assert msgspec.json.decode((tmp_path / fidelity.FIDELITY).read_bytes(), type=Study) == found
+    search, worst = found.search, found.worst
+    assert search is not None and worst is not None
+    assert len(search.tried) == 6 and found.rounds == 2 and len(found.speed) == 2 * (1 + 4 + 1)
+    assert search.selected == max(search.tried, key=lambda each: each.excess)
+    assert len({each.median for each in search.tried}) > 1 and search.selected.median > 4
+    assert (worst.workload, worst.measured, worst.error) == (search.worst, [2.0, 2.0], -0.5)
+    assert worst.roles["worker"].measured_s > 0
+    assert found.groups() == ["train"] and found.typical() is None
+    assert [name for name, _ in clusters.seen][-2:] == [search.worst] * 2
+    clusters.seen.clear()
+    again = fidelity_study.study(["sync"], 2, tmp_path, Silent(), profile, search=6, seed=1)
+    assert again.search is not None and again.search.tried == search.tried
+
+
+def test_predictions_of_a_search_are_written_before_what_they_predict_is_measured(
+    clusters: _Clusters, profile: Path, tmp_path: Path
+) -> None:
+    search = fidelity_study.study(["sync"], 2, tmp_path, Silent(), profile, search=6).search
+
+    assert search is not None
+    lines = (tmp_path / fidelity.SEARCH_PREDICTIONS).read_bytes().splitlines(keepends=True)
+    assert [json.loads(each)["workload"] for each in lines] == [
+        each.workload for each in search.tried
+    ]
+    assert [each.programs for each in search.predictions] == [3, 4, 5, 6]
+    digests = {each.sha256 for each in search.predictions}
+    for written in search.predictions:
+        assert hashlib.sha256(b"".join(lines[: written.programs])).hexdigest() == written.sha256
+    for name, there in clusters.seen:
+        assert name in [json.loads(each)["workload"] for each in there.splitlines()]
+        assert hashlib.sha256(there).hexdigest() in digests
+
+
+def test_a_search_that_is_interrupted_leaves_the_study(
+    clusters: _Clusters, profile: Path, tmp_path: Path
+) -> None:
+    clusters.fail_at = 3
+    with pytest.raises(KeyboardInterrupt):
+        fidelity_study.study(["sync"], 2, tmp_path, Silent(), profile, search=6)
+    found = msgspec.json.decode((tmp_path / fidelity.FIDELITY).read_bytes(), type=Study)
+    assert found.search is None and [each.workload for each in found.metrics] == ["sync"]
+
+
+def test_the_table_ends_with_the_worst_case(
+    clusters: _Clusters, profile: Path, tmp_path: Path
+) -> None:
+    found = fidelity_study.study(["sync"], 2, tmp_path, Silent(), profile, search=6, seed=1)
+    printed = io.StringIO()
+    fidelity_table.show(Console(file=printed, width=200), found)
+    assert found.search is not None
+    assert (
+        f"Worst of 6 programs searched: {found.search.worst}: predicted 1000.00 ms, measured"
+        f" 2000.00 ms, error -50% (when it was selected: {found.search.selected.error:+.0%})\n"
+    ) in printed.getvalue()
+    assert "searched: median error" not in printed.getvalue()
+
+
 def test_the_noise_floor_is_how_far_one_cluster_is_from_another() -> None:
     metric = Metric("w", "train", 1, "makespan_s", 1.2, (1.1, 1.3), [1.0, 1.1, 1.0, 1.1])
     assert metric.noise == pytest.approx(0.1)
@@ -104,11 +209,14 @@ def test_the_noise_floor_is_how_far_one_cluster_is_from_another() -> None:
     assert tail.aim == fidelity.AIM_OF_TAIL
 
 
-def test_the_median_error_counts_no_load_of_the_fit() -> None:
+def test_the_median_error_counts_no_load_of_the_fit_and_no_worst_case() -> None:
     def metric(group: str, predicted: float) -> Metric:
         return Metric("w", group, 1, "makespan_s", predicted, (1, 1), [1.0, 1.0])
 
-    of_each = [metric("train", 9.0), metric("held-out size", 1.1), metric("held-out size", 1.3)]
+    of_each = [
+        metric("train", 9.0), metric("held-out size", 1.1), metric("held-out size", 1.3),
+        metric(fidelity.SEARCHED, 7.0),
+    ]  # fmt: skip
     study = Study("", "", "", "", 2, [1.0], of_each)
     typical = study.typical()
     assert typical is not None and math.isclose(typical, 0.2)

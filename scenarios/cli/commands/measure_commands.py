@@ -351,6 +351,15 @@ def fidelity(
             help="Predict with what 'raytwin calibrate' has written, and calibrate nothing.",
         ),
     ] = None,
+    search: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=1000, metavar="N", help="Then try N more programs for the worst case."
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="S", help="Of the search; by default 0.")
+    ] = None,
     out: Annotated[
         Path,
         typer.Option("--out", metavar="DIR", help="Where fidelity.json is written, for reports."),
@@ -363,18 +372,23 @@ def fidelity(
     is 10 % (20 % of a p99), or twice the noise floor, which is how far one cluster differs from
     another under identical conditions. The naive model is tasks x mean time / cores.
 
-    Example: `raytwin fidelity --rounds 5`
+    A search draws half of its programs, layered graphs, at random; each other one is the worst so
+    far with one parameter changed. The worst in the end is measured anew, in as many clusters.
+
+    Examples: `raytwin fidelity --rounds 5`; `raytwin fidelity --rounds 5 --search 12`
     """
     from raytwin.scenarios.cli import fidelity_table, progress
     from raytwin.scenarios.measure import fidelity_study, runner
     from raytwin.scenarios.workloads.held_out import WORKLOADS
 
+    if seed is not None and search is None:
+        raise UsageError("--seed is of a search: give --search N")
     names = parse_names(workloads, tuple(WORKLOADS), "workload") or list(WORKLOADS)
     if profile is not None:
         runner.read_profile(profile)
     runner.prepare(out)
     with progress.terminal() as shown:
-        found = fidelity_study.study(names, rounds, out, shown, profile)
+        found = fidelity_study.study(names, rounds, out, shown, profile, search or 0, seed or 0)
     fidelity_table.show(open_console(), found)
 
 
