@@ -28,6 +28,7 @@ import pytest
 import typer
 
 from raytwin.scenarios.cli.main import app
+from raytwin.scenarios.peers import simgrid_bag
 from tests.requirements import require
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,7 +41,7 @@ NOT_COPIED = (
 
 ENDS_BY_CTRL_C = "raytwin start"
 NAMES = "|".join(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:raytwin|make)(?: .*)?|\. \S+")
+COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:raytwin|make|python -m raytwin\.\S+)(?: .*)?|\. \S+")
 PLACEHOLDERS = {
     "N": "2", "C": "1", "S": "3", "BYTES": "100000000", "NAME": "fig11b",
     "PLAN": "scenarios/applications/faults.json", "SCRIPT": "scenarios/applications/pipeline.py",
@@ -130,6 +131,7 @@ SHORT = {
     "raytwin fidelity --rounds 5 --search 12": (
         "--rounds 2 --workloads sync --search 2 --profile simulator/profiles/paper.json"
     ),
+    "python -m raytwin.scenarios.peers.simgrid_bag": "--tasks 200 --nodes 4 --rounds 1",
     "raytwin fuzz --seeds 200": "--seeds 3",
     "raytwin fuzz --seeds 2000": "--seeds 3",
     "raytwin bench --peers ray,dask --json bench.json": f"{CASES} --rounds 2",
@@ -438,6 +440,8 @@ def test_a_command_runs(command: Command, folder: Path, request: pytest.FixtureR
             require(peer, find_spec(package) is not None, f"{package} is not installed")
     if request.node.get_closest_marker("docker"):
         require("docker", *engine())
+    if "simgrid" in command.text:
+        require("simgrid", not simgrid_bag.missing(), simgrid_bag.missing())
     if "ppo.py" in command.text:
         require("rl", find_spec("gymnasium") is not None, "gymnasium is not installed")
     if command.text.startswith(ENDS_BY_CTRL_C):
