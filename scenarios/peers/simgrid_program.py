@@ -3,9 +3,11 @@
 Runs under an interpreter that has SimGrid's bindings, which may be another one than raytwin's: so
 it imports nothing of raytwin's. Prints tasks per second of wall clock, and how many came back.
 
-The driver submits task after task, each a message to a worker in turn, without a wait; a worker
-computes and answers; the driver takes the answers. That is what a program on raytwin does with a
-loop of ``f.remote(i)`` and a ``get`` of all; of what a runtime decides meanwhile there is nothing.
+The driver submits task after task, each a message to a worker in turn; a worker computes and
+answers; the driver takes the answers. That is what a program on raytwin does with a loop of
+``f.remote(i)`` and a ``get`` of all; of what a runtime decides meanwhile there is nothing. SimGrid
+slows down by how many messages are under way, so that the driver has `WINDOW` of them for each
+worker, and not all as on raytwin.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
 
-from simgrid import Actor, Engine, LinkInRoute, Mailbox, NetZone, this_actor
+from simgrid import Actor, Comm, Engine, LinkInRoute, Mailbox, NetZone, this_actor
 
 CORES = 2
 SPEED = 1e9
 """Operations a second."""
 TASK_OPERATIONS = 1e4
+WINDOW = 2
 MESSAGE_BYTES = 1_000
 BANDWIDTH, LATENCY_S = 3.125e9, 25e-6
 """Of the link of each host to the one switch."""
@@ -44,11 +48,14 @@ def run(tasks: int, nodes: int) -> dict[str, float]:
     done: set[int] = set()
 
     def driver() -> None:
+        most = WINDOW * len(inboxes)
         # SimGrid drops a message whose sender keeps no handle of it.
-        sent = [
-            inboxes[task % len(inboxes)].put_async(task, MESSAGE_BYTES) for task in range(tasks)
-        ]
-        for _ in sent:
+        sent: deque[Comm] = deque(maxlen=2 * most)
+        for task in range(tasks):
+            if task >= most:
+                done.add(answers.get())
+            sent.append(inboxes[task % len(inboxes)].put_async(task, MESSAGE_BYTES))
+        while len(done) < tasks:
             done.add(answers.get())
         for inbox in inboxes:
             inbox.put(None, MESSAGE_BYTES)
