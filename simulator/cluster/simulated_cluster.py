@@ -6,7 +6,7 @@ the code of `runtime.control`; this package decides nothing.
 
 By default each node has a host of its own; with ``nodes_per_host`` several nodes
 share a host's cores, which predicts a run on one machine. The head, the driver and
-node 0 run on the first host.
+node 0 run on the first host. Hosts fill `Racks` in their order, if there are any.
 
 An operation such as `kill_node` ends or stops a process at once, in the middle of its turn.
 The process that started it reports its end one latency later; links with it break.
@@ -87,7 +87,7 @@ from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import ROLES, CostModel, load_profile
 from raytwin.simulator.machine.frame_faults import FrameFault, FrameFaults
 from raytwin.simulator.machine.host import Host, Processor
-from raytwin.simulator.machine.network import Network
+from raytwin.simulator.machine.network import Network, Racks
 from raytwin.simulator.machine.run_queues import RunQueueHost
 from raytwin.simulator.machine.simulated_channels import SimChannels
 from raytwin.simulator.machine.simulated_process import Counts, SimProcess
@@ -132,6 +132,7 @@ class SimCluster:
         journal: str | os.PathLike[str] | None,
         cost: BodyCost = BodyCost.DECLARED,
         recording: Recording | None = None,
+        racks: Racks | None = None,
     ) -> None:
         """`recording`: of the program, if bodies cost what was recorded."""
         self.profile = load_profile(profile)
@@ -217,6 +218,7 @@ class SimCluster:
             self.profile.loopback_latency_s,
             self.profile.loopback_bandwidth,
             self.seed,
+            racks,
         )
         self.zygotes = SimZygotes(self)
         self.known: dict[int, NodeInfo] = {}

@@ -15,6 +15,11 @@ shrinking the rate of one that is no faster. The shared bandwidths are each host
 egress and ingress (`bandwidth` each) and its loopback (`loopback_bandwidth`).
 A transfer is done one latency after its last byte left.
 
+With `Racks` the hosts are in racks, and a full-duplex uplink leads from each rack's switch to a
+core that is never full. A transfer between racks takes part in the uplink of its source's rack,
+upwards, and in that of its destination's, downwards. Frames between racks take the same latency as
+others.
+
 Faults (`set_latency`, `set_bandwidth`, `block`) concern one direction between two nodes, and
 outlive these. Frames of a link whose bandwidth was set wait for one another. A blocked link holds
 frames back, as TCP sends again what a network has lost, and its transfers stall; datagrams are
@@ -26,8 +31,8 @@ frames are lost, in either direction, and its transfers fail.
 
 Simplifications: without faults, frames neither wait for nor slow down transfers or one
 another (control traffic is assumed to be small compared with the bandwidth); no
-packets, slow start, loss or retransmission timers; the core of the network is
-never the bottleneck; both sides learn at once that a transfer has failed.
+packets, slow start, loss or retransmission timers; without racks the core of the network
+is never the bottleneck; both sides learn at once that a transfer has failed.
 
 How it is computed
 ------------------
@@ -40,6 +45,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from random import Random
@@ -53,8 +59,30 @@ END_OF_INSTANT = EventPriority(2)
 """The priority of an event that follows all others of its instant."""
 
 Share = tuple[str, int] | tuple[str, int, int]
-"""A bandwidth that transfers share: ``egress``, ``ingress`` or ``loopback`` of a host, or a
-``link`` between two nodes whose bandwidth a fault has set."""
+"""A bandwidth that transfers share: ``egress``, ``ingress`` or ``loopback`` of a host, ``up`` or
+``down`` of a rack's uplink, or a ``link`` between two nodes whose bandwidth a fault has set."""
+
+
+@dataclass(frozen=True)
+class Racks:
+    """Racks of equal size: host h is in rack ``h // hosts``.
+
+    All uplinks are equal, as switches are: that of a rack which is not full, too.
+    """
+
+    hosts: int
+    """Per rack, at least 1."""
+    oversubscription: float = 1.0
+    """The bandwidth of a full rack's hosts over that of its uplink; at 1 racks change nothing."""
+
+    def uplink_bandwidth(self, bandwidth: float) -> float:
+        """Return the bytes/s of an uplink, each way, over hosts with `bandwidth` each."""
+        return self.hosts * bandwidth / self.oversubscription
+
+    def between(self, hosts: tuple[int, int]) -> tuple[int, int] | None:
+        """Return the racks of two hosts, None if both are in one."""
+        source, destination = hosts[0] // self.hosts, hosts[1] // self.hosts
+        return None if source == destination else (source, destination)
 
 
 class Fault:
@@ -84,7 +112,7 @@ class Link:
 
     __slots__ = (
         "alive", "bandwidth", "callbacks", "ends", "fault", "held", "hosts", "last_arrival_s",
-        "latency_s", "sent_bytes",
+        "latency_s", "racks", "sent_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +122,8 @@ class Link:
         self.hosts = hosts
         self.latency_s = latency_s
         self.bandwidth = bandwidth
+        self.racks: tuple[int, int] | None = None
+        """Those of the hosts, if they are different ones."""
         self.fault: Fault | None = None
         self.held: list[tuple[int, Callable[[], None]]] = []
         """Frames that wait until the link is no longer blocked: (bytes, delivery)."""
@@ -111,6 +141,8 @@ class Link:
             if source == destination
             else (("egress", source), ("ingress", destination))
         )
+        if self.racks is not None:
+            shares += (("up", self.racks[0]), ("down", self.racks[1]))
         if self.fault is not None and self.fault.bandwidth is not None:
             shares += (("link", *self.ends),)
         return shares
@@ -166,8 +198,9 @@ class Network:
         loopback_latency_s: float,
         loopback_bandwidth: float,
         seed: int = 0,
+        racks: Racks | None = None,
     ) -> None:
-        """`seed`: of the jitter that faults add."""
+        """`seed`: of the jitter that faults add; `racks`: None if there is one switch."""
         self.env = env
         self._rng = Random(f"{seed}/network")
         self.latency_s = latency_s
@@ -175,6 +208,10 @@ class Network:
         self._bandwidths = {
             "egress": bandwidth, "ingress": bandwidth, "loopback": loopback_bandwidth
         }  # fmt: skip
+        self.racks = racks
+        if racks is not None:
+            uplink = racks.uplink_bandwidth(bandwidth)
+            self._bandwidths |= {"up": uplink, "down": uplink}
         self._hosts: dict[int, int] = {}
         """By node."""
         self._paused: set[int] = set()
@@ -416,6 +453,8 @@ class Network:
             (src, dst), hosts, self._latency_of(src, dst), bandwidth
         )
         link.fault = self._faults.get((src, dst))
+        if self.racks is not None:
+            link.racks = self.racks.between(hosts)
         return link
 
     def _latency_of(self, src: int, dst: int) -> float:

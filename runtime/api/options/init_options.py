@@ -16,6 +16,8 @@ _ONLY = {
     "profile": "sim",
     "nodes_per_host": "sim",
     "cores_per_host": "sim",
+    "hosts_per_rack": "sim",
+    "oversubscription": "sim",
     "cost": "sim",
     "recording": "sim",
     "object_spilling_dir": "local",
