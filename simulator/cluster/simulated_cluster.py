@@ -588,6 +588,10 @@ class SimCluster:
         """Limit the bandwidth of a link."""
         self.network.set_bandwidth(*self._ends(source, destination), bytes_per_s)
 
+    def lose_packets(self, source: str, destination: str, share: float) -> None:
+        """Lose a share of the packets of a link: what they carry arrives late."""
+        self.network.set_loss(*self._ends(source, destination), share)
+
     def cut(self, source: str, destination: str) -> None:
         """Let nothing pass from one process to another."""
         self.network.block(*self._ends(source, destination))
