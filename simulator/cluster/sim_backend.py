@@ -54,6 +54,7 @@ def start(
     profile: str | os.PathLike[str] = "paper",
     nodes_per_host: int = 1,
     cores_per_host: int | None = None,
+    host_speeds: Sequence[float] | None = None,
     hosts_per_rack: int | None = None,
     oversubscription: float | None = None,
     object_store_memory: int = STORE_BYTES,
@@ -67,6 +68,7 @@ def start(
 
     Every `hosts_per_rack` hosts are in a rack, whose uplink has, each way, the bandwidth of so many
     hosts over `oversubscription` (1 or more, by default 1); without it there are no racks.
+    `host_speeds` has the speed of each host's cores, over that of the profile's.
     `settings` are those of `cluster_config`. Any `gcs_storage` makes the GCS durable; no
     file is written. `cost`: see `body_costs`; `recording`: the file that ``cost="recorded"`` reads.
     """
@@ -83,6 +85,7 @@ def start(
     racks = _racks(hosts_per_rack, oversubscription)
     cores = load_profile(profile).cores
     resources = node_resources(nodes, cpus_per_node, cores, more_resources)
+    speeds = _speeds(host_speeds, -(-len(resources) // nodes_per_host))
     if journal is not None:
         check_file("journal", journal)
     cluster = SimCluster(
@@ -97,6 +100,7 @@ def start(
         BodyCost(cost),
         None if recording is None else load(recording),
         racks,
+        speeds,
     )
     session = cluster.start_driver()
     set_current(session, _lookup, partial(check_thread, cluster.thread))
@@ -126,6 +130,20 @@ def _racks(hosts_per_rack: int | None, oversubscription: float | None) -> Racks 
     if ratio < 1:
         raise ValueError(f"oversubscription is 1 or more, not {oversubscription}")
     return Racks(hosts, float(ratio))
+
+
+def _speeds(given: Any, hosts: int) -> list[float]:
+    """Return the speeds of hosts. Raises TypeError or ValueError if not each of them has one."""
+    if given is None:
+        return []
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise TypeError(f"host_speeds is a list of numbers, one for each host, not {given!r}")
+    speeds = [float(amount(f"host_speeds[{at}]", each)) for at, each in enumerate(given)]
+    if len(speeds) != hosts:
+        raise ValueError(f"host_speeds has {len(speeds)} numbers for {hosts} hosts")
+    if 0 in speeds:
+        raise ValueError(f"host_speeds[{speeds.index(0)}] is above 0, not 0")
+    return speeds
 
 
 def _known_nodes(cluster: SimCluster) -> Mapping[int, NodeInfo]:

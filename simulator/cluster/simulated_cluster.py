@@ -133,8 +133,10 @@ class SimCluster:
         cost: BodyCost = BodyCost.DECLARED,
         recording: Recording | None = None,
         racks: Racks | None = None,
+        host_speeds: Sequence[float] = (),
     ) -> None:
-        """`recording`: of the program, if bodies cost what was recorded."""
+        """`recording`: of the program, if bodies cost what was recorded; `host_speeds`: of the
+        hosts, in their order, over that of the profile's; hosts without one are as fast as that."""
         self.profile = load_profile(profile)
         self.costs_of_bodies: BodyCosts = DeclaredCosts()
         self._root = root_task_id(f"sim/{config.seed}", job_id(1))
@@ -210,7 +212,10 @@ class SimCluster:
         self._store_bytes = store_bytes
         self.costs = {role: CostModel(getattr(self.profile, role), self.profile) for role in ROLES}
         self._cores = cores_per_host or self.profile.cores
-        self.hosts = [self._host() for _ in range(-(-len(nodes) // nodes_per_host))]
+        self._host_speeds = host_speeds
+        self.hosts: list[Processor] = []
+        for _ in range(-(-len(nodes) // nodes_per_host)):
+            self._add_host()
         self.network = Network(
             self.env,
             self.profile.latency_s,
@@ -486,10 +491,15 @@ class SimCluster:
 
     # -- operations on nodes -------------------------------------------------------------
 
-    def _host(self) -> Processor:
-        if self.profile.run_queues:
-            return RunQueueHost(self.env, self._cores)
-        return Host(self.env, self._cores)
+    def _add_host(self) -> None:
+        kind = RunQueueHost if self.profile.run_queues else Host
+        self.hosts.append(kind(self.env, self._cores))
+        self._slow_host(len(self.hosts) - 1, 1.0)
+
+    def _slow_host(self, host: int, factor: float) -> None:
+        """Have what a host computes from now on take `factor` times as long as at its own speed."""
+        speed = self._host_speeds[host] if host < len(self._host_speeds) else 1.0
+        self.hosts[host].slowdown = factor / speed
 
     def add_node(self, resources: Mapping[str, float]) -> int:
         """Start a node on a host of its own and return its number."""
@@ -497,7 +507,7 @@ class SimCluster:
         number = len(self.resources)
         self.resources[number] = checked
         self._hosts_of[number] = len(self.hosts)
-        self.hosts.append(self._host())
+        self._add_host()
         self._start_node(number)
         return number
 
@@ -539,7 +549,7 @@ class SimCluster:
     def slow_cores(self, node: int, factor: float) -> None:
         """Have what a node's host computes from now on take `factor` times as long."""
         self._check(node)
-        self.hosts[self._hosts_of[node]].slowdown = factor
+        self._slow_host(self._hosts_of[node], factor)
 
     def slow_disk(self, node: int, bytes_per_s: float) -> None:
         """Have a node's disk move `bytes_per_s`. Raises ValueError if the node has ended."""

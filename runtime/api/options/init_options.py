@@ -16,6 +16,7 @@ _ONLY = {
     "profile": "sim",
     "nodes_per_host": "sim",
     "cores_per_host": "sim",
+    "host_speeds": "sim",
     "hosts_per_rack": "sim",
     "oversubscription": "sim",
     "cost": "sim",
