@@ -14,6 +14,7 @@ from typing import Any
 from raytwin.chaos.faults.parameters import (
     FACTOR,
     KIND,
+    LOSS,
     MILLISECONDS,
     NBYTES,
     ONE_WAY,
@@ -129,6 +130,11 @@ ACTIONS: dict[str, Action] = {
         "limit the bandwidth of {} to",
         {"bytes_per_s": FACTOR},
         lambda given: f"{_number(given['bytes_per_s'])} bytes/s",
+    ),
+    "loss": Action(
+        "lose, of {},",
+        {"probability": LOSS},
+        lambda given: f"{given['probability']:.4g} of the packets",
     ),
     "reset": Action(
         "close the connections of {}, by",

@@ -112,6 +112,9 @@ class ClusterOperations(Protocol):
     def set_bandwidth(self, source: str, destination: str, bytes_per_s: float) -> None:
         """Limit the bandwidth of a link."""
 
+    def lose_packets(self, source: str, destination: str, share: float) -> None:
+        """Lose a share of the packets of a link, which TCP sends again, until `heal`."""
+
     def reset_links(self, source: str, destination: str, rst: bool) -> None:
         """Close the connections that carry a link, by RST or by FIN; new ones may open."""
 
@@ -122,7 +125,7 @@ class ClusterOperations(Protocol):
         """Lose everything that is sent, silently, until `heal`."""
 
     def heal(self, source: str, destination: str) -> None:
-        """End a cut and a stall; restore the link's own latency and bandwidth."""
+        """End a cut, a stall and loss; restore the link's own latency and bandwidth."""
 
     # -- frames by the kind of message -----------------------------------------------
 

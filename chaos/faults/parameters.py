@@ -109,6 +109,12 @@ PROBABILITY = Parameter(
     lambda value: is_amount(value) and value <= 1,
     float,
 )
+LOSS = Parameter(
+    "a number above 0 and below 1",
+    {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    lambda value: is_amount(value) and 0 < value < 1,
+    float,
+)
 KINDS = (
     ANY_KIND,
     *sorted(

@@ -197,6 +197,7 @@ class Plan:
         """Raise PlanError if the backend cannot carry out a step."""
         if backend not in CLUSTERS:
             raise PlanError(f"no faults on backend {backend!r}: possible: {', '.join(CLUSTERS)}")
+        proxied = self.proxied_on
         for index, step in enumerate(self.steps):
             able = backends_with(step.target.operations[step.action])
             if backend not in able:
@@ -212,6 +213,12 @@ class Plan:
                         f"{step.action} {step.target} does not work on {backend}: {refusal}",
                         ("steps", index, "target"),
                     )
+            if "lose_packets" in step.target.operations[step.action] and backend in proxied:
+                raise PlanError(
+                    f"{step.action} {step.target} does not work on {backend}: packets are lost"
+                    " where no link has a proxy, and this plan needs proxies",
+                    ("steps", index, "action"),
+                )
 
     @property
     def proxied_on(self) -> list[str]:

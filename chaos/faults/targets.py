@@ -255,6 +255,7 @@ class Link(Target):
     operations: ClassVar[Operations] = {
         "latency": ("set_latency",),
         "bandwidth": ("set_bandwidth",),
+        "loss": ("lose_packets",),
         "reset": ("reset_links",),
         "stall": ("stall_link",),
         "cut": ("cut",),
@@ -301,6 +302,10 @@ class Link(Target):
     def bandwidth(self, cluster: Any, bytes_per_s: float) -> None:
         """Limit the bandwidth."""
         cluster.set_bandwidth(self.source, self.destination, bytes_per_s)
+
+    def loss(self, cluster: Any, probability: float) -> None:
+        """Lose packets."""
+        cluster.lose_packets(self.source, self.destination, probability)
 
     def reset(self, cluster: Any, kind: str = "rst") -> None:
         """Close the connections."""

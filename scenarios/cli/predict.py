@@ -25,6 +25,7 @@ RESOURCES = {
     "cpus": "the nodes' CPUs, which tasks and actors reserve",
     "cores": "the cores of a host",
     "network": "a network card",
+    "uplink": "a rack's uplink",
     "driver": "the driver's process",
     "head": "the head's process",
     "node": "a node's process",

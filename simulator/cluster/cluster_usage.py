@@ -7,6 +7,7 @@ which a resource was busy. The resources are those that can hold a program back:
 cpus        the nodes' CPUs that tasks, actors and placement groups have reserved
 cores       the hosts' cores, of the busiest host
 network     the busiest direction of a network card
+uplink      the busiest direction of a rack's uplink, if there are racks
 driver,     the one thread of the head's process, and of the busiest driver's and
 head, node  node's
 =========== ==========================================================================
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 
 from raytwin.runtime.control.core.resources import UNIT
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
+from raytwin.simulator.machine.network import Racks
 from raytwin.simulator.machine.simulated_process import role_of
 
 SERVERS = ("driver", "head", "node")
@@ -97,6 +99,8 @@ class UsageMeter:
                 for host, busy_s in zip(cluster.hosts, before, strict=True)
             )
             shares["network"] = self._network(moved) / elapsed_s
+            if cluster.network.racks is not None:
+                shares["uplink"] = self._uplinks(moved, cluster.network.racks) / elapsed_s
             shares |= {role: self._busiest(role) / elapsed_s for role in SERVERS}
         return Usage(
             elapsed_s,
@@ -116,6 +120,17 @@ class UsageMeter:
                 for card in ("out", source), ("in", to):
                     sums[card] = sums.get(card, 0) + count
         return max(sums.values(), default=0) / self._cluster.profile.bandwidth
+
+    def _uplinks(self, moved: dict[tuple[int, int], int], racks: Racks) -> float:
+        """Return the same of the busiest direction of a rack's uplink."""
+        sums: dict[tuple[str, int], int] = {}
+        for hosts, count in moved.items():
+            between = racks.between(hosts)
+            if between is not None:
+                for way in ("up", between[0]), ("down", between[1]):
+                    sums[way] = sums.get(way, 0) + count
+        uplink = racks.uplink_bandwidth(self._cluster.profile.bandwidth)
+        return max(sums.values(), default=0) / uplink
 
     def _busiest(self, role: str) -> float:
         """Return the CPU time of the process of a role that has used most, of those that live."""

@@ -10,6 +10,7 @@ from typing import Any
 from greenlet import getcurrent
 
 from raytwin.runtime.api.backend import Backend, set_current
+from raytwin.runtime.api.options.checks import amount, integer
 from raytwin.runtime.api.options.init_options import check_file, check_names
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import NodeInfo
@@ -19,6 +20,7 @@ from raytwin.runtime.session.recording import load
 from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
 from raytwin.simulator.machine.costs import load_profile
+from raytwin.simulator.machine.network import Racks
 from raytwin.simulator.programs.body_costs import BodyCost
 from raytwin.simulator.programs.virtual_world import check_thread
 
@@ -52,6 +54,9 @@ def start(
     profile: str | os.PathLike[str] = "paper",
     nodes_per_host: int = 1,
     cores_per_host: int | None = None,
+    host_speeds: Sequence[float] | None = None,
+    hosts_per_rack: int | None = None,
+    oversubscription: float | None = None,
     object_store_memory: int = STORE_BYTES,
     journal: str | os.PathLike[str] | None = None,
     direct_after: int = Config().direct_after,
@@ -61,6 +66,9 @@ def start(
 ) -> Session:
     """Start a simulated cluster and become its driver.
 
+    Every `hosts_per_rack` hosts are in a rack, whose uplink has, each way, the bandwidth of so many
+    hosts over `oversubscription` (1 or more, by default 1); without it there are no racks.
+    `host_speeds` has the speed of each host's cores, over that of the profile's.
     `settings` are those of `cluster_config`. Any `gcs_storage` makes the GCS durable; no
     file is written. `cost`: see `body_costs`; `recording`: the file that ``cost="recorded"`` reads.
     """
@@ -74,8 +82,10 @@ def start(
     config = cluster_config(Config(direct_after=direct_after), **settings)
     if nodes_per_host < 1:
         raise ValueError(f"{nodes_per_host} nodes per host")
+    racks = _racks(hosts_per_rack, oversubscription)
     cores = load_profile(profile).cores
     resources = node_resources(nodes, cpus_per_node, cores, more_resources)
+    speeds = _speeds(host_speeds, -(-len(resources) // nodes_per_host))
     if journal is not None:
         check_file("journal", journal)
     cluster = SimCluster(
@@ -89,6 +99,8 @@ def start(
         journal,
         BodyCost(cost),
         None if recording is None else load(recording),
+        racks,
+        speeds,
     )
     session = cluster.start_driver()
     set_current(session, _lookup, partial(check_thread, cluster.thread))
@@ -105,6 +117,33 @@ def start(
         # What the driver has computed since its last API call belongs to the makespan.
         session.before_shutdown.append(watcher.end)
     return session
+
+
+def _racks(hosts_per_rack: int | None, oversubscription: float | None) -> Racks | None:
+    """Return the racks of the hosts, None for none. Raises TypeError or ValueError for bad ones."""
+    if hosts_per_rack is None:
+        if oversubscription is not None:
+            raise ValueError("oversubscription is that of racks: give hosts_per_rack with it")
+        return None
+    hosts = integer("hosts_per_rack", hosts_per_rack, 1)
+    ratio = amount("oversubscription", 1.0 if oversubscription is None else oversubscription)
+    if ratio < 1:
+        raise ValueError(f"oversubscription is 1 or more, not {oversubscription}")
+    return Racks(hosts, float(ratio))
+
+
+def _speeds(given: Any, hosts: int) -> list[float]:
+    """Return the speeds of hosts. Raises TypeError or ValueError if not each of them has one."""
+    if given is None:
+        return []
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise TypeError(f"host_speeds is a list of numbers, one for each host, not {given!r}")
+    speeds = [float(amount(f"host_speeds[{at}]", each)) for at, each in enumerate(given)]
+    if len(speeds) != hosts:
+        raise ValueError(f"host_speeds has {len(speeds)} numbers for {hosts} hosts")
+    if 0 in speeds:
+        raise ValueError(f"host_speeds[{speeds.index(0)}] is above 0, not 0")
+    return speeds
 
 
 def _known_nodes(cluster: SimCluster) -> Mapping[int, NodeInfo]:

@@ -6,7 +6,7 @@ the code of `runtime.control`; this package decides nothing.
 
 By default each node has a host of its own; with ``nodes_per_host`` several nodes
 share a host's cores, which predicts a run on one machine. The head, the driver and
-node 0 run on the first host.
+node 0 run on the first host. Hosts fill `Racks` in their order, if there are any.
 
 An operation such as `kill_node` ends or stops a process at once, in the middle of its turn.
 The process that started it reports its end one latency later; links with it break.
@@ -87,7 +87,7 @@ from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import ROLES, CostModel, load_profile
 from raytwin.simulator.machine.frame_faults import FrameFault, FrameFaults
 from raytwin.simulator.machine.host import Host, Processor
-from raytwin.simulator.machine.network import Network
+from raytwin.simulator.machine.network import Network, Racks
 from raytwin.simulator.machine.run_queues import RunQueueHost
 from raytwin.simulator.machine.simulated_channels import SimChannels
 from raytwin.simulator.machine.simulated_process import Counts, SimProcess
@@ -132,8 +132,11 @@ class SimCluster:
         journal: str | os.PathLike[str] | None,
         cost: BodyCost = BodyCost.DECLARED,
         recording: Recording | None = None,
+        racks: Racks | None = None,
+        host_speeds: Sequence[float] = (),
     ) -> None:
-        """`recording`: of the program, if bodies cost what was recorded."""
+        """`recording`: of the program, if bodies cost what was recorded; `host_speeds`: of the
+        hosts, in their order, over that of the profile's; hosts without one are as fast as that."""
         self.profile = load_profile(profile)
         self.costs_of_bodies: BodyCosts = DeclaredCosts()
         self._root = root_task_id(f"sim/{config.seed}", job_id(1))
@@ -209,7 +212,10 @@ class SimCluster:
         self._store_bytes = store_bytes
         self.costs = {role: CostModel(getattr(self.profile, role), self.profile) for role in ROLES}
         self._cores = cores_per_host or self.profile.cores
-        self.hosts = [self._host() for _ in range(-(-len(nodes) // nodes_per_host))]
+        self._host_speeds = host_speeds
+        self.hosts: list[Processor] = []
+        for _ in range(-(-len(nodes) // nodes_per_host)):
+            self._add_host()
         self.network = Network(
             self.env,
             self.profile.latency_s,
@@ -217,6 +223,7 @@ class SimCluster:
             self.profile.loopback_latency_s,
             self.profile.loopback_bandwidth,
             self.seed,
+            racks,
         )
         self.zygotes = SimZygotes(self)
         self.known: dict[int, NodeInfo] = {}
@@ -484,10 +491,15 @@ class SimCluster:
 
     # -- operations on nodes -------------------------------------------------------------
 
-    def _host(self) -> Processor:
-        if self.profile.run_queues:
-            return RunQueueHost(self.env, self._cores)
-        return Host(self.env, self._cores)
+    def _add_host(self) -> None:
+        kind = RunQueueHost if self.profile.run_queues else Host
+        self.hosts.append(kind(self.env, self._cores))
+        self._slow_host(len(self.hosts) - 1, 1.0)
+
+    def _slow_host(self, host: int, factor: float) -> None:
+        """Have what a host computes from now on take `factor` times as long as at its own speed."""
+        speed = self._host_speeds[host] if host < len(self._host_speeds) else 1.0
+        self.hosts[host].slowdown = factor / speed
 
     def add_node(self, resources: Mapping[str, float]) -> int:
         """Start a node on a host of its own and return its number."""
@@ -495,7 +507,7 @@ class SimCluster:
         number = len(self.resources)
         self.resources[number] = checked
         self._hosts_of[number] = len(self.hosts)
-        self.hosts.append(self._host())
+        self._add_host()
         self._start_node(number)
         return number
 
@@ -537,7 +549,7 @@ class SimCluster:
     def slow_cores(self, node: int, factor: float) -> None:
         """Have what a node's host computes from now on take `factor` times as long."""
         self._check(node)
-        self.hosts[self._hosts_of[node]].slowdown = factor
+        self._slow_host(self._hosts_of[node], factor)
 
     def slow_disk(self, node: int, bytes_per_s: float) -> None:
         """Have a node's disk move `bytes_per_s`. Raises ValueError if the node has ended."""
@@ -585,6 +597,10 @@ class SimCluster:
     def set_bandwidth(self, source: str, destination: str, bytes_per_s: float) -> None:
         """Limit the bandwidth of a link."""
         self.network.set_bandwidth(*self._ends(source, destination), bytes_per_s)
+
+    def lose_packets(self, source: str, destination: str, share: float) -> None:
+        """Lose a share of the packets of a link: what they carry arrives late."""
+        self.network.set_loss(*self._ends(source, destination), share)
 
     def cut(self, source: str, destination: str) -> None:
         """Let nothing pass from one process to another."""

@@ -98,7 +98,8 @@ class Host:
         self.busy_s = 0.0
         """CPU time of all jobs that were requested so far."""
         self.slowdown = 1.0
-        """How many times as long jobs take that are requested from now on: a fault."""
+        """How many times as long jobs take that are requested from now on: the host is slow, or a
+        fault slows it down."""
         self._env = env
         self._running: dict[Job, None] = {}
         self._queue: deque[Job] = deque()

@@ -15,10 +15,22 @@ shrinking the rate of one that is no faster. The shared bandwidths are each host
 egress and ingress (`bandwidth` each) and its loopback (`loopback_bandwidth`).
 A transfer is done one latency after its last byte left.
 
-Faults (`set_latency`, `set_bandwidth`, `block`) concern one direction between two nodes, and
-outlive these. Frames of a link whose bandwidth was set wait for one another. A blocked link holds
-frames back, as TCP sends again what a network has lost, and its transfers stall; datagrams are
-lost.
+With `Racks` the hosts are in racks, and a full-duplex uplink leads from each rack's switch to a
+core that is never full. A transfer between racks takes part in the uplink of its source's rack,
+upwards, and in that of its destination's, downwards. Frames between racks take the same latency as
+others.
+
+Faults (`set_latency`, `set_bandwidth`, `set_loss`, `block`) concern one direction between two
+nodes, and outlive these. Frames of a link whose bandwidth was set wait for one another. A blocked
+link holds frames back, as TCP sends again what a network has lost, and its transfers stall;
+datagrams are lost.
+
+Loss is delay, as TCP shows it: what is lost arrives one retransmission timeout later, and the
+frames behind it wait, since a stream is delivered in order. The timeout is that of Linux on a
+steady link, a round trip and `RTO_MIN_S`. One draw decides about each frame, and about the end of
+each transfer, whatever their sizes: about the last packet. Acknowledgements of later packets tell
+the sender of an earlier loss within a round trip; behind the last packet there is none, so that its
+timer has to run out. Datagrams are late, too: the heartbeats that they stand for go over TCP.
 
 A *paused* node's process neither reads nor writes: its transfers stall.
 Frames to it still arrive, and wait in the inbox of its process. A removed node's
@@ -26,8 +38,9 @@ frames are lost, in either direction, and its transfers fail.
 
 Simplifications: without faults, frames neither wait for nor slow down transfers or one
 another (control traffic is assumed to be small compared with the bandwidth); no
-packets, slow start, loss or retransmission timers; the core of the network is
-never the bottleneck; both sides learn at once that a transfer has failed.
+packets, slow start or congestion; what is sent again is not lost again, and loss lowers no rate,
+so where more than a tenth is lost a real link is slower; without racks the core of the network
+is never the bottleneck; both sides learn at once that a transfer has failed.
 
 How it is computed
 ------------------
@@ -40,6 +53,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from random import Random
@@ -52,15 +66,40 @@ from raytwin.simulator.machine.clock import Call, Clock
 END_OF_INSTANT = EventPriority(2)
 """The priority of an event that follows all others of its instant."""
 
+RTO_MIN_S = 0.2
+"""Linux's TCP_RTO_MIN, the least that a retransmission timeout is longer than a round trip."""
+
 Share = tuple[str, int] | tuple[str, int, int]
-"""A bandwidth that transfers share: ``egress``, ``ingress`` or ``loopback`` of a host, or a
-``link`` between two nodes whose bandwidth a fault has set."""
+"""A bandwidth that transfers share: ``egress``, ``ingress`` or ``loopback`` of a host, ``up`` or
+``down`` of a rack's uplink, or a ``link`` between two nodes whose bandwidth a fault has set."""
+
+
+@dataclass(frozen=True)
+class Racks:
+    """Racks of equal size: host h is in rack ``h // hosts``.
+
+    All uplinks are equal, as switches are: that of a rack which is not full, too.
+    """
+
+    hosts: int
+    """Per rack, at least 1."""
+    oversubscription: float = 1.0
+    """The bandwidth of a full rack's hosts over that of its uplink; at 1 racks change nothing."""
+
+    def uplink_bandwidth(self, bandwidth: float) -> float:
+        """Return the bytes/s of an uplink, each way, over hosts with `bandwidth` each."""
+        return self.hosts * bandwidth / self.oversubscription
+
+    def between(self, hosts: tuple[int, int]) -> tuple[int, int] | None:
+        """Return the racks of two hosts, None if both are in one."""
+        source, destination = hosts[0] // self.hosts, hosts[1] // self.hosts
+        return None if source == destination else (source, destination)
 
 
 class Fault:
     """The faults of one direction between two nodes."""
 
-    __slots__ = ("bandwidth", "blocked", "free_s", "jitter_s", "latency_s")
+    __slots__ = ("bandwidth", "blocked", "free_s", "jitter_s", "latency_s", "loss")
 
     def __init__(self) -> None:
         self.latency_s: float | None = None
@@ -68,6 +107,8 @@ class Fault:
         self.jitter_s = 0.0
         """Each frame takes up to so much longer, evenly distributed."""
         self.bandwidth: float | None = None
+        self.loss = 0.0
+        """The probability that a packet is lost."""
         self.blocked = False
         self.free_s = 0.0
         """When the last frame will have left, if the bandwidth is set."""
@@ -76,7 +117,7 @@ class Fault:
     def healed(self) -> bool:
         """Whether nothing is wrong."""
         return (self.latency_s is None and not self.jitter_s and self.bandwidth is None
-                and not self.blocked)  # fmt: skip
+                and not self.loss and not self.blocked)  # fmt: skip
 
 
 class Link:
@@ -84,7 +125,7 @@ class Link:
 
     __slots__ = (
         "alive", "bandwidth", "callbacks", "ends", "fault", "held", "hosts", "last_arrival_s",
-        "latency_s", "sent_bytes",
+        "latency_s", "racks", "sent_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +135,8 @@ class Link:
         self.hosts = hosts
         self.latency_s = latency_s
         self.bandwidth = bandwidth
+        self.racks: tuple[int, int] | None = None
+        """Those of the hosts, if they are different ones."""
         self.fault: Fault | None = None
         self.held: list[tuple[int, Callable[[], None]]] = []
         """Frames that wait until the link is no longer blocked: (bytes, delivery)."""
@@ -111,6 +154,8 @@ class Link:
             if source == destination
             else (("egress", source), ("ingress", destination))
         )
+        if self.racks is not None:
+            shares += (("up", self.racks[0]), ("down", self.racks[1]))
         if self.fault is not None and self.fault.bandwidth is not None:
             shares += (("link", *self.ends),)
         return shares
@@ -166,8 +211,9 @@ class Network:
         loopback_latency_s: float,
         loopback_bandwidth: float,
         seed: int = 0,
+        racks: Racks | None = None,
     ) -> None:
-        """`seed`: of the jitter that faults add."""
+        """`seed`: of the jitter and loss that faults add; `racks`: None if there is one switch."""
         self.env = env
         self._rng = Random(f"{seed}/network")
         self.latency_s = latency_s
@@ -175,6 +221,10 @@ class Network:
         self._bandwidths = {
             "egress": bandwidth, "ingress": bandwidth, "loopback": loopback_bandwidth
         }  # fmt: skip
+        self.racks = racks
+        if racks is not None:
+            uplink = racks.uplink_bandwidth(bandwidth)
+            self._bandwidths |= {"up": uplink, "down": uplink}
         self._hosts: dict[int, int] = {}
         """By node."""
         self._paused: set[int] = set()
@@ -261,6 +311,11 @@ class Network:
         fault.bandwidth, fault.free_s = bandwidth, self.env.now
         self._changed(src, dst)
 
+    def set_loss(self, src: int, dst: int, probability: float) -> None:
+        """Lose packets from `src` to `dst` with a probability; 0 ends that."""
+        self._fault(src, dst).loss = probability
+        self._changed(src, dst)
+
     def block(self, src: int, dst: int) -> None:
         """Let nothing pass from `src` to `dst`; frames under way still arrive."""
         self._fault(src, dst).blocked = True
@@ -280,7 +335,7 @@ class Network:
     def heal(self, src: int, dst: int) -> None:
         """Undo all faults from `src` to `dst`."""
         fault = self._fault(src, dst)
-        fault.latency_s, fault.jitter_s, fault.bandwidth = None, 0.0, None
+        fault.latency_s, fault.jitter_s, fault.bandwidth, fault.loss = None, 0.0, None, 0.0
         self.unblock(src, dst)
 
     def is_blocked(self, src: int, dst: int) -> bool:
@@ -337,13 +392,15 @@ class Network:
         if link is None or (link.fault is not None and link.fault.blocked):
             return
         link.sent_bytes += nbytes
-        jitter_s = link.fault.jitter_s * self._rng.random() if link.fault is not None else 0.0
-        arrival_s = self.env.now + (link.latency_s + jitter_s + nbytes / link.bandwidth)
+        late_s = 0.0
+        if link.fault is not None:
+            late_s = link.fault.jitter_s * self._rng.random() + self._retransmission_s(link)
+        arrival_s = self.env.now + (link.latency_s + late_s + nbytes / link.bandwidth)
         self.env.schedule_at(Call(deliver, link.callbacks), arrival_s)
 
     def _arrival_s(self, link: Link, fault: Fault, nbytes: int) -> float:
         """Return when a frame arrives that leaves now, on a link with a fault."""
-        latency_s = link.latency_s
+        latency_s = link.latency_s + self._retransmission_s(link)
         if fault.jitter_s:
             latency_s += fault.jitter_s * self._rng.random()
         if fault.bandwidth is None:
@@ -351,9 +408,17 @@ class Network:
         fault.free_s = max(fault.free_s, self.env.now) + nbytes / fault.bandwidth
         return fault.free_s + latency_s
 
+    def _retransmission_s(self, link: Link) -> float:
+        """Return how much later the last packet of what leaves now arrives: 0 if it is not lost."""
+        fault = link.fault
+        if fault is None or not fault.loss or self._rng.random() >= fault.loss:
+            return 0.0
+        source, destination = link.ends
+        return RTO_MIN_S + link.latency_s + self._latency_of(destination, source)
+
     def transit_s(self, src: int, dst: int, nbytes: int) -> float:
-        """Return how long a frame that is sent now will be on its way, without jitter; inf if its
-        link is blocked."""
+        """Return how long a frame that is sent now will be on its way, without jitter and loss; inf
+        if its link is blocked."""
         fault = self._faults.get((src, dst))
         if fault is None:
             return self._latency_of(src, dst)
@@ -382,7 +447,7 @@ class Network:
             self._flowing[transfer] = None
             self._share_later()
         else:
-            self._end_after(link.latency_s, transfer, True)
+            self._arrive(transfer)
         return transfer
 
     def cancel(self, transfer: Transfer) -> None:
@@ -416,6 +481,8 @@ class Network:
             (src, dst), hosts, self._latency_of(src, dst), bandwidth
         )
         link.fault = self._faults.get((src, dst))
+        if self.racks is not None:
+            link.racks = self.racks.between(hosts)
         return link
 
     def _latency_of(self, src: int, dst: int) -> float:
@@ -432,6 +499,11 @@ class Network:
             transfer.link.sent_bytes += round(transfer.sent_bytes(self.env.now))
             del self._flowing[transfer]
             self._share_later()
+
+    def _arrive(self, transfer: Transfer) -> None:
+        """End a transfer whose last byte leaves now, once that has arrived."""
+        link = transfer.link
+        self._end_after(link.latency_s + self._retransmission_s(link), transfer, True)
 
     def _end_after(self, delay_s: float, transfer: Transfer, arrived: bool) -> None:
         self._ending[transfer] = arrived
@@ -484,7 +556,7 @@ class Network:
         for transfer in [t for t in self._flowing if t.ends_s <= self.env.now]:
             transfer.left = transfer.rate = 0.0  # rounding may have left a rest
             self._stop(transfer)
-            self._end_after(transfer.link.latency_s, transfer, True)
+            self._arrive(transfer)
 
 
 def fair_rates(

@@ -56,6 +56,7 @@ CLUSTER = {"at_s": 1, "target": "cluster"}
         (SLOW, "give latency_ms"),
         ({**SLOW, "parameters": {"latency_ms": 1, "jitter": 1}}, "it takes latency_ms, jitter_ms"),
         ({**SLOW, "action": "bandwidth", "parameters": {"bytes_per_s": 0}}, "above 0"),
+        ({**SLOW, "action": "loss", "parameters": {"probability": 1}}, "above 0 and below 1"),
         ({**SLOW, "action": "reset", "parameters": {"kind": "syn"}}, "rst or fin"),
         ({**CLUSTER, "action": "add_node", "parameters": {"resources": 3}}, 'such as {"CPU": 2}'),
         ({**CLUSTER, "action": "partition", "parameters": {"sets": [["head"]]}}, "two or more"),
@@ -220,6 +221,7 @@ class Recorder:
          "set_latency('node:0', 'node:1', 0.02, 0.001)"),
         ("bandwidth", "link:head>2", {"bytes_per_s": 100},
          "set_bandwidth('head', 'node:2', 100.0)"),
+        ("loss", "link:1>head", {"probability": 0.1}, "lose_packets('node:1', 'head', 0.1)"),
         ("reset", "link:2>head", {}, "reset_links('node:2', 'head', True)"),
         ("reset", "link:2>head", {"kind": "fin"}, "reset_links('node:2', 'head', False)"),
         ("stall", "link:1>replica:0.1", {}, "stall_link('node:1', 'replica:0.1')"),
@@ -336,6 +338,20 @@ def test_a_plan_has_proxies_where_nothing_else_breaks_its_links(
     steps: list[Any], proxied: list[str]
 ) -> None:
     assert from_data({"steps": steps}).proxied_on == proxied
+
+
+def test_packets_are_lost_in_virtual_time_and_between_containers_without_proxies() -> None:
+    loss = Step("loss", "link:0>1", 1.0, parameters={"probability": 0.1})
+    for backend in ("sim", "docker"):
+        Plan([loss, Step("cut", "link:1>head", 1.0)]).check_backend(backend)
+    with pytest.raises(PlanError, match="does not work on local: it does on sim and docker"):
+        Plan([loss]).check_backend("local")
+    slow = Step("latency", "link:1>2", 0, parameters={"latency_ms": 5})
+    home = Step("loss", "link:0>head", 1.0, parameters={"probability": 0.1})
+    for plan in (Plan([slow, loss]), Plan([home])):
+        plan.check_backend("sim")
+        with pytest.raises(PlanError, match=r"does not work on docker: packets .* needs proxies"):
+            plan.check_backend("docker")
 
 
 @pytest.mark.parametrize("action", ["disk_full", "heal"])

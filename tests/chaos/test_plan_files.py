@@ -214,7 +214,7 @@ values = {
     "seed": numbers,
     "skew_ms": st.floats(-1e6, 1e6),
     "one_way": st.booleans(),
-    "probability": st.floats(0, 1),
+    "probability": st.floats(0, 1, exclude_min=True, exclude_max=True),
     # YAML takes no key of over 1,024 characters, and an escape has up to twelve.
     "resources": st.dictionaries(st.text(min_size=1, max_size=80), seconds, min_size=1),
     "sets": st.lists(endpoints, min_size=2, max_size=5, unique=True).map(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from raytwin.simulator.machine.clock import Call, Clock
-from raytwin.simulator.machine.network import Network
+from raytwin.simulator.machine.network import Network, Racks
 
 LATENCY_S = 0.001
 BANDWIDTH = 1e6
@@ -14,10 +14,14 @@ LOOPBACK_LATENCY_S = 0.0001
 LOOPBACK_BANDWIDTH = 1e7
 
 
-def make(hosts: list[int], latency_s: float = LATENCY_S) -> tuple[Clock, Network]:
+def make(
+    hosts: list[int], latency_s: float = LATENCY_S, racks: Racks | None = None
+) -> tuple[Clock, Network]:
     """Return a network whose node n is on `hosts[n]`."""
     env = Clock()
-    network = Network(env, latency_s, BANDWIDTH, LOOPBACK_LATENCY_S, LOOPBACK_BANDWIDTH)
+    network = Network(
+        env, latency_s, BANDWIDTH, LOOPBACK_LATENCY_S, LOOPBACK_BANDWIDTH, racks=racks
+    )
     for node, host in enumerate(hosts):
         network.add_node(node, host)
     return env, network

@@ -36,7 +36,7 @@ HORIZON_S = 0.5
 PASSES_S = 0.3 * HEARTBEAT_TIMEOUT_S
 """After at most so long, whatever passes between living processes passes again."""
 LINKS = 0.4
-"""The share of cases whose links break, stall, jitter and are slow."""
+"""The share of cases whose links break, stall, jitter, lose packets and are slow."""
 MACHINES = 0.25
 """The share of cases with slow cores, slow disks and wrong clocks."""
 FRAMES = 0.2
@@ -180,8 +180,12 @@ def _reset(rng: random.Random, link: Link) -> Step:
 
 
 def _fault_of(rng: random.Random, link: Link) -> list[Step]:
-    """Return a reset of a link, or another fault and its end."""
-    action = rng.choices(("reset", "cut", "stall", "latency", "bandwidth"), (6, 2, 1, 2, 1))[0]
+    """Return a reset of a link, or another fault and its end.
+
+    What is lost meanwhile arrives a retransmission timeout later, still before the limit.
+    """
+    actions = ("loss", "reset", "cut", "stall", "latency", "bandwidth")
+    action = rng.choices(actions, (1, 5, 2, 1, 2, 1))[0]
     if action == "reset":
         return [_reset(rng, link)]
     parameters: dict[str, Any] = {}
@@ -189,6 +193,8 @@ def _fault_of(rng: random.Random, link: Link) -> list[Step]:
         parameters = {"latency_ms": 1.0, "jitter_ms": rng.choice((1.0, 20.0))}
     elif action == "bandwidth":
         parameters = {"bytes_per_s": rng.choice((1e6, 1e7))}
+    elif action == "loss":
+        parameters = {"probability": rng.choice((0.05, 0.3))}
     begin_s = rng.random() * HORIZON_S
     end_s = begin_s + PASSES_S * rng.random()
     return [Step(action, link, begin_s, parameters=parameters), Step("heal", link, end_s)]
