@@ -3,11 +3,10 @@
 Runs under an interpreter that has SimGrid's bindings, which may be another one than raytwin's: so
 it imports nothing of raytwin's. Prints tasks per second of wall clock, and how many came back.
 
-The driver submits task after task, each a message to a worker in turn; a worker computes and
-answers; the driver takes the answers. That is what a program on raytwin does with a loop of
-``f.remote(i)`` and a ``get`` of all; of what a runtime decides meanwhile there is nothing. SimGrid
-slows down by how many messages are under way, so that the driver has `WINDOW` of them for each
-worker, and not all as on raytwin.
+The driver sends a task to each idle worker, a message each; a worker computes and answers, and its
+answer asks for the next task. That is what a driver, a scheduler and workers do on raytwin, without
+the control plane between them. SimGrid slows down by how many messages are under way: so no worker
+has a second task waiting, and receivers do not wait for the sender of each.
 """
 
 from __future__ import annotations
@@ -15,15 +14,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import deque
 
-from simgrid import Actor, Comm, Engine, LinkInRoute, Mailbox, NetZone, this_actor
+from simgrid import Actor, Engine, LinkInRoute, Mailbox, NetZone, this_actor
 
 CORES = 2
 SPEED = 1e9
 """Operations a second."""
 TASK_OPERATIONS = 1e4
-WINDOW = 2
 MESSAGE_BYTES = 1_000
 BANDWIDTH, LATENCY_S = 3.125e9, 25e-6
 """Of the link of each host to the one switch."""
@@ -48,26 +45,28 @@ def run(tasks: int, nodes: int) -> dict[str, float]:
     done: set[int] = set()
 
     def driver() -> None:
-        most = WINDOW * len(inboxes)
-        # SimGrid drops a message whose sender keeps no handle of it.
-        sent: deque[Comm] = deque(maxlen=2 * most)
+        # The answers travel while the driver does something else.
+        answers.set_receiver(Actor.self())
+        idle = list(inboxes)
         for task in range(tasks):
-            if task >= most:
-                done.add(answers.get())
-            sent.append(inboxes[task % len(inboxes)].put_async(task, MESSAGE_BYTES))
+            if not idle:
+                worker, answered = answers.get()
+                idle.append(inboxes[worker])
+                done.add(answered)
+            idle.pop().put_init(task, MESSAGE_BYTES).detach()
         while len(done) < tasks:
-            done.add(answers.get())
+            done.add(answers.get()[1])
         for inbox in inboxes:
-            inbox.put(None, MESSAGE_BYTES)
+            inbox.put_init(None, MESSAGE_BYTES).detach()
 
-    def worker(inbox: Mailbox) -> None:
-        while (task := inbox.get()) is not None:
+    def worker(number: int) -> None:
+        while (task := inboxes[number].get()) is not None:
             this_actor.execute(TASK_OPERATIONS)
-            answers.put(task, MESSAGE_BYTES)
+            answers.put_init((number, task), MESSAGE_BYTES).detach()
 
     Actor.create("driver", hosts[0], driver)
     for number, inbox in enumerate(inboxes):
-        Actor.create(inbox.name, hosts[number % nodes], worker, inbox)
+        Actor.create(inbox.name, hosts[number % nodes], worker, number)
     began_s = time.perf_counter()
     engine.run()
     return {"tasks_per_s": tasks / (time.perf_counter() - began_s), "done": len(done)}
