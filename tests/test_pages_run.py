@@ -33,7 +33,8 @@ from tests.requirements import require
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TIMEOUT_S = 100.0
+TIMEOUT_S = 240.0
+"""A calibration measures for a minute, where nothing else runs."""
 NOT_COPIED = (
     ".git", ".venv", ".venv-oldest", "venv", "results", ".hypothesis", ".pytest_cache",
     ".mypy_cache", ".ruff_cache", ".import_linter_cache", ".benchmarks", "site",
@@ -432,7 +433,7 @@ def engine() -> tuple[bool, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("command", list(parameters()))
 def test_a_command_runs(command: Command, folder: Path, request: pytest.FixtureRequest) -> None:
     if request.node.get_closest_marker("ray"):

@@ -88,6 +88,7 @@ def profile_file(profile: dict[str, Any]) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("hop_s", "after"), [(2e-5, 0.0), (5e-6, 0.0), (5e-6, 0.4)])
 def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
     truth = made(hop_s, after)
@@ -110,6 +111,7 @@ def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_profile_that_was_fitted_predicts_the_loads_it_was_fitted_to() -> None:
     loads = measured(made(1e-5, 0.0))
     _, walls = fit.simulate(fit.fit(loads, MACHINE))
