@@ -207,6 +207,10 @@ class ContainerCluster:
         """Read the reports of processes on this machine."""
         self._here.poll()
 
+    def await_pids(self) -> None:
+        """Wait for the PIDs of processes on this machine; see `LocalCluster`."""
+        self._here.await_pids()
+
     @reported
     def end(self) -> None:
         """Remove the containers and the network, and end all processes of the cluster."""

@@ -96,7 +96,7 @@ class Metric(msgspec.Struct):
 
 
 class Written(msgspec.Struct):
-    """The predictions of a search when some had been added, before what they predict was run."""
+    """A state of the file of a search's predictions, before the search measured the last ones."""
 
     programs: int
     """Lines of the file so far."""

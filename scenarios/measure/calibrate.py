@@ -319,7 +319,7 @@ def _measure_copies(memory: float) -> dict[str, Any]:
     """Return how fast copies are, by size, and what a thread costs that takes a part of one."""
     cores = os.cpu_count() or 1
     long_s = _copies_s(LARGE_COPY_BYTES, (1, cores))
-    # A copy that is so short gains nothing by threads but what their number divides it by.
+    # In so short a copy the threads cost more time to start than they save.
     short_s = _copies_s(SMALL_COPY_BYTES, (1, COPY_THREADS))
     by_thread_s = (short_s[COPY_THREADS] - short_s[1] / cores) / (COPY_THREADS - 1)
     thread_s = max(LEAST_S, by_thread_s)

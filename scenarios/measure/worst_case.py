@@ -1,8 +1,8 @@
 """A search for the program of which a prediction is worst.
 
 The first half of the programs are random draws; each of the second half is the worst so far with
-one parameter changed. How bad each one is says the caller, who predicts and measures it: the search
-itself hangs on its seed and on that alone.
+one parameter changed. The caller predicts and measures each program, and says how bad it is: the
+search depends on these answers and on its seed alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Judge = Callable[[Sequence[LayeredGraph]], Sequence[float]]
 def search(count: int, seed: int, judge: Judge) -> LayeredGraph:
     """Try `count` different programs; return the worst.
 
-    It was the largest of `count` noisy figures: how bad it really is only a new measurement says.
+    The judge's figures are noisy, and the worst is the largest of `count`: only a new measurement
+    tells how bad that program is.
     """
     draw = random.Random(seed)
     found: dict[LayeredGraph, float] = {}

@@ -15,7 +15,8 @@ afresh for each repeat and ends before the other begins, since ranks of MPI that
   so a scenario lets it end the run.
 - A peer leaves no process and no file behind: not when it fails, nor after Ctrl-C.
 
-What ranks of MPI run are modules here as well: see `mpi` for their shape.
+What ranks of MPI run are modules here as well: see `mpi` for their shape. `simgrid_bag` compares
+two simulators, and so is no part of a scenario: it runs as ``python -m``.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ def missing() -> str:
     """Return what to install; empty if SimGrid is there."""
     if interpreter() is not None:
         return ""
-    return "SimGrid is not installed: apt-get install python3-simgrid, or pip install simgrid"
+    how = "apt-get install python3-simgrid, or pip install 'raytwin[simgrid]'"
+    return f"SimGrid is not installed: {how}"
 
 
 def simgrid_per_s(tasks: int, nodes: int) -> float:

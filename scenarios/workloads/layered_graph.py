@@ -1,7 +1,7 @@
 """Random layered graphs of tasks or calls: the programs among which a search looks for the worst.
 
 Each operation takes results of the layer before, computes, and returns a result; it may submit
-tasks of its own before and wait for them. What is drawn within a graph is the same each time.
+tasks of its own before and wait for them. A graph draws the same inputs in each of its runs.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class LayeredGraph:
     children: int
     """Tasks that each operation submits and waits for."""
     actors: int
-    """They have the operations in turn, as calls; 0: operations are tasks."""
+    """Actors, which run the operations in turn, as calls; 0: operations are tasks."""
     cpus: tuple[int, ...]
     """Of each node; the driver is on the first."""
 
     @property
     def name(self) -> str:
-        """The parameters; what the program does not have is left out."""
+        """The parameters, without children and actors if the program has none."""
         words = [
             f"layers={self.layers} width={self.width} inputs={self.inputs}",
             f"body={1e3 * self.body_s:g}ms result={self.result_bytes // 1000}KB",
@@ -119,7 +119,7 @@ class LayeredGraph:
                     layer.append(calls[number % len(calls)].remote(*arguments, *inputs))
                 refs += layer
                 before = layer
-            # All of them: not every result has been drawn as an input of the next layer.
+            # The last layer does not wait for all others: no task may take some of their results.
             ray.wait(refs, num_returns=len(refs), fetch_local=False)
             return Ended(self.operations, ray.now() - began_s)
 

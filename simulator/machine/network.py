@@ -136,7 +136,7 @@ class Link:
         self.latency_s = latency_s
         self.bandwidth = bandwidth
         self.racks: tuple[int, int] | None = None
-        """Those of the hosts, if they are different ones."""
+        """The racks of the two hosts; None if one rack has both, or the network has no racks."""
         self.fault: Fault | None = None
         self.held: list[tuple[int, Callable[[], None]]] = []
         """Frames that wait until the link is no longer blocked: (bytes, delivery)."""

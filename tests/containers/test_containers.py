@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import raytwin as ray
+from raytwin.chaos.faults.injector import attach
+from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.runtime.containers import container_cluster
 from raytwin.runtime.containers.engine import LABEL
 from tests.containers import programs
@@ -179,7 +181,8 @@ def test_a_link_heals_although_its_node_leaves_meanwhile(
 
 def test_links_break_one_way_and_heal(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen by attempts to connect: packets of either direction are needed for one."""
-    cluster = start(heartbeat_timeout_s=LIMIT_S).cluster
+    session = start(heartbeat_timeout_s=LIMIT_S)
+    cluster = session.cluster
     rows = {int(row["NodeID"]): row for row in ray.nodes()}
     ports = {n: (row["NodeManagerAddress"], row["NodeManagerPort"]) for n, row in rows.items()}
 
@@ -198,9 +201,12 @@ def test_links_break_one_way_and_heal(start: Start, monkeypatch: pytest.MonkeyPa
     cluster.cut("node:0", "node:1")
     assert seen(0, 1, 0.3) == seen(1, 0, 0.3) == "timeout"
     cluster.heal("node:0", "node:1")
-    cluster.lose_packets("node:2", "node:1", 0.5)
-    # What is lost is sent again; the pauses between repetitions double, so one try may take long.
+    plan = Plan([Step("loss", "link:2>1", 0, parameters={"probability": 0.5})])
+    injector = attach(session, plan)
+    # TCP sends lost packets again and doubles the pause each time, so one try may take long.
     eventually(lambda: seen(2, 1) == "yes" and packets_dropped(cluster.containers[1]) > 0)
+    assert [each.error for each in injector.injections] == [""]
+    injector.stop()
     cluster.heal("node:2", "node:1")
     assert packets_dropped(cluster.containers[1]) == 0
     monkeypatch.setattr(container_cluster, "RESET_S", 3)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 import raytwin as ray
+from raytwin.runtime.processes.spawn.local_cluster import LocalCluster
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 
@@ -187,3 +188,19 @@ def test_nodes_of_different_kinds(start: Start) -> None:
     both = where.options(name="both", num_cpus=2, resources={"node:1": 0.1})
     get(both.remote())
     assert nodes_that_ran("both") == {"node 1"}
+
+
+def test_a_started_cluster_knows_the_pids_of_its_processes(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes may join before the zygote has reported that it forked them."""
+    read, late_until = LocalCluster.poll, time.monotonic() + 2
+
+    def poll(cluster: LocalCluster) -> None:
+        if time.monotonic() > late_until:
+            read(cluster)
+
+    monkeypatch.setattr(LocalCluster, "poll", poll)
+    pids = start(nodes=2, cpus_per_node=1).cluster.pids
+    assert {"zygote", "head", "node:0", "node:1"} <= pids.keys()
+    assert all(psutil.pid_exists(pid) for pid in pids.values())

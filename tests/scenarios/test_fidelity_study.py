@@ -50,7 +50,7 @@ def test_turns_and_frames_are_counted_in_both_worlds(profile: Path, tmp_path: Pa
     (tmp_path / "journals").mkdir()
     real = fidelity_study.measure_one(sync, tmp_path / "journals").traffic
     for counted in (simulated, real):
-        # One task at a time: each is a frame there and, from the worker, a frame back.
+        # The driver submits one task at a time: a frame carries each task, another its result.
         for frames in ("driver to node", "node to worker", "worker to node"):
             assert counted[frames] == pytest.approx(1.0, abs=0.05)
         assert 1.0 <= counted["node turns"] <= 3.0
@@ -102,7 +102,7 @@ def test_predictions_are_written_before_anything_is_measured(
 
 @dataclass
 class _Clusters:
-    """In place of clusters: they keep what is written when they measure a program of the search."""
+    """Stands in for clusters; keeps the predictions as the file has them at each measurement."""
 
     out: Path
     rounds: int
@@ -117,7 +117,7 @@ class _Clusters:
         if self.fail_at == len(self.seen):
             raise KeyboardInterrupt
         self.seen.append((program.name, (self.out / fidelity.SEARCH_PREDICTIONS).read_bytes()))
-        # Those with more layers are slower; and measured anew, they are faster.
+        # A program with more layers takes longer; a program that is measured anew takes less.
         anew = [name for name, _ in self.seen].count(program.name) > self.rounds
         return _took(2.0 if anew else 3.0 + program.layers)
 
@@ -128,7 +128,7 @@ def _took(elapsed_s: float) -> Run:
 
 @pytest.fixture
 def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Clusters:
-    """Predictions are 1 s, each."""
+    """Stand-ins for clusters; the simulation predicts 1 s for each program."""
     found = _Clusters(tmp_path, 2)
     monkeypatch.setattr(fidelity_study, "measure_one", found.measure)
     monkeypatch.setattr(fidelity_study, "simulate", lambda *_given: _took(1.0))

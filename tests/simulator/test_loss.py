@@ -16,10 +16,15 @@ ALWAYS = 1.0
 LATE_S = RTO_MIN_S + 2 * LATENCY_S
 
 
-def test_a_lost_frame_arrives_a_timeout_later_and_the_next_ones_wait_for_it() -> None:
+def lossy() -> tuple[Clock, Network, Log]:
+    """Return a network of two nodes that loses all packets of the first one."""
     env, network = make([0, 1])
-    log = Log(env)
     network.set_loss(0, 1, ALWAYS)
+    return env, network, Log(env)
+
+
+def test_a_lost_frame_arrives_a_timeout_later_and_the_next_ones_wait_for_it() -> None:
+    env, network, log = lossy()
     network.send(0, 1, 1000, log.note("lost"))
     network.send_datagram(0, 1, 1000, log.note("heartbeat"))
     network.send(1, 0, 1000, log.note("other way"))
@@ -38,20 +43,16 @@ def test_a_lost_frame_arrives_a_timeout_later_and_the_next_ones_wait_for_it() ->
 
 
 def test_the_timeout_has_the_round_trip_of_the_link() -> None:
-    env, network = make([0, 1])
-    log = Log(env)
+    env, network, log = lossy()
     network.set_latency(0, 1, 0.05)
     network.set_latency(1, 0, 0.03)
-    network.set_loss(0, 1, ALWAYS)
     network.send(0, 1, 0, log.note("lost"))
     env.run()
     assert log.times["lost"] == pytest.approx(0.05 + RTO_MIN_S + 0.08)
 
 
 def test_the_end_of_a_transfer_may_be_lost() -> None:
-    env, network = make([0, 1])
-    log = Log(env)
-    network.set_loss(0, 1, ALWAYS)
+    env, network, log = lossy()
     network.transfer(0, 1, 500_000, log.result("long"))
     network.transfer(0, 1, 0, log.result("empty"))
     at(env, 1.0, lambda: network.heal(0, 1))

@@ -31,7 +31,7 @@ def test_transfers_between_racks_share_both_uplinks() -> None:
     assert rates(racks, hosts, [(0, 2), (1, 4)]) == [half / 2] * 2, "one rack's uplink, up"
     assert rates(racks, hosts, [(0, 2), (4, 3)]) == [half / 2] * 2, "one rack's uplink, down"
     assert rates(racks, hosts, [(0, 2), (2, 0)]) == [half] * 2, "an uplink is full-duplex"
-    # What the uplinks hold back of a card is left for the transfers within a rack.
+    # Transfers within a rack take the part of a card that transfers over the uplink leave.
     assert rates(racks, hosts, [(0, 2), (0, 1)]) == [half] * 2
     assert rates(racks, hosts, [(0, 2), (1, 3), (0, 1)]) == [half / 2, half / 2, 3 * half / 2]
 

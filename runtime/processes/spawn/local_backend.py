@@ -103,6 +103,7 @@ class StartedCluster(Protocol):
     @query.setter
     def query(self, query: Callable[[str], Any]) -> None: ...
     def poll(self) -> None: ...
+    def await_pids(self) -> None: ...
     def end(self) -> None: ...
 
 
@@ -111,6 +112,7 @@ def drive(cluster: StartedCluster, nodes: int) -> Session:
     try:
         session = _connect_driver(cluster)
         _await_nodes(session, cluster, nodes)
+        cluster.await_pids()
     except BaseException:
         started = connected()
         if isinstance(started, OwnerSession):

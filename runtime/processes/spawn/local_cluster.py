@@ -270,6 +270,14 @@ class LocalCluster:
                 else:
                     self.exited[key] = detail
 
+    def await_pids(self) -> None:
+        """Wait for the PIDs of the head and of all nodes.
+
+        A node may have joined before the zygote, which forked it, has reported its PID.
+        """
+        started = {"head", *(f"node:{number}" for number in self.resources)}
+        self._await(lambda: started <= self.pids.keys(), "the zygote reports no PIDs")
+
     def kill(self, key: str, signal_number: int) -> None:
         """Send a signal to the head, a node or a replica of the GCS."""
         self._await(lambda: key in self.pids, f"{key} does not start")
