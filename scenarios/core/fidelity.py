@@ -16,7 +16,7 @@ from raytwin.scenarios.core import measured_host
 from raytwin.scenarios.core.results import ResultError, write_file
 
 FIDELITY = "fidelity.json"
-PREDICTIONS = "fidelity-predictions.json"
+PREDICTIONS = "fidelity-predictions.jsonl"
 SEARCH_PREDICTIONS = "fidelity-search-predictions.jsonl"
 AIM, AIM_OF_TAIL = 0.10, 0.20
 """How far predictions may be off, of p99 further; or twice the noise floor, if that is more."""
@@ -40,7 +40,7 @@ class Amount(msgspec.Struct):
 
 
 class Metric(msgspec.Struct):
-    """One figure of one workload: predicted, and measured with clusters of its own."""
+    """One figure of one workload: predicted in each round, and then measured."""
 
     workload: str
     group: str
@@ -48,13 +48,13 @@ class Metric(msgspec.Struct):
     nodes: int
     metric: str
     """``makespan_s``, or a quantile of the latencies of its operations: ``p50_s``, ``p99_s``."""
-    predicted: float
-    predicted_range: tuple[float, float]
-    """The least and the most, with the costs of one round of the calibration each."""
+    predictions: list[float]
+    """One of each round, with the costs that this round has calibrated."""
     measured: list[float]
-    """One of each cluster."""
-    naive: float | None = None
-    """Of a makespan: tasks times the mean time of a task, by the number of cores."""
+    """One of each round, in the same order."""
+    naive: list[float] = []
+    """Of a makespan, for each round: tasks times the mean time of a task, by the number of cores.
+    Empty for what is not made of tasks."""
     ks: float | None = None
     """Of a median: the Kolmogorov-Smirnov distance of the predicted latencies and all measured."""
     roles: dict[str, Role] = {}
@@ -63,19 +63,32 @@ class Metric(msgspec.Struct):
     """Of a makespan: ``node turns``, ``driver to node`` (frames), ..."""
 
     @property
+    def predicted(self) -> float:
+        """The median of what was predicted."""
+        return statistics.median(self.predictions)
+
+    @property
     def median(self) -> float:
         """The median of what was measured."""
         return statistics.median(self.measured)
 
     @property
     def error(self) -> float:
-        """By how much the prediction is off, relative, signed: 0.1 is 10 % too much."""
-        return self.predicted / self.median - 1
+        """By how much the predictions are off, relative, signed: 0.1 is 10 % too much.
+
+        The median over the rounds, each of which compares its own prediction with its own
+        measurement.
+        """
+        return self._off(self.predictions)
 
     @property
     def naive_error(self) -> float | None:
         """By how much the naive model is off."""
-        return None if self.naive is None else self.naive / self.median - 1
+        return self._off(self.naive) if self.naive else None
+
+    def _off(self, predictions: Sequence[float]) -> float:
+        pairs = zip(predictions, self.measured, strict=True)
+        return statistics.median(predicted / measured for predicted, measured in pairs) - 1
 
     @property
     def noise(self) -> float:
@@ -96,10 +109,10 @@ class Metric(msgspec.Struct):
 
 
 class Written(msgspec.Struct):
-    """A state of the file of a search's predictions, before the search measured the last ones."""
+    """A state of a file of predictions, before what its last lines predict was measured."""
 
-    programs: int
-    """Lines of the file so far."""
+    lines: int
+    """Of the file so far."""
     at: str
     """When they had been written: ISO 8601, UTC."""
     sha256: str
@@ -126,16 +139,14 @@ class Study(msgspec.Struct):
     """Predictions of workloads, and what was measured then."""
 
     date: str
-    """When the measurements began: ISO 8601, UTC."""
-    predicted_at: str
-    """When the predictions had been written."""
-    predictions_sha256: str
-    """Of the file with the predictions."""
+    """When it began: ISO 8601, UTC."""
+    predictions: list[Written]
+    """Of each round."""
     commit: str
     rounds: int
-    """Clusters for each workload."""
     speed: list[float]
-    """Of the processor in each round, as a part of what it was before the predictions."""
+    """Of the processor when a round had measured, as a part of what it was before, when the round
+    had calibrated."""
     metrics: list[Metric]
     profile: str = ""
     """The file of the profile with which it was predicted; empty: this machine was calibrated."""

@@ -17,8 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -33,11 +32,13 @@ from raytwin.runtime.store.arena_writer import Copier
 from raytwin.runtime.store.scratch import shared
 from raytwin.scenarios.bench.cases import repeated_per_s
 from raytwin.scenarios.core.scenario import Progress
-from raytwin.scenarios.measure.fit import LEAST_S, Load, fit
+from raytwin.scenarios.measure.fit import LEAST_S, Load, Loads, fit, medians
 from raytwin.scenarios.workloads.calibration_loads import LOADS, WINDOW, by_cluster
 from raytwin.scenarios.workloads.programs import empty
 
 ROUNDS = 5
+MACHINE_STEPS = 2
+"""How often `measure_machine` advances."""
 HOP_S = 0.1
 OBJECT_BYTES = 64_000_000
 OBJECT_ROUNDS = 4
@@ -53,50 +54,39 @@ BLOB_ROUNDS = 41
 TOUCH_BYTES = 64_000_000
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What was measured of this machine."""
-
-    rounds: dict[str, list[Load]]
-    """By load: one of each round."""
-    machine: dict[str, Any]
-    """The figures of a profile that are measured by themselves."""
-
-    def profile(self) -> dict[str, Any]:
-        """Return the profile by the medians of the rounds, as `costs` reads it."""
-        return fit(_medians(self.rounds), self.machine)
-
-    def of_each_round(self) -> Iterator[dict[str, Any]]:
-        """Yield the profiles by one round each."""
-        for number in range(ROUNDS):
-            loads = {name: each[number] for name, each in self.rounds.items()}
-            yield fit(loads, self.machine)
-
-
 def calibrate(progress: Progress) -> dict[str, Any]:
     """Measure this machine; return a profile as `costs` reads it.
 
     Raises RuntimeError if a cluster is connected already.
     """
-    profile = measure(progress).profile()
+    progress.begin("calibrating this machine", ROUNDS + MACHINE_STEPS + 1)
+    rounds = []
+    for _ in range(ROUNDS):
+        rounds.append(measure_loads())
+        progress.advance()
+    profile = profile_of(rounds, measure_machine(progress))
     progress.advance()
     return profile
 
 
-def measure(progress: Progress) -> Costs:
-    """Measure this machine. Raises RuntimeError if a cluster is connected already."""
-    progress.begin("calibrating this machine", ROUNDS + 3)
-    rounds = _measure_loads(progress)
-    loads = _medians(rounds)
+def profile_of(rounds: Sequence[Loads], machine: dict[str, Any]) -> dict[str, Any]:
+    """Return the profile that explains rounds of loads, as `costs` reads it."""
+    return fit(rounds, {**machine, "source": _source(rounds)})
+
+
+def measure_machine(progress: Progress) -> dict[str, Any]:
+    """Return the figures of a profile that are measured by themselves; advance `MACHINE_STEPS`.
+
+    Raises RuntimeError if a cluster is connected already.
+    """
     start_worker_s = _measure_start_worker()
     warm_up_s, with_numpy_s = _measure_warm_up(), _measure_warm_up(*preload.MODULES)
     progress.advance()
     memory, loopback, transfer_byte_s = _measure_transfers()
-    progress.advance()
     hop_s = _measure_hop()
-    machine = {
+    progress.advance()
+    return {
         "name": "this machine",
-        "source": _source(loads),
         "cores": os.cpu_count() or 1,
         "latency_s": hop_s,
         "bandwidth": loopback,
@@ -112,13 +102,13 @@ def measure(progress: Progress) -> Costs:
         "touch_byte_s": _measure_touch(),
         **_measure_copies(memory),
     }
-    return Costs(rounds, machine)
 
 
-def _source(loads: dict[str, Load]) -> str:
+def _source(rounds: Sequence[Loads]) -> str:
+    loads = medians(rounds)
     sync, single, array = (1 / loads[name]["wall"] for name in ("sync", "single", "array"))
     return (
-        f"measured by raytwin calibrate on {os.cpu_count() or 1} cores: medians of {ROUNDS} rounds;"
+        f"measured on {os.cpu_count() or 1} cores, rounds of loads: {len(rounds)};"
         f" {sync:,.0f} tasks/s one at a time, {single:,.0f} in windows of {WINDOW},"
         f" {array:,.0f} as an array"
     )
@@ -148,28 +138,23 @@ def _cpu_s(pid: int) -> float:
     return total_ns / 1e9
 
 
-def _measure_loads(progress: Progress) -> dict[str, list[Load]]:
-    rounds: dict[str, list[Load]] = {name: [] for name in LOADS}
-    for _ in range(ROUNDS):
-        for names in by_cluster().values():
-            session: Any = ray.init(backend="local", nodes=LOADS[names[0]].nodes)
-            try:
-                for name in names:
-                    LOADS[name].run()
-                meter = Meter(session.cluster)
-                for name in names:
-                    rounds[name].append(_load(meter, LOADS[name].run))
-            finally:
-                ray.shutdown()
-        progress.advance()
-    return rounds
+def measure_loads() -> Loads:
+    """Measure each load once, on clusters of this round's own.
 
-
-def _medians(rounds: dict[str, list[Load]]) -> dict[str, Load]:
-    return {
-        name: {key: statistics.median(load[key] for load in loads) for key in loads[0]}
-        for name, loads in rounds.items()
-    }
+    Raises RuntimeError if a cluster is connected already.
+    """
+    loads: Loads = {}
+    for names in by_cluster().values():
+        session: Any = ray.init(backend="local", nodes=LOADS[names[0]].nodes)
+        try:
+            for name in names:
+                LOADS[name].run()
+            meter = Meter(session.cluster)
+            for name in names:
+                loads[name] = _load(meter, LOADS[name].run)
+        finally:
+            ray.shutdown()
+    return loads
 
 
 def _load(meter: Meter, run: Callable[[], tuple[int, float]]) -> Load:

@@ -1,20 +1,20 @@
 """How far predictions are off, of programs that the calibration has not seen.
 
-The machine is calibrated; every workload is simulated with that profile, and once with the costs
-of each round of the calibration alone: the median of all is the prediction, since how messages
-batch may hang on little, and the least and the most are its range. The predictions are written, and
-their digest kept; then the workloads are measured, in rounds, each with a cluster of
-its own. A probe of the processor's speed runs beside each round: what the machine itself has become
-slower by is no error of the model, and is not corrected either, but said.
+Machines change while they are measured: in clouds by half and more within minutes. So a round
+calibrates this machine, simulates every program with the profile of this round, writes these
+predictions and their digest, and then measures each program, with a cluster of its own. A
+prediction is compared with the measurement of its own round, and the error is the median over the
+rounds. A probe of the processor's speed says how far the machine has changed between the two halves
+of a round.
 
 A program runs twice on a cluster, on both backends: the first run starts workers and is not timed.
-At the end each workload runs once more with journals, which slow it down and are not in its times:
+At the end each program runs once more with journals, which slow it down and are not in its times:
 from them come the turns and frames of nodes and the head, see `traffic`.
 
 A search may follow, with the same profiles, for the program whose makespan is furthest off beyond
 its aim. Here, too, each prediction is written, and its digest kept, before that program is
-measured. The worst is measured anew in the end: the largest of many noisy errors owes a part of
-its size to the noise.
+measured. The worst has rounds of its own in the end: the largest of many noisy errors owes a part
+of its size to the noise.
 """
 
 from __future__ import annotations
@@ -68,24 +68,62 @@ class Run:
 
 @dataclass(frozen=True)
 class _Prediction:
-    """What the model says of a workload."""
+    """What the model says of a workload in one round."""
 
     run: Run
-    """By the profile."""
-    figures: dict[str, float]
-    """Medians over the profiles."""
-    ranges: dict[str, tuple[float, float]]
     naive_s: float | None
 
     def as_data(self) -> dict[str, Any]:
         """Return what is written before anything is measured."""
         return {
-            "predicted": self.figures,
-            "ranges": self.ranges,
+            "predicted": self.run.figures(),
             "naive_s": self.naive_s,
             "cpu_s": self.run.cpu_s,
             "traffic": self.run.traffic,
         }
+
+
+class _Book:
+    """A file of predictions, one on each line, and its digest whenever some have been added."""
+
+    def __init__(self, path: Path) -> None:
+        self.written: list[Written] = []
+        self._path = path
+        self._lines: list[dict[str, Any]] = []
+
+    def add(self, predictions: Mapping[str, _Prediction]) -> None:
+        """Write predictions. Raises ResultError if that is not possible."""
+        self._lines += ({"workload": name, **each.as_data()} for name, each in predictions.items())
+        fidelity.write_lines(self._path, self._lines)
+        digest = hashlib.sha256(self._path.read_bytes()).hexdigest()
+        self.written.append(Written(len(self._lines), campaigns.now(), digest))
+
+
+class _Profiles:
+    """A profile for each round: of this machine as it is then, or always the given one."""
+
+    def __init__(self, given: Path | None, directory: Path, progress: Progress) -> None:
+        self.known: list[Path] = []
+        """Of all rounds so far."""
+        self._given = given
+        self._directory = directory
+        self._progress = progress
+        self._machine: dict[str, Any] = {}
+        if given is None:
+            progress.begin("calibrating this machine", calibrate.MACHINE_STEPS)
+            self._machine = calibrate.measure_machine(progress)
+
+    def measure(self) -> Path:
+        """Return the profile of a new round."""
+        if self._given is not None:
+            path = self._given
+        else:
+            path = self._directory / f"{len(self.known)}.json"
+            made = calibrate.profile_of([calibrate.measure_loads()], self._machine)
+            path.write_bytes(msgspec.json.encode(msgspec.convert(made, Profile)))
+        self.known.append(path)
+        self._progress.advance()
+        return path
 
 
 def study(
@@ -97,143 +135,101 @@ def study(
     search: int = 0,
     seed: int = 0,
 ) -> Study:
-    """Predict the workloads `names`, then measure each in `rounds` clusters; write what is found.
+    """Predict the workloads `names` and measure them, in `rounds` rounds; write what is found.
 
-    With a profile `given` nothing is calibrated, and predictions have no range. Then `search`
-    programs are tried for the worst case.
-    ``fidelity-predictions.json`` is in `out` before the first measurement, ``fidelity.json`` at
+    With a profile `given` nothing is calibrated. Then `search` programs are tried for the worst
+    case. ``fidelity-predictions.jsonl`` is in `out` before each measurement, ``fidelity.json`` at
     the end, and before a search. Raises ResultError if one cannot be written.
     """
-    speed = _speed()
     with tempfile.TemporaryDirectory() as directory:
-        if given is not None:
-            profiles = [given]
-        else:
-            costs = calibrate.measure(progress)
-            profiles = []
-            for number, each in enumerate((costs.profile(), *costs.of_each_round())):
-                profiles.append(Path(directory) / f"{number}.json")
-                profiles[-1].write_bytes(msgspec.json.encode(msgspec.convert(each, Profile)))
-            progress.advance()
-        found = _held_out(names, rounds, profiles, speed, out, progress)
+        profiles = _Profiles(given, Path(directory), progress)
+        book = _Book(out / fidelity.PREDICTIONS)
+        found = Study(campaigns.now(), book.written, commit_of(ROOT), rounds, [], [])
         if given is not None:
             found.profile = given.name
+        progress.begin("predicting and measuring", _steps(len(names), rounds) + rounds)
+        workloads = {name: WORKLOADS[name] for name in names}
+        own = (profiles.measure() for _ in range(rounds))
+        found.metrics += _compare(workloads, own, book, found, progress)
         fidelity.write(out / fidelity.FIDELITY, found)
         if search:
-            _search(found, search, seed, profiles, speed, out, progress)
+            _search(
+                found, search, seed, profiles, _Book(out / fidelity.SEARCH_PREDICTIONS), progress
+            )
             fidelity.write(out / fidelity.FIDELITY, found)
     return found
 
 
-def _held_out(
-    names: Sequence[str],
-    rounds: int,
-    profiles: Sequence[Path],
-    speed: float,
-    out: Path,
-    progress: Progress,
-) -> Study:
-    workloads = {name: WORKLOADS[name] for name in names}
-    progress.begin("predicting", len(workloads) * len(profiles))
-    predictions = _predict(workloads, profiles, progress)
-    path = out / fidelity.PREDICTIONS
-    document = {name: each.as_data() for name, each in predictions.items()}
-    fidelity.write(path, document)
-    digest = _digest(path)
-    written_at = campaigns.now()
-
-    progress.begin("measuring", (rounds + 1) * len(names))
-    found = Study(campaigns.now(), written_at, digest, commit_of(ROOT), rounds, [], [])
-    found.metrics += _measure(workloads, predictions, found, speed, progress)
-    return found
+def _steps(workloads: int, rounds: int) -> int:
+    """Return how often `_compare` advances."""
+    return workloads * (2 * rounds + 1)
 
 
 def _search(
-    found: Study,
-    count: int,
-    seed: int,
-    profiles: Sequence[Path],
-    speed: float,
-    out: Path,
-    progress: Progress,
+    found: Study, count: int, seed: int, profiles: _Profiles, book: _Book, progress: Progress
 ) -> None:
     """Try `count` programs, measure the worst anew, and add what that is to a study."""
-    path = out / fidelity.SEARCH_PREDICTIONS
-    lines: list[dict[str, Any]] = []
-    predictions: dict[str, _Prediction] = {}
-    search = found.search = Search(seed, [], [], "")
+    known = list(profiles.known)
+    search = found.search = Search(seed, book.written, [], "")
 
     def judge(graphs: Sequence[LayeredGraph]) -> list[float]:
         workloads = {graph.name: graph.workload() for graph in graphs}
-        predicted = _predict(workloads, profiles, progress)
-        lines.extend({"workload": name, **each.as_data()} for name, each in predicted.items())
-        fidelity.write_lines(path, lines)
-        search.predictions.append(Written(len(lines), campaigns.now(), _digest(path)))
-        predictions.update(predicted)
-        tried = _measure(workloads, predicted, found, speed, progress)
+        tried = _compare(workloads, known, book, found, progress)
         search.tried += tried
         return [each.excess for each in tried]
 
-    steps = count * len(profiles) + (count + 1) * (found.rounds + 1)
-    progress.begin("searching for the worst case", steps)
+    progress.begin("searching for the worst case", _steps(count + 1, found.rounds) + found.rounds)
     worst = worst_case.search(count, seed, judge)
     search.worst = worst.name
-    found.metrics += _measure({worst.name: worst.workload()}, predictions, found, speed, progress)
+    own = (profiles.measure() for _ in range(found.rounds))
+    found.metrics += _compare({worst.name: worst.workload()}, own, book, found, progress)
 
 
-def _measure(
+def _compare(
     workloads: Mapping[str, Workload],
-    predictions: Mapping[str, _Prediction],
+    profiles: Iterable[Path],
+    book: _Book,
     found: Study,
-    speed: float,
     progress: Progress,
 ) -> list[Metric]:
-    """Measure workloads in the rounds of a study, which gets the processor's speed in each."""
+    """Predict and measure workloads, in a round for each profile; note the processor's speed in a
+    study."""
+    predicted: dict[str, list[_Prediction]] = {name: [] for name in workloads}
     measured: dict[str, list[Run]] = {name: [] for name in workloads}
-    for _ in range(found.rounds):
-        found.speed.append(round(_speed() / speed, 3))
+    for number, profile in enumerate(profiles):
+        before = _speed()
+        predictions = _predict(workloads, profile, number == 0, progress)
+        book.add(predictions)
         for name, workload in workloads.items():
+            predicted[name].append(predictions[name])
             with _cores(workload.cores):
                 measured[name].append(measure_one(workload))
             progress.advance()
+        found.speed.append(round(_speed() / before, 3))
     metrics: list[Metric] = []
     for name, workload in workloads.items():
         with _cores(workload.cores), tempfile.TemporaryDirectory() as journals:
             counted = measure_one(workload, Path(journals)).traffic
-        metrics += _metrics(name, workload, predictions[name], measured[name], counted)
+        metrics += _metrics(name, workload, predicted[name], measured[name], counted)
         progress.advance()
     return metrics
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def _predict(
-    workloads: Mapping[str, Workload], profiles: Sequence[Path], progress: Progress
+    workloads: Mapping[str, Workload], profile: Path, counted: bool, progress: Progress
 ) -> dict[str, _Prediction]:
-    """Predict with the first profile; the others give the ranges."""
-    runs: dict[str, list[Run]] = {name: [] for name in workloads}
-    with tempfile.TemporaryDirectory() as directory:
-        for number, profile in enumerate(profiles):
-            for name, workload in workloads.items():
-                journal = None if number else Path(directory) / name
-                runs[name].append(simulate(workload, profile, journal))
-                progress.advance()
-    one_at_a_time = simulate(WORKLOADS["sync"], profiles[0]).ended
+    """Predict with a profile; count turns and frames where that is wanted."""
+    one_at_a_time = simulate(WORKLOADS["sync"], profile).ended
     task_s = one_at_a_time.elapsed_s / one_at_a_time.operations
-    machine_cores = load_profile(profiles[0]).cores
+    machine_cores = load_profile(profile).cores
     found = {}
-    for name, (run, *others) in runs.items():
-        each_s = [other.figures() for other in (*others, run)]
-        values = {key: [one[key] for one in each_s] for key in run.figures()}
-        figures = {key: statistics.median(each) for key, each in values.items()}
-        ranges = {key: (min(each), max(each)) for key, each in values.items()}
-        workload = workloads[name]
-        cores = min(sum(workload.cpus), workload.cores or machine_cores)
-        whole_s = run.ended.operations * (task_s + workload.body_s) / cores
-        naive_s = whole_s if workload.of_tasks else None
-        found[name] = _Prediction(run, figures, ranges, naive_s)
+    with tempfile.TemporaryDirectory() as directory:
+        for name, workload in workloads.items():
+            run = simulate(workload, profile, Path(directory) / name if counted else None)
+            cores = min(sum(workload.cpus), workload.cores or machine_cores)
+            whole_s = run.ended.operations * (task_s + workload.body_s) / cores
+            found[name] = _Prediction(run, whole_s if workload.of_tasks else None)
+            progress.advance()
     return found
 
 
@@ -289,31 +285,36 @@ def _run(
 def _metrics(
     name: str,
     workload: Workload,
-    prediction: _Prediction,
+    predictions: Sequence[_Prediction],
     measured: Sequence[Run],
     counted: Mapping[str, float],
 ) -> Iterator[Metric]:
-    of_each = [run.figures() for run in measured]
-    for key, value in prediction.figures.items():
+    predicted = [each.run for each in predictions]
+    for key in predicted[0].figures():
         metric = Metric(
-            name, workload.group.value, len(workload.cpus), key, value, prediction.ranges[key],
-            [each[key] for each in of_each],
+            name, workload.group.value, len(workload.cpus), key,
+            [run.figures()[key] for run in predicted], [run.figures()[key] for run in measured],
         )  # fmt: skip
         if key == fidelity.MAKESPAN:
-            metric.naive = prediction.naive_s
+            metric.naive = [each.naive_s for each in predictions if each.naive_s is not None]
             metric.roles = {
-                role: Role(cpu_s, statistics.median(run.cpu_s[role] for run in measured))
-                for role, cpu_s in prediction.run.cpu_s.items()
+                role: Role(*(_median_cpu_s(role, runs) for runs in (predicted, measured)))
+                for role in predicted[0].cpu_s
             }
-            predicted = prediction.run.traffic
             metric.traffic = {
-                what: Amount(predicted.get(what, 0.0), counted.get(what, 0.0))
-                for what in sorted({*predicted, *counted})
+                what: Amount(predicted[0].traffic.get(what, 0.0), counted.get(what, 0.0))
+                for what in sorted({*predicted[0].traffic, *counted})
             }
         elif key == fidelity.MEDIAN:
-            latencies = [each for run in measured for each in run.ended.latencies_s]
-            metric.ks = fidelity.ks_distance(prediction.run.ended.latencies_s, latencies)
+            metric.ks = fidelity.ks_distance(
+                *([each for run in runs for each in run.ended.latencies_s]
+                  for runs in (predicted, measured))
+            )  # fmt: skip
         yield metric
+
+
+def _median_cpu_s(role: str, runs: Sequence[Run]) -> float:
+    return statistics.median(run.cpu_s[role] for run in runs)
 
 
 def _speed() -> float:

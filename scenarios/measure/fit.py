@@ -12,11 +12,17 @@ not all CPU time is in it, since a process that has sent keeps books while the r
 (`after_s`). The time of a hop is measured on bare processes. How long one task at a time takes on
 the real runtime gives the rest: the part of turns that comes after what they send, or more time for
 a hop if there is none.
+
+How far the figures are to be trusted is told by three things beside them. Residuals are by how much
+the loads are off that they explain; left out, by how much a load is off if the others alone have
+given the figures; and the interval of a figure comes from the rounds in which the loads were
+measured, drawn anew with replacement (bootstrap). The last two take the batches as they are.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import tempfile
 from collections import Counter
@@ -35,10 +41,14 @@ from raytwin.simulator.machine.costs import REST_MAX_S, ROLES, CostModel, Profil
 
 Load = dict[str, float]
 """Seconds per operation: CPU by role, ``wall``, and ``call`` (within submitting calls)."""
+Loads = dict[str, Load]
+"""One round: each load, by name."""
 
 HOPS = 3
 """Messages from a driver's submission of a short task until the driver has its result."""
 ROUNDS = 10
+RESAMPLES = 200
+INTERVAL = (0.025, 0.975)
 MEASURABLE = 0.02
 """A role that uses less than this part of a load's time is not judged by it."""
 LEAST_S = 1e-8
@@ -62,16 +72,19 @@ Amounts = Counter[str]
 """How often a role did each thing that costs CPU time."""
 
 
-def fit(loads: dict[str, Load], machine: dict[str, Any]) -> dict[str, Any]:
+def fit(rounds: Sequence[Loads], machine: dict[str, Any]) -> dict[str, Any]:
     """Return a profile: the fields of `machine`, and the roles' figures.
 
-    `machine` has the other fields of `costs.Profile`, ``loopback_latency_s``
-    being the least that a hop takes. Raises RuntimeError if a cluster is connected.
+    The medians of `rounds` are explained. `machine` has the other fields of `costs.Profile`,
+    ``loopback_latency_s`` being the least that a hop takes. Raises RuntimeError if a cluster is
+    connected.
     """
+    loads = medians(rounds)
     hop_s = machine["loopback_latency_s"]
     after = 0.0
     figures = _first_guess(loads)
-    best, least = {}, math.inf
+    best: Any = None
+    least = math.inf
     for number in range(ROUNDS):
         profile = _profile(machine, figures, hop_s, after)
         usage, walls = simulate(profile)
@@ -79,13 +92,10 @@ def fit(loads: dict[str, Load], machine: dict[str, Any]) -> dict[str, Any]:
         error = statistics.fmean(map(abs, found.values()))
         # How messages batch may hang on little, and figures go to and fro: the best are kept.
         if error < least:
-            best, least = {**profile, "residuals": found}, error
+            best, least = (profile, found, usage, figures), error
         if number == ROUNDS - 1:
             break
-        calls = _calls(loads, usage["driver"])
-        solved = {role: _figures(role, loads, usage[role], figures, calls) for role in UNKNOWNS} | {
-            "call": calls
-        }
+        solved = _solved(loads, usage, figures)
         if number:  # half the way: from the second on what is solved overshoots
             solved = {
                 role: {name: (figures[role][name] + each) / 2 for name, each in found.items()}
@@ -100,12 +110,25 @@ def fit(loads: dict[str, Load], machine: dict[str, Any]) -> dict[str, Any]:
         wanted_s = after * on_the_way - HOPS * hops_s + early_s
         after = min(AFTER_MAX, max(0.0, wanted_s) / max(LEAST_S, on_the_way))
         hop_s = machine["loopback_latency_s"] + max(0.0, -wanted_s) / HOPS
-    return best
+    profile, found, usage, figures = best
+    return {
+        **profile,
+        "loads": list(rounds),
+        "residuals": found,
+        "left_out": _left_out(loads, usage, figures),
+        "intervals": _intervals(rounds, usage, figures),
+    }
 
 
-def residuals(
-    loads: dict[str, Load], usage: Mapping[str, Mapping[str, Amounts]], walls: Mapping[str, float]
-) -> dict[str, float]:
+def medians(rounds: Sequence[Loads]) -> Loads:
+    """Return each load with the medians of its rounds."""
+    return {
+        name: {key: statistics.median(each[name][key] for each in rounds) for key in load}
+        for name, load in rounds[0].items()
+    }
+
+
+def residuals(loads: Loads, usage: Usage, walls: Mapping[str, float]) -> dict[str, float]:
     """Return by how much the simulated loads are off, by "load role": 0.1 is 10 % too long.
 
     A role that hardly does anything in a load has none there.
@@ -219,9 +242,11 @@ def count(cluster: Any) -> dict[str, Amounts]:
 
 
 Figures = dict[str, float]
+Usage = Mapping[str, Mapping[str, Amounts]]
+"""By role and load."""
 
 
-def _first_guess(loads: dict[str, Load]) -> dict[str, Figures]:
+def _first_guess(loads: Loads) -> dict[str, Figures]:
     """Return figures that batch in about the right way."""
     sync, single, array = loads["sync"], loads["single"], loads["array"]
     node = {"turn": sync["node"] / 2, "range": single["node"] / 2}
@@ -236,7 +261,58 @@ def _first_guess(loads: dict[str, Load]) -> dict[str, Figures]:
     return {role: dict.fromkeys(names[role], 0.0) | known[role] for role in names}
 
 
-def _calls(loads: dict[str, Load], usage: Mapping[str, Amounts]) -> Figures:
+def _solved(loads: Loads, usage: Usage, before: Mapping[str, Figures]) -> dict[str, Figures]:
+    """Return the figures of all roles and calls that explain loads whose amounts are `usage`;
+    `before` are those that the simulation has charged."""
+    calls = _calls(loads, usage["driver"])
+    return {role: _figures(role, loads, usage[role], before, calls) for role in UNKNOWNS} | {
+        "call": calls
+    }
+
+
+def _left_out(loads: Loads, usage: Usage, before: Mapping[str, Figures]) -> dict[str, float]:
+    """Return by how much each load is off if the others give the figures: as `residuals`."""
+    found = {}
+    for load in loads:
+        others = {
+            role: {name: amounts for name, amounts in each.items() if name != load}
+            for role, each in usage.items()
+        }
+        solved = _solved(loads, others, before)
+        for role, each in usage.items():
+            if loads[load][role] < MEASURABLE * loads[load]["wall"]:
+                continue
+            # What the simulation has charged, with the difference that the figures make.
+            said_s: float = each[load]["busy"]
+            for of, names in ((role, UNKNOWNS[role]), ("call", CALLS)):
+                if of != "call" or role == "driver":
+                    said_s += sum(
+                        (solved[of][name] - before[of][name]) * each[load][name] for name in names
+                    )
+            found[f"{load} {role}"] = max(LEAST_S, said_s) / loads[load][role] - 1
+    return found
+
+
+def _intervals(
+    rounds: Sequence[Loads], usage: Usage, before: Mapping[str, Figures]
+) -> dict[str, dict[str, float]]:
+    """Return between what the figures lie, by ``role.figure``; one round says nothing of that."""
+    if len(rounds) == 1:
+        return {}
+    draw = random.Random(0)
+    found: dict[str, list[float]] = {}
+    for _ in range(RESAMPLES):
+        solved = _solved(medians(draw.choices(rounds, k=len(rounds))), usage, before)
+        for role, figures in solved.items():
+            for name, value in figures.items():
+                found.setdefault(f"{role}.{name}", []).append(value)
+    return {
+        name: dict(zip(("low_s", "high_s"), map(float, np.quantile(each, INTERVAL)), strict=True))
+        for name, each in found.items()
+    }
+
+
+def _calls(loads: Loads, usage: Mapping[str, Amounts]) -> Figures:
     """Return what submitting calls cost, from the loads that have measured it."""
     rows = {
         load: tuple(float(amounts[name]) for name in CALLS)
@@ -249,7 +325,7 @@ def _calls(loads: dict[str, Load], usage: Mapping[str, Amounts]) -> Figures:
 
 def _figures(
     role: str,
-    loads: dict[str, Load],
+    loads: Loads,
     usage: Mapping[str, Amounts],
     before: Mapping[str, Figures],
     calls: Figures,

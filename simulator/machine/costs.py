@@ -107,6 +107,13 @@ on."""
 ROLES = ("head", "node", "worker", "driver")
 
 
+class Interval(msgspec.Struct, forbid_unknown_fields=True):
+    """Between what a figure lies, in 95 of 100 cases."""
+
+    low_s: float
+    high_s: float
+
+
 class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """Times in seconds, sizes in bytes, rates in bytes/s."""
 
@@ -169,8 +176,15 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """Of a node's disk, which takes evicted objects; the default is the rate of an
     m4.16xlarge to its network disks (10 Gbit/s)."""
 
+    # What a calibration says of itself; nothing of it is charged. See `scenarios.measure.fit`.
+    loads: list[dict[str, dict[str, float]]] = msgspec.field(default_factory=list)
+    """What was measured, in each round: by load, CPU seconds per operation by role, and more."""
     residuals: dict[str, float] = msgspec.field(default_factory=dict)
-    """By how much the loads that the figures were fitted to are off: see `fit.residuals`."""
+    """By how much the loads that the figures were fitted to are off, by ``load role``."""
+    left_out: dict[str, float] = msgspec.field(default_factory=dict)
+    """The same, with figures that were fitted to all other loads."""
+    intervals: dict[str, Interval] = msgspec.field(default_factory=dict)
+    """Of the figures, by ``role.figure``."""
 
     def copy_s(self, nbytes: int, threads: int) -> float:
         """Return the seconds that `threads` threads take to copy `nbytes` into the store."""

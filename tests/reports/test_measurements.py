@@ -39,15 +39,16 @@ SCRIPT = campaigns.ScriptUnderFaults(
 
 
 STUDY = fidelity.Study(
-    "2026-01-02T03:05:05+00:00", "2026-01-02T03:04:05+00:00", "ab" * 32, "c" * 40, 3, [1.0, 0.9],
-    [fidelity.Metric("layered", "held-out workload", 2, "makespan_s", 0.05, (0.045, 0.06),
-                     [0.1, 0.1, 0.1], 0.12, None, {"node": fidelity.Role(7e-6, 9e-6)},
+    "2026-01-02T03:05:05+00:00",
+    [fidelity.Written(1, "2026-01-02T03:04:05+00:00", "ab" * 32)], "c" * 40, 3, [1.0, 0.9],
+    [fidelity.Metric("layered", "held-out workload", 2, "makespan_s", [0.045, 0.05, 0.06],
+                     [0.1, 0.1, 0.1], [0.12] * 3, None, {"node": fidelity.Role(7e-6, 9e-6)},
                      {"node turns": fidelity.Amount(1.25, 2.5)}),
-     fidelity.Metric("width=2", "searched", 1, "makespan_s", 0.02, (0.02, 0.02), [0.08, 0.08],
+     fidelity.Metric("width=2", "searched", 1, "makespan_s", [0.02, 0.02], [0.08, 0.08],
                      roles={"node": fidelity.Role(1e-6, 2e-6)})],
     search=fidelity.Search(
         5, [fidelity.Written(1, "", "de" * 32)],
-        [fidelity.Metric("width=2", "searched", 1, "makespan_s", 0.02, (0.02, 0.02), [0.1, 0.1])],
+        [fidelity.Metric("width=2", "searched", 1, "makespan_s", [0.02, 0.02], [0.1, 0.1])],
         "width=2",
     ),
 )  # fmt: skip

@@ -21,13 +21,13 @@ from raytwin.scenarios.core.fidelity import Metric, Study
 from raytwin.scenarios.core.scenario import Silent
 from raytwin.scenarios.measure import calibrate, fidelity_study
 from raytwin.scenarios.measure.fidelity_study import Run
+from raytwin.scenarios.measure.fit import Loads
 from raytwin.scenarios.workloads.held_out import WORKLOADS, Ended, Group, Workload
 from raytwin.scenarios.workloads.layered_graph import LayeredGraph
 from raytwin.simulator.machine.costs import Profile
 from tests.scenarios.test_fit import MACHINE, made
 
 PROFILE = made(2e-5, 0.5)
-COSTS = calibrate.Costs({"sync": [{"wall": 3e-4}] * calibrate.ROUNDS}, MACHINE)
 
 
 @pytest.fixture
@@ -71,30 +71,39 @@ def test_predictions_are_written_before_anything_is_measured(
         seen.append((tmp_path / fidelity.PREDICTIONS).read_text())
         return _measured(workload, journals)
 
+    def calibrated() -> Loads:
+        seen.append("a round calibrates")
+        return {}
+
     _measured = fidelity_study.measure_one
     monkeypatch.setattr(fidelity_study, "measure_one", measure)
-    monkeypatch.setattr(calibrate, "measure", lambda progress: COSTS)
-    monkeypatch.setattr(calibrate, "fit", lambda loads, machine: PROFILE)
+    monkeypatch.setattr(calibrate, "measure_machine", lambda progress: MACHINE)
+    monkeypatch.setattr(calibrate, "measure_loads", calibrated)
+    monkeypatch.setattr(calibrate, "profile_of", lambda rounds, machine: PROFILE)
     names = ("skewed", "fan_one_core")
     cores = os.sched_getaffinity(0)
 
     found = fidelity_study.study(names, 2, tmp_path, Silent())
 
     assert os.sched_getaffinity(0) == cores
-    assert len(seen) == 6 and len(set(seen)) == 1
-    assert hashlib.sha256(seen[0].encode()).hexdigest() == found.predictions_sha256
-    assert found.predicted_at <= found.date
-    written = json.loads(seen[0])
+    assert [each.startswith("a round") for each in seen] == [True, False, False] * 2 + [False] * 2
+    assert [(each.lines, each.sha256) for each in found.predictions] == [
+        (text.count("\n"), hashlib.sha256(text.encode()).hexdigest()) for text in (seen[1], seen[4])
+    ]
+    assert found.predictions[-1].lines == 4 and len(found.speed) == 2
+    lines = [json.loads(line) for line in seen[-1].splitlines()]
+    written = {line["workload"]: line for line in lines[:2]}
     assert msgspec.json.decode((tmp_path / fidelity.FIDELITY).read_bytes(), type=Study) == found
     assert [(each.workload, each.metric) for each in found.metrics] == [
         ("skewed", "makespan_s"), ("skewed", "p50_s"), ("skewed", "p99_s"),
         ("fan_one_core", "makespan_s"),
     ]  # fmt: skip
     for each in found.metrics:
-        assert each.predicted == written[each.workload]["predicted"][each.metric]
+        predicted = [line for line in lines if line["workload"] == each.workload]
+        assert each.predictions == [line["predicted"][each.metric] for line in predicted]
         assert len(each.measured) == 2 and min(each.measured) > 0
     makespan, median, *_ = found.metrics
-    assert makespan.roles["worker"].measured_s > 0 and makespan.naive is not None
+    assert makespan.roles["worker"].measured_s > 0 and len(makespan.naive) == 2
     turns = makespan.traffic["node turns"]
     assert turns.predicted == written["skewed"]["traffic"]["node turns"] > 0 < turns.measured
     assert median.ks is not None and 0 <= median.ks <= 1
@@ -162,13 +171,15 @@ def test_predictions_of_a_search_are_written_before_what_they_predict_is_measure
 
     assert search is not None
     lines = (tmp_path / fidelity.SEARCH_PREDICTIONS).read_bytes().splitlines(keepends=True)
+    names = [each.workload for each in search.tried]
+    of_batches = [names[:3], *([name] for name in [*names[3:], search.worst])]
     assert [json.loads(each)["workload"] for each in lines] == [
-        each.workload for each in search.tried
+        name for batch in of_batches for name in batch * 2
     ]
-    assert [each.programs for each in search.predictions] == [3, 4, 5, 6]
+    assert [each.lines for each in search.predictions] == [3, 6, 7, 8, 9, 10, 11, 12, 13, 14]
     digests = {each.sha256 for each in search.predictions}
     for written in search.predictions:
-        assert hashlib.sha256(b"".join(lines[: written.programs])).hexdigest() == written.sha256
+        assert hashlib.sha256(b"".join(lines[: written.lines])).hexdigest() == written.sha256
     for name, there in clusters.seen:
         assert name in [json.loads(each)["workload"] for each in there.splitlines()]
         assert hashlib.sha256(there).hexdigest() in digests
@@ -199,25 +210,31 @@ def test_the_table_ends_with_the_worst_case(
 
 
 def test_the_noise_floor_is_how_far_one_cluster_is_from_another() -> None:
-    metric = Metric("w", "train", 1, "makespan_s", 1.2, (1.1, 1.3), [1.0, 1.1, 1.0, 1.1])
+    metric = Metric("w", "train", 1, "makespan_s", [1.2] * 4, [1.0, 1.1, 1.0, 1.1])
     assert metric.noise == pytest.approx(0.1)
     assert metric.median == pytest.approx(1.05)
-    assert metric.error == pytest.approx(1.2 / 1.05 - 1)
     assert metric.aim == pytest.approx(0.2)  # twice the floor
     assert msgspec.structs.replace(metric, measured=[1.0, 1.0]).aim == fidelity.AIM
     tail = msgspec.structs.replace(metric, metric="p99_s", measured=[1.0, 1.0])
     assert tail.aim == fidelity.AIM_OF_TAIL
 
 
+def test_the_error_compares_the_prediction_and_the_measurement_of_a_round() -> None:
+    # The machine becomes twice as slow, in both.
+    metric = Metric("w", "train", 1, "makespan_s", [1.1, 2.2, 2.2], [1.0, 2.0, 2.1], [3, 3, 3])
+    assert metric.error == pytest.approx(0.1)
+    assert metric.naive_error == pytest.approx(0.5)
+
+
 def test_the_median_error_counts_no_load_of_the_fit_and_no_worst_case() -> None:
     def metric(group: str, predicted: float) -> Metric:
-        return Metric("w", group, 1, "makespan_s", predicted, (1, 1), [1.0, 1.0])
+        return Metric("w", group, 1, "makespan_s", [predicted] * 2, [1.0, 1.0])
 
     of_each = [
         metric("train", 9.0), metric("held-out size", 1.1), metric("held-out size", 1.3),
         metric(fidelity.SEARCHED, 7.0),
     ]  # fmt: skip
-    study = Study("", "", "", "", 2, [1.0], of_each)
+    study = Study("", [], "", 2, [1.0], of_each)
     typical = study.typical()
     assert typical is not None and math.isclose(typical, 0.2)
     assert study.typical("train") == pytest.approx(8.0)

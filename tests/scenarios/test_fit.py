@@ -48,7 +48,7 @@ def made(hop_s: float, after: float) -> dict[str, Any]:
     return fit._profile(MACHINE, FIGURES, hop_s, after)
 
 
-def measured(profile: dict[str, Any]) -> dict[str, fit.Load]:
+def measured(profile: dict[str, Any]) -> fit.Loads:
     """Return what a calibration of a machine with this profile would measure."""
     usage, walls = fit.simulate(profile)
     calls = FIGURES["call"]
@@ -92,7 +92,7 @@ def profile_file(profile: dict[str, Any]) -> str:
 @pytest.mark.parametrize(("hop_s", "after"), [(2e-5, 0.0), (5e-6, 0.0), (5e-6, 0.4)])
 def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
     truth = made(hop_s, after)
-    found = fit.fit(measured(truth), MACHINE)
+    found = fit.fit([measured(truth)], MACHINE)
     # How messages batch hangs on the figures, so the loads do not tell all of them to the end.
     for role, within in (("head", 0.25), ("node", 0.15), ("driver", 0.15), ("worker", 0.1)):
         assert after_a_rest(found[role]) == pytest.approx(after_a_rest(truth[role]), rel=within)
@@ -114,9 +114,34 @@ def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
 @pytest.mark.timeout(300)
 def test_a_profile_that_was_fitted_predicts_the_loads_it_was_fitted_to() -> None:
     loads = measured(made(1e-5, 0.0))
-    _, walls = fit.simulate(fit.fit(loads, MACHINE))
+    _, walls = fit.simulate(fit.fit([loads], MACHINE))
     for name, wall_s in walls.items():
         assert wall_s == pytest.approx(loads[name]["wall"], rel=0.25), name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_profile_says_how_far_its_figures_are_to_be_trusted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fit, "ROUNDS", 2)
+    loads = measured(made(1e-5, 0.0))
+    # In the second round the node has used more for each message.
+    dearer = {name: {**load, "node": 1.2 * load["node"]} for name, load in loads.items()}
+    odd = {**loads, "single": {**loads["single"], "node": 2 * loads["single"]["node"]}}
+    found = msgspec.convert(fit.fit([loads, dearer, loads], MACHINE), Profile)
+
+    assert found.loads == [loads, dearer, loads]
+    assert all(each.low_s <= each.high_s for each in found.intervals.values())
+    node, driver = (found.intervals[f"{role}.turn"] for role in ("node", "driver"))
+    assert node.high_s / node.low_s > 1.1 > driver.high_s / driver.low_s
+    assert set(found.left_out) == {name for name in found.residuals if not name.endswith(" wall")}
+
+    one = msgspec.convert(fit.fit([odd], MACHINE), Profile)
+    assert not one.intervals
+    # All others contradict the load, which has pulled the figures towards itself.
+    assert one.left_out["single node"] < -0.3
+    assert one.left_out["single node"] < one.residuals["single node"]
 
 
 def test_usage_times_figures_is_the_cpu_time() -> None:

@@ -342,7 +342,10 @@ def fidelity(
         typer.Option(metavar="LIST", help="These alone; by default all: see docs/measured.md."),
     ] = None,
     rounds: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Clusters in which each is measured.")
+        int,
+        typer.Option(
+            min=2, metavar="N", help="Rounds of calibration, predictions and measurements."
+        ),
     ] = 5,
     profile: Annotated[
         Path | None,
@@ -367,10 +370,11 @@ def fidelity(
 ) -> None:
     """Say how far predictions are off, of programs that the calibration has not seen.
 
-    It calibrates this machine, predicts small programs of many shapes, writes the predictions with
-    their digest, and then measures each program in N fresh clusters. An error is signed; its aim
-    is 10 % (20 % of a p99), or twice the noise floor, which is how far one cluster differs from
-    another under identical conditions. The naive model is tasks x mean time / cores.
+    In each of N rounds it calibrates this machine, predicts small programs of many shapes, writes
+    the predictions with their digest, and then measures each program in a fresh cluster. An error
+    is signed, and the median over the rounds; its aim is 10 % (20 % of a p99), or twice the noise
+    floor, which is how far one cluster differs from another under identical conditions. The naive
+    model is tasks x mean time / cores.
 
     A search draws half of its programs, layered graphs, at random; each other one is the worst so
     far with one parameter changed. The worst in the end is measured anew, in as many clusters.
