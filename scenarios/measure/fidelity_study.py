@@ -7,7 +7,9 @@ prediction is compared with the measurement of its own round, and the error is t
 rounds. A probe of the processor's speed says how far the machine has changed between the two halves
 of a round.
 
-A program runs twice on a cluster, on both backends: the first run starts workers and is not timed.
+On `sim` a program runs twice: the first run starts workers and is not timed. On real processes the
+first runs also fill what is reused later, as memory of stores and of Python's allocator, so that
+`WARM_UPS` are not timed: a calibration, too, measures what is warm.
 At the end each program runs once more with journals, which slow it down and are not in its times:
 from them come the turns and frames of nodes and the head, see `traffic`.
 
@@ -45,6 +47,8 @@ from raytwin.scenarios.workloads.layered_graph import LayeredGraph
 from raytwin.simulator.machine.costs import Profile, load_profile
 
 PROBE_LOOPS = 400_000
+WARM_UPS = 5
+"""From the fifth run on, programs take no less time than before."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +264,8 @@ def measure_one(workload: Workload, journals: Path | None = None) -> Run:
     session: Any = ray.init(backend="local", nodes=workload.nodes, journal=journals)
     try:
         run = workload.start()
-        run()
+        for _ in range(WARM_UPS):
+            run()
         meter = calibrate.Meter(session.cluster)
         begun_s, before = ray.now(), meter.read()
         ended = run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,4 +31,11 @@ def free(tmp_path: Path) -> str:
     )  # fmt: skip
     path = tmp_path / "free.json"
     path.write_bytes(msgspec.json.encode(profile))
+    return str(path)
+
+
+def changed(profile: str, tmp_path: Path, **costs: float) -> str:
+    """Return a copy of a profile with other costs, for one test."""
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps({**json.loads(Path(profile).read_text()), **costs}))
     return str(path)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import raytwin as ray
+from tests.simulator.conftest import changed
 from tests.simulator.programs import size
 from tests.simulator.virtual_cluster import BANDWIDTH, LATENCY_S, elapsed_s, start
 
@@ -45,13 +45,6 @@ def test_two_blobs_share_the_bandwidth(free: str) -> None:
     )
     # Both leave through the network card of node 0.
     assert took_s == pytest.approx(2 * nbytes / BANDWIDTH, rel=0.05)
-
-
-def changed(free: str, tmp_path: Path, **costs: float) -> str:
-    """Return a copy of a profile with other costs."""
-    path = tmp_path / "changed.json"
-    path.write_text(json.dumps({**json.loads(Path(free).read_text()), **costs}))
-    return str(path)
 
 
 def test_a_transfer_needs_a_core_at_either_end(free: str, tmp_path: Path) -> None:
@@ -165,10 +158,8 @@ def test_the_disk_takes_its_time(free: str, tmp_path: Path) -> None:
         refs = [ray.put(ray.Blob(8_000_000)) for _ in range(5)]
         assert len(refs) == 5
 
-    slow = json.loads(Path(free).read_text()) | {"disk_bandwidth": 8e6}
-    path = tmp_path / "slow-disk.json"
-    path.write_text(json.dumps(slow))
-    start(object_store_memory=10_000_000, profile=str(path))
+    path = changed(free, tmp_path, disk_bandwidth=8e6)
+    start(object_store_memory=10_000_000, profile=path)
     # Four have to leave, one after another, before the fifth is there.
     assert elapsed_s(put_five) == pytest.approx(4.0, rel=0.05)
 
