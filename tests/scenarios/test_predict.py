@@ -155,6 +155,10 @@ def test_a_loop_that_nothing_can_wake_raises(tmp_path: Path) -> None:
         (["--profile", "paper", "--backend", "local"], "--profile is for what is simulated"),
         (["--profile", "none", "--backend", "sim"], "no profile 'none'"),
         (["--nodes-per-host", "2"], "--nodes-per-host is for what is simulated"),
+        (["--host-speeds", "1,1"], "--host-speeds is for what is simulated"),
+        (["--oversubscription", "2", "--backend", "sim"], "give --hosts-per-rack"),
+        (["--host-speeds", "1,fast", "--backend", "sim"], "a number above 0 for each machine"),
+        (["--host-speeds", "1,0", "--backend", "sim"], "a number above 0 for each machine"),
     ],
 )
 def test_bad_options_of_a_prediction_get_one_line(options: list[str], said: str) -> None:
@@ -165,6 +169,40 @@ def test_bad_options_of_a_prediction_get_one_line(options: list[str], said: str)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_racks_and_slow_machines_are_predicted(tmp_path: Path) -> None:
+    script = """
+import ray, raytwin, time
+ray.init()
+
+@ray.remote
+def make():
+    raytwin.compute(0.1)
+    return raytwin.Blob(500_000_000)
+
+@ray.remote
+def take(value):
+    return value.nbytes
+
+began = time.perf_counter()
+on = [{"resources": {f"node:{node}": 0.1}} for node in range(4)]
+made = [make.options(**on[node]).remote() for node in (0, 1)]
+ray.get([take.options(**on[2 + number]).remote(ref) for number, ref in enumerate(made)])
+print(time.perf_counter() - began)
+"""
+
+    def took_s(*options: str) -> float:
+        given = ["--nodes", "4", "--cost", "declared", *options]
+        code, (took,), err = run(tmp_path, script, *given)
+        assert code == 0, err
+        return float(took)
+
+    alone_s = took_s()
+    # Two transfers share an uplink that is as fast as half of one of its two machines.
+    racks = ["--hosts-per-rack", "2", "--oversubscription", "4"]
+    assert took_s(*racks) == pytest.approx(alone_s + 3 * 500_000_000 / 3.125e9, rel=0.05)
+    assert took_s("--host-speeds", "0.1,1,1,1") > alone_s + 0.8
 
 
 def test_what_the_driver_computes_after_its_last_call_counts(tmp_path: Path) -> None:

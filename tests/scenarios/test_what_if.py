@@ -128,6 +128,8 @@ def test_a_recording_is_measured_as_well_as_a_script(tmp_path: Path) -> None:
         (["--price", "-1"], "--price -1.0 is no price: give what a node costs for an hour, as 0.5"),
         (["--measure", "1"], "give --profile FILE, which 'raytwin calibrate' writes"),
         (["--measure", "1", "--latency", "1ms"], "--measure runs all nodes on this machine: leave"),
+        (["--oversubscription", "2"], "the uplinks of racks: give --hosts-per-rack"),
+        (["--measure", "1", "--hosts-per-rack", "2"], "machine: leave --hosts-per-rack out"),
         (["-o", "no/such/page.html"], "no/such/page.html: No such file or directory; give"),
     ],
 )

@@ -100,6 +100,28 @@ def execute(
             " default), or as many as --nodes, to predict local.",
         ),
     ] = None,
+    hosts_per_rack: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="On sim, machines in a rack; by default there are no racks."
+        ),
+    ] = None,
+    oversubscription: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            metavar="X",
+            help="On sim, how many times the bandwidth of a full rack's machines exceeds that of"
+            " its uplink: 1, the default, or more.",
+        ),
+    ] = None,
+    host_speeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X,...",
+            help="On sim, the speed of each machine's cores, over that of the profile's.",
+        ),
+    ] = None,
     json: Annotated[
         Path | None,
         typer.Option(
@@ -204,12 +226,17 @@ def execute(
             raise UsageError(f"{option} {scale} is no factor: give a number above 0, as 0.1")
     if backend == "sim":
         options |= _sim_options(cost, recording, profile)
-        if nodes_per_host is not None:
-            options["nodes_per_host"] = nodes_per_host
+        hosts = {
+            "nodes_per_host": nodes_per_host, "hosts_per_rack": hosts_per_rack,
+            "oversubscription": oversubscription, "host_speeds": _numbers(host_speeds),
+        }  # fmt: skip
+        options |= {name: value for name, value in hosts.items() if value is not None}
+        _check_racks(hosts_per_rack, oversubscription)
     else:
         simulated = {
             "--cost": cost, "--recording": recording, "--profile": profile,
-            "--nodes-per-host": nodes_per_host,
+            "--nodes-per-host": nodes_per_host, "--hosts-per-rack": hosts_per_rack,
+            "--oversubscription": oversubscription, "--host-speeds": host_speeds,
         }  # fmt: skip
         for name, value in simulated.items():
             if value is not None:
@@ -318,6 +345,27 @@ def _sim_options(cost: str | None, recording: Path | None, profile: str | None) 
     except ValueError as error:
         raise UsageError(str(error)) from error
     return options
+
+
+def _check_racks(hosts_per_rack: int | None, oversubscription: float | None) -> None:
+    """Raise UsageError if there are uplinks without racks."""
+    if oversubscription is not None and hosts_per_rack is None:
+        raise UsageError("--oversubscription is of the uplinks of racks: give --hosts-per-rack")
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    """Return the speeds of an option. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < each < math.inf for each in found):
+        raise UsageError(
+            f"--host-speeds {text!r}: give a number above 0 for each machine, as 1,0.5"
+        )
+    return found
 
 
 def _parts(text: str | None) -> list[str]:
@@ -481,6 +529,12 @@ def whatif(
         typer.Option(metavar="PLAN,...", help="Fault plans, as in none,spot; see 'raytwin plan'."),
     ] = None,
     cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
+    hosts_per_rack: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="As of 'raytwin exec'.")
+    ] = None,
+    oversubscription: Annotated[
+        float | None, typer.Option(min=1, metavar="X", help="As of 'raytwin exec'.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=-INTEGER_MAX, max=INTEGER_MAX)] = None,
     cost: Annotated[str | None, typer.Option(help="As of 'raytwin exec'.")] = None,
     recording: Annotated[Path | None, typer.Option(help="As of 'raytwin exec'.")] = None,
@@ -523,6 +577,9 @@ def whatif(
     from raytwin.scenarios.cli.progress import terminal
 
     _sim_options(cost, recording, profile)
+    _check_racks(hosts_per_rack, oversubscription)
+    if measure is not None and hosts_per_rack is not None:
+        raise UsageError("--measure runs all nodes on this machine: leave --hosts-per-rack out")
     if price is not None and not 0 <= price < math.inf:
         raise UsageError(f"--price {price} is no price: give what a node costs for an hour, as 0.5")
     if output is not None:
@@ -543,6 +600,7 @@ def whatif(
         simulated = {
             **everywhere, "--cost": cost, "--recording": recording,
             "--nodes-per-host": None if measure is None else NODES_MAX,
+            "--hosts-per-rack": hosts_per_rack, "--oversubscription": oversubscription,
         }  # fmt: skip
         found = what_if.predict(
             script, args or [], choices, _given(simulated), profile, progress, price, victims
