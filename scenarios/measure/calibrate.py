@@ -83,13 +83,14 @@ def measure_machine(progress: Progress) -> dict[str, Any]:
     warm_up_s, with_numpy_s = _measure_warm_up(), _measure_warm_up(*preload.MODULES)
     progress.advance()
     memory, loopback, transfer_byte_s = _measure_transfers()
-    hops = _measure_hops()
+    hop_s = _measure_hop()
     progress.advance()
     return {
         "name": "this machine",
         "cores": os.cpu_count() or 1,
-        **hops,
+        "latency_s": hop_s,
         "bandwidth": loopback,
+        "loopback_latency_s": hop_s,
         "loopback_bandwidth": loopback,
         "memory_bandwidth": memory,
         "transfer_byte_s": transfer_byte_s,
@@ -166,42 +167,15 @@ def _load(meter: Meter, run: Callable[[], tuple[int, float]]) -> Load:
 
 _ECHO = """
 import os, sys
-os.sched_setaffinity(0, {int(sys.argv[2])})
 while message := os.read(int(sys.argv[1]), 64):
     os.write(int(sys.argv[1]), message)
 """
 
 
-def _measure_hops() -> dict[str, float]:
-    """Return what a message between two processes takes: on one core, and what it takes besides if
-    the reader's core has to wake."""
-    cores = sorted(os.sched_getaffinity(0))
-    found: dict[int, list[tuple[float, float]]] = {core: [] for core in cores[:2]}
-    os.sched_setaffinity(0, cores[:1])
-    try:
-        for _ in range(ROUNDS):
-            for core, hops in found.items():
-                hops.append(_hop(core))
-    finally:
-        os.sched_setaffinity(0, cores)
-    (same_wall_s, same_s), *others = (
-        tuple(map(statistics.median, zip(*hops, strict=True))) for hops in found.values()
-    )
-    wall_s, cpu_s = others[0] if others else (same_wall_s, same_s)
-    loopback_s = max(LEAST_S, same_wall_s - same_s)
-    latency_s = max(loopback_s, wall_s - cpu_s)
-    return {
-        "latency_s": latency_s,
-        "loopback_latency_s": loopback_s,
-        "wake_s": max(0.0, cpu_s - same_s),
-        "wake_latency_s": max(LEAST_S, latency_s - loopback_s),
-    }
-
-
-def _hop(core: int) -> tuple[float, float]:
-    """Return how long a message to a process on a core, or back, takes: wall clock and CPU, s."""
+def _measure_hop() -> float:
+    """Return how long a message between two processes takes besides their CPU time, s."""
     ours, theirs = Pipe()  # a pair of Unix sockets
-    command = [sys.executable, "-c", _ECHO, str(theirs.fileno()), str(core)]
+    command = [sys.executable, "-c", _ECHO, str(theirs.fileno())]
     with subprocess.Popen(command, pass_fds=(theirs.fileno(),)) as echo, ours:
         theirs.close()
 
@@ -211,13 +185,15 @@ def _hop(core: int) -> tuple[float, float]:
                 assert os.read(ours.fileno(), 64), "the echo process has ended"
 
         repeated_per_s(round_trips, HOP_S)
-        before_s = _cpu_s(os.getpid()) + _cpu_s(echo.pid)
-        begun_s = time.perf_counter()
-        per_s = 100 * repeated_per_s(round_trips, HOP_S)
-        wall_s = time.perf_counter() - begun_s
-        busy_s = _cpu_s(os.getpid()) + _cpu_s(echo.pid) - before_s
-    hop_s = 1 / per_s / 2
-    return hop_s, hop_s * busy_s / wall_s
+        found = []
+        for _ in range(ROUNDS):
+            before_s = _cpu_s(os.getpid()) + _cpu_s(echo.pid)
+            begun_s = time.perf_counter()
+            per_s = 100 * repeated_per_s(round_trips, HOP_S)
+            wall_s = time.perf_counter() - begun_s
+            busy_s = _cpu_s(os.getpid()) + _cpu_s(echo.pid) - before_s
+            found.append((1 - busy_s / wall_s) / per_s / 2)
+    return max(LEAST_S, statistics.median(found))
 
 
 @ray.remote

@@ -7,11 +7,11 @@ and again; the figures that explain the loads best are kept. A role has as many 
 loads can distinguish. What submitting calls cost is measured by itself (`CALLS`), and what the
 simulation charges besides, as copies into the store, is known.
 
-Then the way of one task: CPU time is not all of it, since a reader's core takes time to wake, and
+Then the way of one task: CPU time is not all of it, since messages take time to wake a reader, and
 not all CPU time is in it, since a process that has sent keeps books while the reader is at work
-(`after_s`). The time that a core takes is measured on bare processes. How long one task at a time
-takes on the real runtime gives the rest: the part of turns that comes after what they send, or more
-time for a core to wake if there is none.
+(`after_s`). The time of a hop is measured on bare processes. How long one task at a time takes on
+the real runtime gives the rest: the part of turns that comes after what they send, or more time for
+a hop if there is none.
 
 How far the figures are to be trusted is told by three things beside them. Residuals are by how much
 the loads are off that they explain; left out, by how much a load is off if the others alone have
@@ -76,17 +76,17 @@ def fit(rounds: Sequence[Loads], machine: dict[str, Any]) -> dict[str, Any]:
     """Return a profile: the fields of `machine`, and the roles' figures.
 
     The medians of `rounds` are explained. `machine` has the other fields of `costs.Profile`,
-    ``wake_latency_s`` being the least that a core takes to wake. Raises RuntimeError if a cluster
-    is connected.
+    ``loopback_latency_s`` being the least that a hop takes. Raises RuntimeError if a cluster is
+    connected.
     """
     loads = medians(rounds)
-    wake_s = machine["wake_latency_s"]
+    hop_s = machine["loopback_latency_s"]
     after = 0.0
     figures = _first_guess(loads)
     best: Any = None
     least = math.inf
     for number in range(ROUNDS):
-        profile = _profile(machine, figures, wake_s, after)
+        profile = _profile(machine, figures, hop_s, after)
         usage, walls = simulate(profile)
         found = residuals(loads, usage, walls)
         error = statistics.fmean(map(abs, found.values()))
@@ -106,10 +106,10 @@ def fit(rounds: Sequence[Loads], machine: dict[str, Any]) -> dict[str, Any]:
         on_the_way = sum(figures[role]["turn"] for role in ("driver", "node", "worker"))
         # How much sooner the task has to be back than it was with the last figures.
         early_s = walls["sync"] - loads["sync"]["wall"]
-        more_s = wake_s - machine["wake_latency_s"]
-        wanted_s = after * on_the_way - HOPS * more_s + early_s
+        hops_s = hop_s - machine["loopback_latency_s"]
+        wanted_s = after * on_the_way - HOPS * hops_s + early_s
         after = min(AFTER_MAX, max(0.0, wanted_s) / max(LEAST_S, on_the_way))
-        wake_s = machine["wake_latency_s"] + max(0.0, -wanted_s) / HOPS
+        hop_s = machine["loopback_latency_s"] + max(0.0, -wanted_s) / HOPS
     profile, found, usage, figures = best
     return {
         **profile,
@@ -367,7 +367,7 @@ def _solve(
 
 
 def _profile(
-    machine: dict[str, Any], figures: dict[str, Figures], wake_s: float, after: float
+    machine: dict[str, Any], figures: dict[str, Figures], hop_s: float, after: float
 ) -> dict[str, Any]:
     head, node, driver, worker, call = (
         figures[role] for role in ("head", "node", "driver", "worker", "call")
@@ -398,7 +398,8 @@ def _profile(
     submitted = {"element_s": driver["element"], **of_worker}
     return {
         **machine,
-        "wake_latency_s": wake_s,
+        "loopback_latency_s": hop_s,
+        "latency_s": hop_s,
         "head": scheduler(head),
         "node": scheduler(node),
         # A submitter is a worker too: as a client it costs what a driver does.

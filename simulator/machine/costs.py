@@ -5,8 +5,7 @@ takes on the modelled machine, and how fast that machine's network, memory and d
 
 A turn of a process costs::
 
-    wake_s                             if its core has halted
-    + turn_s                           wake up, poll, sleep again
+    turn_s                             wake up, poll, sleep again
     + rest_s    x seconds of rest      since its last turn, `REST_MAX_S` at most: its caches have
                                        grown cold
     + frame_s   x frames sent          a system call each
@@ -102,9 +101,9 @@ class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
     sent_by_type: dict[str, MessageCost] = msgspec.field(default_factory=dict)
 
 
-REST_MAX_S = 0.006
+REST_MAX_S = 0.012
 """A rest that was longer costs no more: the caches are cold. Of the machine that the model was made
-on: there, turns get dearer in proportion up to 6 ms, and by a third more from then to 25 ms."""
+on."""
 ROLES = ("head", "node", "worker", "driver")
 
 
@@ -168,11 +167,6 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     run_queues: bool = False
     """Whether each core has a run queue, as on Linux: see `run_queues`. The paper's profile has one
     for a host: its nodes are larger, and its figures are fitted without."""
-    wake_s: float = 0.0
-    """CPU time that a process takes besides when the core on which it wakes has halted; with run
-    queues."""
-    wake_latency_s: float = 0.0
-    """How long such a core takes until the process runs, besides."""
     touch_byte_s: float = 0.0
     """CPU time for a byte of a node's object store that is used for the first time, besides the
     copy."""
@@ -218,8 +212,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
                 raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
         times = (
             "latency_s", "loopback_latency_s", "start_worker_s", "range_s", "task_s", "warm_up_s",
-            "warm_up_numpy_s", "blob_byte_s", "touch_byte_s", "transfer_byte_s", "wake_s",
-            "wake_latency_s",
+            "warm_up_numpy_s", "blob_byte_s", "touch_byte_s", "transfer_byte_s",
         )  # fmt: skip
         for field in times:
             if getattr(self, field) < 0:
@@ -400,8 +393,6 @@ class CostModel:
         self.after_s = role.after_s
         self.frame_s = role.frame_s
         self.rest_s = role.rest_s
-        self.wake_s = 0.0 if profile is None else profile.wake_s
-        self.wake_latency_s = 0.0 if profile is None else profile.wake_latency_s
         self._received = _CostsByType(role.received, role.received_by_type)
         self._sent = _CostsByType(role.sent, role.sent_by_type)
         # Every replica of a chain applies the same bodies, one after another.

@@ -48,8 +48,6 @@ class Processor(Protocol):
 
     def is_free(self, owner: Hashable) -> bool: ...
 
-    def sleeps(self, owner: Hashable) -> bool: ...
-
     def run(
         self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None
     ) -> None: ...
@@ -114,11 +112,6 @@ class Host:
     def is_free(self, owner: Hashable) -> bool:
         """Whether a job of an owner that has none would start at once."""
         return len(self._running) < self.cores
-
-    def sleeps(self, owner: Hashable) -> bool:
-        """Whether the core of an owner has halted, so that it takes time to wake: cores with one
-        queue never do."""
-        return False
 
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:
         """Use one core for `cpu_s` seconds of CPU time, then call `done()`.

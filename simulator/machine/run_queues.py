@@ -3,10 +3,9 @@
 The model
 ---------
 What `host` has in one queue is here in one for each core. A process that wakes, a job whose
-owner had none, goes to the core that its owner has run on last; a new one to a core that idles, the
-one that the fewest owners have taken. If that core is busy, it runs at once if the owner of the
-running job has used more CPU time than its own, by more than `GRAIN_S`, or if that job has had its
-slice. Else it waits in the core's queue.
+owner had none, goes to the core that its owner has run on last; a new one to a core that idles. If
+that core is busy, it runs at once if the owner of the running job has used more CPU time than its
+own, by more than `GRAIN_S`, or if that job has had its slice. Else it waits in the core's queue.
 
 A job keeps its core until it is done, or is preempted in this way, or until a tick of the clock
 finds that it has had its slice and another job waits in the core's queue. An owner that requests a
@@ -18,9 +17,6 @@ So a core may idle for up to a tick while a job waits for another one. Processes
 messages every few microseconds lose up to a third of the time to this; a host with one queue loses
 none.
 
-A core that has idled for `HALT_S` has halted: `sleeps` tells its processes that it takes time to
-wake.
-
 What an owner has used counts from a slice behind the least of the running ones at most: sleep is
 no credit for later.
 
@@ -31,7 +27,7 @@ does nothing else, and balances the queues' loads over time.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable
 from math import inf, log2
 from typing import Any
@@ -51,20 +47,16 @@ TICK_S = 0.004
 """The tick of Debian's and Ubuntu's kernels: ``CONFIG_HZ=250``."""
 GRAIN_S = 0.0001
 """Owners that have used about the same do not preempt one another. Assumed."""
-HALT_S = 5e-6
-"""A core that idles for longer has halted. Assumed."""
 
 
 class _Core:
     """A core and its run queue."""
 
-    __slots__ = ("closing", "idle_since", "queue", "running")
+    __slots__ = ("closing", "queue", "running")
 
     def __init__(self) -> None:
         self.queue: deque[Job] = deque()
         self.running: Job | None = None
-        self.idle_since = -inf
-        """When a job left it last."""
         self.closing = False
         """Whether `done` of the job that has just ended here is being called."""
 
@@ -109,11 +101,6 @@ class RunQueueHost:
         core = self._core_of.get(owner)
         return any(each.idle for each in self._cores) if core is None else core.idle
 
-    def sleeps(self, owner: Hashable) -> bool:
-        """As `Host.sleeps`."""
-        core = self._core_of.get(owner)
-        return core is None or (core.idle and self._env.now - core.idle_since > HALT_S)
-
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:
         """As `Host.run`."""
         job = Job(cpu_s * self.slowdown, done, owner)
@@ -154,10 +141,8 @@ class RunQueueHost:
         """Find a core for a job whose owner had none, and start it there, or let it wait."""
         core = self._core_of.get(job.owner)
         if core is None:
-            owners = Counter(map(id, self._core_of.values()))
-            core = min(
-                self._cores, key=lambda each: (not each.idle, len(each.queue), owners[id(each)])
-            )
+            idle = (each for each in self._cores if each.idle)
+            core = next(idle, None) or min(self._cores, key=lambda each: len(each.queue))
             self._core_of[job.owner] = core
         self._limit_credit(job.owner)
         now, running = self._env.now, core.running
@@ -206,7 +191,6 @@ class RunQueueHost:
         job, now = core.running, self._env.now
         assert job is not None
         core.running = None
-        core.idle_since = now
         job.remaining_s = max(0.0, job.ends - now)
         self._ran_at[job.owner] = now
         self._used[job.owner] = self._used.get(job.owner, 0.0) + now - job.began

@@ -196,7 +196,7 @@ class SimProcess:
         self._timers: list[SimTimer] = []
         self._busy = False
         self._cost_s = 0.0
-        """The cost of the current turn so far; before it begins, of waking its core."""
+        """The cost of the current turn so far."""
         self._long = False
         """Whether the current turn counts in the cluster's `working`."""
         self._leaving: list[Frame] | None = None
@@ -245,16 +245,6 @@ class SimProcess:
 
     def _begin(self) -> None:
         self._busy = True
-        if self.costs.wake_latency_s and self.host.sleeps(self) and not self.paused:
-            self._cost_s = self.costs.wake_s
-            self.cluster.env.after(self.costs.wake_latency_s, self._begin_awake)
-        else:
-            self._begin_awake()
-
-    def _begin_awake(self) -> None:
-        """Take a core, which is awake, or wait for it."""
-        if not self.alive:
-            return
         if self.host.is_free(self) and not self.paused:
             self._wake()
         else:
@@ -268,10 +258,10 @@ class SimProcess:
         if not self.alive:
             return
         costs = self.costs
-        self._cost_s += costs.turn(self.cluster.env.now - self._ended_s)
+        self._cost_s = costs.turn(self.cluster.env.now - self._ended_s)
         frames = self._leaving = []
         self.turns.run(self._fire)
-        cost_s, self._cost_s = self._cost_s, 0.0
+        cost_s = self._cost_s
         self.busy_s += cost_s
         if cost_s > LONG_TURN_S:
             self._long = True

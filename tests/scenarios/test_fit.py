@@ -15,13 +15,10 @@ from raytwin.simulator.machine.costs import Profile
 MACHINE = {
     "name": "a machine",
     "source": "this test",
-    "cores": 16,
+    "cores": 2,
     "latency_s": 5e-6,
     "bandwidth": 1e9,
-    "loopback_latency_s": 1e-8,
-    "wake_s": 1e-5,
-    "wake_latency_s": 5e-6,
-    "run_queues": True,
+    "loopback_latency_s": 5e-6,
     "loopback_bandwidth": 1e9,
     "memory_bandwidth": 1e10,
     "start_worker_s": 0.02,
@@ -46,9 +43,9 @@ FIGURES = {
 }  # fmt: skip
 
 
-def made(wake_s: float, after: float) -> dict[str, Any]:
+def made(hop_s: float, after: float) -> dict[str, Any]:
     """Return the profile of a machine whose figures are known."""
-    return fit._profile(MACHINE, FIGURES, wake_s, after)
+    return fit._profile(MACHINE, FIGURES, hop_s, after)
 
 
 def measured(profile: dict[str, Any]) -> fit.Loads:
@@ -92,30 +89,23 @@ def profile_file(profile: dict[str, Any]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("wake_s", "after"), [(2e-5, 0.0), (5e-6, 0.0), (5e-6, 0.4)])
-def test_known_figures_are_found_again(wake_s: float, after: float) -> None:
-    truth = made(wake_s, after)
+@pytest.mark.parametrize(("hop_s", "after"), [(2e-5, 0.0), (5e-6, 0.0), (5e-6, 0.4)])
+def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
+    truth = made(hop_s, after)
     found = fit.fit([measured(truth)], MACHINE)
     # How messages batch hangs on the figures, so the loads do not tell all of them to the end.
     for role, within in (("head", 0.25), ("node", 0.15), ("driver", 0.15), ("worker", 0.1)):
         assert after_a_rest(found[role]) == pytest.approx(after_a_rest(truth[role]), rel=within)
-    for role in ("node", "driver", "worker"):
-        for name, figure in truth[role]["received"].items():
-            if name == "element_s":  # one load has many, and its batches settle in two ways
-                assert figure / 3 < found[role]["received"][name] < 3 * figure, role
-                continue
-            within = 0.25 if role == "node" else 0.15
-            assert found[role]["received"][name] == pytest.approx(figure, rel=within), (role, name)
+    assert found["node"]["received"] == pytest.approx(truth["node"]["received"], rel=0.25)
     assert found["node"]["received_by_type"]["PutObjects"]["range_s"] == pytest.approx(
         FIGURES["node"]["put_range"], rel=0.3
     )
-    # So may the items of a stream: each in a turn of its own, or several together.
-    following_s, true_following_s = (each["call_s"].pop("next") for each in (found, truth))
-    assert true_following_s / 3 < following_s < 3 * true_following_s
+    assert found["driver"]["received"] == pytest.approx(truth["driver"]["received"], rel=0.15)
+    assert found["worker"]["received"] == pytest.approx(truth["worker"]["received"], rel=0.15)
     assert found["call_s"] == pytest.approx(truth["call_s"], rel=0.15)
     assert found["range_s"] == pytest.approx(truth["range_s"], rel=0.1)
     assert found["task_s"] == pytest.approx(truth["task_s"], rel=0.1)
-    assert found["wake_latency_s"] == pytest.approx(wake_s, rel=0.3)
+    assert found["loopback_latency_s"] == pytest.approx(hop_s, rel=0.3)
     shares = [found[role]["after_s"] / found[role]["turn_s"] for role in ("node", "driver")]
     assert shares == pytest.approx([after, after], abs=0.05)
 
@@ -126,8 +116,7 @@ def test_a_profile_that_was_fitted_predicts_the_loads_it_was_fitted_to() -> None
     loads = measured(made(1e-5, 0.0))
     _, walls = fit.simulate(fit.fit([loads], MACHINE))
     for name, wall_s in walls.items():
-        within = 0.45 if name in ("array", "items") else 0.25  # their batches settle in two ways
-        assert wall_s == pytest.approx(loads[name]["wall"], rel=within), name
+        assert wall_s == pytest.approx(loads[name]["wall"], rel=0.25), name
 
 
 @pytest.mark.slow
@@ -156,7 +145,7 @@ def test_a_profile_says_how_far_its_figures_are_to_be_trusted(
 
 
 def test_usage_times_figures_is_the_cpu_time() -> None:
-    usage, _ = fit.simulate({**made(1e-5, 0.0), "wake_s": 0.0})
+    usage, _ = fit.simulate(made(1e-5, 0.0))
     for load in ("single", "references", "far"):
         for role, figures in FIGURES.items():
             if role not in usage or (role == "head" and load != "far"):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raytwin.simulator.machine.clock import Clock
-from raytwin.simulator.machine.run_queues import HALT_S, MIGRATION_S, TICK_S, RunQueueHost
+from raytwin.simulator.machine.run_queues import MIGRATION_S, TICK_S, RunQueueHost
 from tests.simulator.recorded_network import Log, at
 
 EPS = 1e-9
@@ -69,9 +69,7 @@ def test_a_core_idles_while_a_process_with_warm_caches_waits_for_another() -> No
 def test_a_process_waits_for_the_core_that_it_has_run_on() -> None:
     env, host, log = started(2)
     host.run(0.0001, log.note("woken"), "a")
-    host.run(0.0001, log.note("short"), "b")
     free = []
-    # `c` takes the first core, as both idle and have been taken by one owner.
     at(env, 0.0002, lambda: host.run(0.0008, log.note("c"), "c"))
     at(env, 0.0003, lambda: free.extend(map(host.is_free, ("a", "another"))))
     env.run()
@@ -172,25 +170,6 @@ def test_no_time_is_lost_and_no_core_idles_for_more_than_a_tick(seed: int, cores
     assert host.is_free("another") and host.busy_s == pytest.approx(wanted_s)
     # The clock ticks for as long as something waits, and once more.
     assert env.now <= 0.05 + wanted_s + TICK_S + EPS
-
-
-def test_new_processes_spread_over_idle_cores() -> None:
-    env, host, log = started(2)
-    at(env, 0, lambda: host.run(0.0001, log.note("a"), "a"))
-    at(env, 0.0002, lambda: host.run(0.001, log.note("b"), "b"))
-    at(env, 0.0003, lambda: host.run(0.0001, log.note("a"), "a"))
-    env.run()
-    assert ended(log)[1] == ("a", 0.0004), "b is not on the core of a"
-
-
-def test_a_core_that_has_idled_sleeps_until_something_runs_on_it() -> None:
-    env, host, log = started(2)
-    found = []
-    at(env, 0, lambda: host.run(0.001, log.note("a"), "a"))
-    for at_s in (0.0005, 0.001 + HALT_S / 2, 0.001 + 2 * HALT_S):
-        at(env, at_s, lambda: found.append(host.sleeps("a")))
-    env.run()
-    assert found == [False, False, True]
 
 
 def test_a_host_without_cores_is_refused() -> None:
