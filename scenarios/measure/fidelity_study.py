@@ -87,7 +87,7 @@ class _Prediction:
         }
 
 
-class _Book:
+class _PredictionFile:
     """A file of predictions, one on each line, and its digest whenever some have been added."""
 
     def __init__(self, path: Path) -> None:
@@ -147,19 +147,18 @@ def study(
     """
     with tempfile.TemporaryDirectory() as directory:
         profiles = _Profiles(given, Path(directory), progress)
-        book = _Book(out / fidelity.PREDICTIONS)
-        found = Study(campaigns.now(), book.written, commit_of(ROOT), rounds, [], [])
+        file = _PredictionFile(out / fidelity.PREDICTIONS)
+        found = Study(campaigns.now(), file.written, commit_of(ROOT), rounds, [], [])
         if given is not None:
             found.profile = given.name
         progress.begin("predicting and measuring", _steps(len(names), rounds) + rounds)
         workloads = {name: WORKLOADS[name] for name in names}
         own = (profiles.measure() for _ in range(rounds))
-        found.metrics += _compare(workloads, own, book, found, progress)
+        found.metrics += _compare(workloads, own, file, found, progress)
         fidelity.write(out / fidelity.FIDELITY, found)
         if search:
-            _search(
-                found, search, seed, profiles, _Book(out / fidelity.SEARCH_PREDICTIONS), progress
-            )
+            of_search = _PredictionFile(out / fidelity.SEARCH_PREDICTIONS)
+            _search(found, search, seed, profiles, of_search, progress)
             fidelity.write(out / fidelity.FIDELITY, found)
     return found
 
@@ -170,15 +169,20 @@ def _steps(workloads: int, rounds: int) -> int:
 
 
 def _search(
-    found: Study, count: int, seed: int, profiles: _Profiles, book: _Book, progress: Progress
+    found: Study,
+    count: int,
+    seed: int,
+    profiles: _Profiles,
+    file: _PredictionFile,
+    progress: Progress,
 ) -> None:
     """Try `count` programs, measure the worst anew, and add what that is to a study."""
     known = list(profiles.known)
-    search = found.search = Search(seed, book.written, [], "")
+    search = found.search = Search(seed, file.written, [], "")
 
     def judge(graphs: Sequence[LayeredGraph]) -> list[float]:
         workloads = {graph.name: graph.workload() for graph in graphs}
-        tried = _compare(workloads, known, book, found, progress)
+        tried = _compare(workloads, known, file, found, progress)
         search.tried += tried
         return [each.excess for each in tried]
 
@@ -186,13 +190,13 @@ def _search(
     worst = worst_case.search(count, seed, judge)
     search.worst = worst.name
     own = (profiles.measure() for _ in range(found.rounds))
-    found.metrics += _compare({worst.name: worst.workload()}, own, book, found, progress)
+    found.metrics += _compare({worst.name: worst.workload()}, own, file, found, progress)
 
 
 def _compare(
     workloads: Mapping[str, Workload],
     profiles: Iterable[Path],
-    book: _Book,
+    file: _PredictionFile,
     found: Study,
     progress: Progress,
 ) -> list[Metric]:
@@ -203,7 +207,7 @@ def _compare(
     for number, profile in enumerate(profiles):
         before = _speed()
         predictions = _predict(workloads, profile, number == 0, progress)
-        book.add(predictions)
+        file.add(predictions)
         for name, workload in workloads.items():
             predicted[name].append(predictions[name])
             with _cores(workload.cores):
