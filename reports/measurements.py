@@ -124,7 +124,7 @@ def read_measurements(directory: Path) -> Measurements:
         tuple(sorted(nights, key=lambda night: night.date)),
         _read(directory / CAMPAIGN, Campaign, "raytwin fuzz"),
         tuple(script for script in scripts if script is not None),
-        # The loads are what its figures were fitted to, some 500 numbers.
+        # The report leaves out the loads that the calibration measured: some 500 numbers.
         tuple(_flat({key: each for key, each in (profile or {}).items() if key != "loads"})),
         _read(directory / FIDELITY, Study, "raytwin fidelity"),
     )

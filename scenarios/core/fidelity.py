@@ -112,7 +112,7 @@ class Written(msgspec.Struct):
     """A state of a file of predictions, before what its last lines predict was measured."""
 
     lines: int
-    """Of the file so far."""
+    """The lines of the file so far."""
     at: str
     """When they had been written: ISO 8601, UTC."""
     sha256: str
@@ -141,12 +141,12 @@ class Study(msgspec.Struct):
     date: str
     """When it began: ISO 8601, UTC."""
     predictions: list[Written]
-    """Of each round."""
+    """The file of predictions as each round had written it."""
     commit: str
     rounds: int
     speed: list[float]
-    """Of the processor when a round had measured, as a part of what it was before, when the round
-    had calibrated."""
+    """The processor's speed when a round had measured, over its speed when that round had
+    calibrated."""
     metrics: list[Metric]
     profile: str = ""
     """The file of the profile with which it was predicted; empty: this machine was calibrated."""

@@ -72,7 +72,7 @@ class Run:
 
 @dataclass(frozen=True)
 class _Prediction:
-    """What the model says of a workload in one round."""
+    """The prediction of a workload by the profile of one round."""
 
     run: Run
     naive_s: float | None

@@ -13,10 +13,11 @@ not all CPU time is in it, since a process that has sent keeps books while the r
 the real runtime gives the rest: the part of turns that comes after what they send, or more time for
 a hop if there is none.
 
-How far the figures are to be trusted is told by three things beside them. Residuals are by how much
-the loads are off that they explain; left out, by how much a load is off if the others alone have
-given the figures; and the interval of a figure comes from the rounds in which the loads were
-measured, drawn anew with replacement (bootstrap). The last two take the batches as they are.
+Three things in the profile tell how far to trust its figures. A residual is the error of a load
+that the figures explain. The error of a load that is left out comes from figures that were fitted
+to all other loads. The interval of a figure comes from the rounds of loads, drawn anew with
+replacement (bootstrap). For the last two the fit does not simulate again: messages batch as they
+did.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from raytwin.simulator.machine.costs import REST_MAX_S, ROLES, CostModel, Profil
 Load = dict[str, float]
 """Seconds per operation: CPU by role, ``wall``, and ``call`` (within submitting calls)."""
 Loads = dict[str, Load]
-"""One round: each load, by name."""
+"""The loads that one round has measured, by name."""
 
 HOPS = 3
 """Messages from a driver's submission of a short task until the driver has its result."""
@@ -243,7 +244,7 @@ def count(cluster: Any) -> dict[str, Amounts]:
 
 Figures = dict[str, float]
 Usage = Mapping[str, Mapping[str, Amounts]]
-"""By role and load."""
+"""The amounts of each load that a simulation has counted, by role and load."""
 
 
 def _first_guess(loads: Loads) -> dict[str, Figures]:
@@ -262,8 +263,8 @@ def _first_guess(loads: Loads) -> dict[str, Figures]:
 
 
 def _solved(loads: Loads, usage: Usage, before: Mapping[str, Figures]) -> dict[str, Figures]:
-    """Return the figures of all roles and calls that explain loads whose amounts are `usage`;
-    `before` are those that the simulation has charged."""
+    """Return the figures of all roles and calls that explain loads whose amounts are `usage`; the
+    simulation has charged the figures `before`."""
     calls = _calls(loads, usage["driver"])
     return {role: _figures(role, loads, usage[role], before, calls) for role in UNKNOWNS} | {
         "call": calls
@@ -273,30 +274,27 @@ def _solved(loads: Loads, usage: Usage, before: Mapping[str, Figures]) -> dict[s
 def _left_out(loads: Loads, usage: Usage, before: Mapping[str, Figures]) -> dict[str, float]:
     """Return by how much each load is off if the others give the figures: as `residuals`."""
     found = {}
-    for load in loads:
+    for load, measured in loads.items():
         others = {
             role: {name: amounts for name, amounts in each.items() if name != load}
             for role, each in usage.items()
         }
         solved = _solved(loads, others, before)
         for role, each in usage.items():
-            if loads[load][role] < MEASURABLE * loads[load]["wall"]:
+            if measured[role] < MEASURABLE * measured["wall"]:
                 continue
-            # What the simulation has charged, with the difference that the figures make.
-            said_s: float = each[load]["busy"]
-            for of, names in ((role, UNKNOWNS[role]), ("call", CALLS)):
-                if of != "call" or role == "driver":
-                    said_s += sum(
-                        (solved[of][name] - before[of][name]) * each[load][name] for name in names
-                    )
-            found[f"{load} {role}"] = max(LEAST_S, said_s) / loads[load][role] - 1
+            amounts = each[load]
+            # The simulation has charged the role by the old figures; the new ones replace them.
+            charged_s = _charged_s(role, before, amounts)
+            predicted_s = amounts["busy"] - charged_s + _charged_s(role, solved, amounts)
+            found[f"{load} {role}"] = max(LEAST_S, predicted_s) / measured[role] - 1
     return found
 
 
 def _intervals(
     rounds: Sequence[Loads], usage: Usage, before: Mapping[str, Figures]
 ) -> dict[str, dict[str, float]]:
-    """Return between what the figures lie, by ``role.figure``; one round says nothing of that."""
+    """Return the ends of each figure's interval, by ``role.figure``; none of a single round."""
     if len(rounds) == 1:
         return {}
     draw = random.Random(0)
@@ -323,6 +321,14 @@ def _calls(loads: Loads, usage: Mapping[str, Amounts]) -> Figures:
     return _solve(CALLS, rows, calls_s, calls_s)
 
 
+def _charged_s(role: str, figures: Mapping[str, Figures], amounts: Amounts) -> float:
+    """Return the CPU time that figures charge a role for amounts; the driver's has its calls'."""
+    charged_s = sum(figures[role][name] * amounts[name] for name in UNKNOWNS[role])
+    if role == "driver":
+        charged_s += sum(figures["call"][name] * amounts[name] for name in CALLS)
+    return charged_s
+
+
 def _figures(
     role: str,
     loads: Loads,
@@ -338,13 +344,11 @@ def _figures(
         if role == "head" and len(LOADS[load].cpus) == 1:
             continue  # it has hardly anything to do
         rows[load] = tuple(float(amounts[name]) for name in names)
-        charged_s = sum(before[role][name] * amounts[name] for name in names)
         submitted_s = 0.0
         if role == "driver":
-            charged_s += sum(before["call"][name] * amounts[name] for name in CALLS)
             submitted_s = sum(calls[name] * amounts[name] for name in CALLS)
         # Copies, frames, pickles; and of the head what is the node's to find.
-        known_s = max(0.0, amounts["busy"] - charged_s)
+        known_s = max(0.0, amounts["busy"] - _charged_s(role, before, amounts))
         wanted_s[load] = loads[load][role] - submitted_s - known_s
     return _solve(names, rows, wanted_s, {load: loads[load][role] for load in rows})
 

@@ -108,7 +108,7 @@ ROLES = ("head", "node", "worker", "driver")
 
 
 class Interval(msgspec.Struct, forbid_unknown_fields=True):
-    """Between what a figure lies, in 95 of 100 cases."""
+    """The ends of the 95 % bootstrap interval of a figure."""
 
     low_s: float
     high_s: float
@@ -176,15 +176,18 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """Of a node's disk, which takes evicted objects; the default is the rate of an
     m4.16xlarge to its network disks (10 Gbit/s)."""
 
-    # What a calibration says of itself; nothing of it is charged. See `scenarios.measure.fit`.
+    # A calibration reports its own quality in the fields below, and the simulation charges none of
+    # them; see `scenarios.measure.fit`.
     loads: list[dict[str, dict[str, float]]] = msgspec.field(default_factory=list)
-    """What was measured, in each round: by load, CPU seconds per operation by role, and more."""
+    """The loads that each round of the calibration measured: by load and role, CPU seconds per
+    operation; ``wall`` and ``call`` are seconds, too."""
     residuals: dict[str, float] = msgspec.field(default_factory=dict)
-    """By how much the loads that the figures were fitted to are off, by ``load role``."""
+    """The relative error of each load that the figures were fitted to, by ``load role``."""
     left_out: dict[str, float] = msgspec.field(default_factory=dict)
-    """The same, with figures that were fitted to all other loads."""
+    """The relative error of each load with figures that were fitted to all others, by
+    ``load role``."""
     intervals: dict[str, Interval] = msgspec.field(default_factory=dict)
-    """Of the figures, by ``role.figure``."""
+    """The interval of each figure, by ``role.figure``."""
 
     def copy_s(self, nbytes: int, threads: int) -> float:
         """Return the seconds that `threads` threads take to copy `nbytes` into the store."""

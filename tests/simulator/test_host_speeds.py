@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import raytwin as ray
+from tests.simulator.conftest import changed
 from tests.simulator.virtual_cluster import elapsed_s, start
 
 
@@ -20,10 +20,9 @@ def computed_s(node: int) -> float:
 
 
 @pytest.mark.parametrize("run_queues", [False, True])
-def test_a_slow_host_takes_longer(free: str, run_queues: bool) -> None:
-    given = json.loads(Path(free).read_text()) | {"run_queues": run_queues}
-    Path(free).write_text(json.dumps(given))
-    start(nodes=3, profile=free, host_speeds=[1.0, 0.5, 2])
+def test_a_slow_host_takes_longer(free: str, tmp_path: Path, run_queues: bool) -> None:
+    profile = changed(free, tmp_path, run_queues=run_queues)
+    start(nodes=3, profile=profile, host_speeds=[1.0, 0.5, 2])
     assert [computed_s(node) for node in range(3)] == pytest.approx([1.0, 2.0, 0.5], abs=0.01)
 
 

@@ -159,6 +159,21 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
+HostsPerRack = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="On sim, machines in a rack; by default there are no racks."
+    ),
+]
+Oversubscription = Annotated[
+    float | None,
+    typer.Option(
+        min=1,
+        metavar="X",
+        help="On sim, how many times the bandwidth of a full rack's machines exceeds that of its"
+        " uplink: 1, the default, or more.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 
 

@@ -20,7 +20,9 @@ from raytwin.runtime.api.options.init_options import check_directory
 from raytwin.scenarios.cli import values
 from raytwin.scenarios.cli.commands.line import (
     NODES_MAX,
+    HostsPerRack,
     Json,
+    Oversubscription,
     app,
     escaped,
     open_console,
@@ -100,21 +102,8 @@ def execute(
             " default), or as many as --nodes, to predict local.",
         ),
     ] = None,
-    hosts_per_rack: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="On sim, machines in a rack; by default there are no racks."
-        ),
-    ] = None,
-    oversubscription: Annotated[
-        float | None,
-        typer.Option(
-            min=1,
-            metavar="X",
-            help="On sim, how many times the bandwidth of a full rack's machines exceeds that of"
-            " its uplink: 1, the default, or more.",
-        ),
-    ] = None,
+    hosts_per_rack: HostsPerRack = None,
+    oversubscription: Oversubscription = None,
     host_speeds: Annotated[
         str | None,
         typer.Option(
@@ -529,12 +518,8 @@ def whatif(
         typer.Option(metavar="PLAN,...", help="Fault plans, as in none,spot; see 'raytwin plan'."),
     ] = None,
     cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
-    hosts_per_rack: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="As of 'raytwin exec'.")
-    ] = None,
-    oversubscription: Annotated[
-        float | None, typer.Option(min=1, metavar="X", help="As of 'raytwin exec'.")
-    ] = None,
+    hosts_per_rack: HostsPerRack = None,
+    oversubscription: Oversubscription = None,
     seed: Annotated[int | None, typer.Option(min=-INTEGER_MAX, max=INTEGER_MAX)] = None,
     cost: Annotated[str | None, typer.Option(help="As of 'raytwin exec'.")] = None,
     recording: Annotated[Path | None, typer.Option(help="As of 'raytwin exec'.")] = None,
