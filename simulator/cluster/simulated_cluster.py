@@ -625,6 +625,7 @@ class SimCluster:
         peer = self._endpoint(destination)
         if process is not None and peer is not None:
             process.channels.break_links(peer.name)
+            self.network.break_transfers(process.node, peer.node)
 
     def lose_frames(self, kind: str, probability: float) -> None:
         """Lose frames between nodes that carry a message of a class; 0 ends that."""

@@ -254,6 +254,9 @@ class _Fetcher:
         self.allocate = store.allocate
         self.free = store.free
         self.send = store.send
+        self._connected = False
+        self._requested = False
+        """Whether the other node has been asked for bytes that are not all here."""
         self._transfer: Transfer | None = None
         """None before the first byte and after the last."""
         self._copying = 0
@@ -285,8 +288,18 @@ class _Fetcher:
     def begin(self, fetching: Fetching) -> None:
         cluster, node, queue = self._cluster, self._node, self.queue
         self._copying, self._arrived, self._seen_bytes = 0, False, 0.0
-        fetching.began_s = cluster.env.now
         fetch = fetching.fetch
+
+        def connected() -> None:
+            if queue.current is fetching:
+                self._connected = True
+                request()
+
+        def request() -> None:
+            fetching.began_s = cluster.env.now
+            self._requested = True
+            # The request takes a latency before the transfer begins.
+            cluster.network.send(self._store.node, node, 60, read)
 
         def read() -> None:
             peer = cluster.stores.get(node)
@@ -330,7 +343,9 @@ class _Fetcher:
             peer = cluster.stores.get(node)
             if not arrived:
                 queue.fail("the connection was lost")
-            elif peer is None or peer.value_of(fetch.object) is None:
+                return
+            self._requested = False
+            if peer is None or peer.value_of(fetch.object) is None:
                 queue.absent()
             else:
                 queue.done()
@@ -341,9 +356,10 @@ class _Fetcher:
 
         if node not in cluster.stores:
             cluster.env.after(0, refused)
+        elif self._connected:
+            request()
         else:
-            # The request takes a latency before the transfer begins.
-            cluster.network.send(self._store.node, node, 60, read)
+            cluster.network.connect(self._store.node, node, connected)
 
     def has_received(self, fetching: Fetching) -> bool:
         cluster, transfer = self._cluster, self._transfer
@@ -359,6 +375,9 @@ class _Fetcher:
         return network.is_blocked(*ends) or network.is_blocked(*reversed(ends))
 
     def stop(self, fetching: Fetching, stalled: bool) -> None:
+        if self._requested or stalled:
+            # The bytes of the fetch that has failed would come before those of the next one.
+            self._connected = self._requested = False
         if self._transfer is not None:
             self._cluster.network.cancel(self._transfer)
             self._cluster.working -= 1

@@ -7,7 +7,11 @@ loopback for the traffic that stays within it.
 
 Control frames (`Network.send`) are small and many. A frame arrives after
 ``latency + nbytes / bandwidth``, and never before one that was sent earlier
-from the same node to the same node.
+from the same node to the same node. Beside transfers a frame has what one stream more
+would have of each bandwidth that it uses, or what the transfers leave, if that is more.
+
+A new connection (`Network.connect`) takes three round trips before it carries anything: those of
+TCP, and of the proofs of the cluster's token (see `runtime/processes/net/auth`).
 
 Bulk transfers (`Network.transfer`) are fluid and share bandwidth max-min
 fairly, as long TCP streams do: the rate of no stream can grow without
@@ -17,8 +21,8 @@ A transfer is done one latency after its last byte left.
 
 With `Racks` the hosts are in racks, and a full-duplex uplink leads from each rack's switch to a
 core that is never full. A transfer between racks takes part in the uplink of its source's rack,
-upwards, and in that of its destination's, downwards. Frames between racks take the same latency as
-others.
+upwards, and in that of its destination's, downwards, and so does a frame. Frames between racks take
+the same latency as others.
 
 Faults (`set_latency`, `set_bandwidth`, `set_loss`, `block`) concern one direction between two
 nodes, and outlive these. Frames of a link whose bandwidth was set wait for one another. A blocked
@@ -36,11 +40,11 @@ A *paused* node's process neither reads nor writes: its transfers stall.
 Frames to it still arrive, and wait in the inbox of its process. A removed node's
 frames are lost, in either direction, and its transfers fail.
 
-Simplifications: without faults, frames neither wait for nor slow down transfers or one
-another (control traffic is assumed to be small compared with the bandwidth); no
-packets, slow start or congestion; what is sent again is not lost again, and loss lowers no rate,
-so where more than a tenth is lost a real link is slower; without racks the core of the network
-is never the bottleneck; both sides learn at once that a transfer has failed.
+Simplifications: without faults, frames neither wait for one another nor slow down transfers
+(control traffic is assumed to be small compared with the bandwidth); no packets, slow start or
+congestion; what is sent again is not lost again, and loss lowers no rate, so where more than a
+tenth is lost a real link is slower; without racks the core of the network is never the bottleneck;
+both sides learn at once that a transfer has failed.
 
 How it is computed
 ------------------
@@ -68,6 +72,12 @@ END_OF_INSTANT = EventPriority(2)
 
 RTO_MIN_S = 0.2
 """Linux's TCP_RTO_MIN, the least that a retransmission timeout is longer than a round trip."""
+
+HANDSHAKE_TRIPS = 6
+"""Packets that open a connection, one after another, each in the other direction: SYN, SYN-ACK and
+ACK of TCP; the accepting side's challenge, the answer to it, and the accepting side's proof."""
+HANDSHAKE_BYTES = 78
+"""Of each: the mean of TCP's three and of the proof's three, headers and their options included."""
 
 Share = tuple[str, int] | tuple[str, int, int]
 """A bandwidth that transfers share: ``egress``, ``ingress`` or ``loopback`` of a host, ``up`` or
@@ -237,6 +247,8 @@ class Network:
         self._flowing: dict[Transfer, None] = {}
         self._ending: dict[Transfer, bool] = {}
         """Transfers that are about to end, and whether they have arrived."""
+        self._used: dict[Share, tuple[float, int]] = {}
+        """Of each share that transfers use: their bytes/s, and their streams."""
         self._shares_due = False
         self._next_end: Call | None = None
 
@@ -359,6 +371,18 @@ class Network:
 
     # -- traffic -----------------------------------------------------------
 
+    def connect(self, src: int, dst: int, done: Callable[[], None]) -> None:
+        """Open a connection; `done()` is called when `src` can send its first packet over it.
+
+        It is never called if one of the nodes does not exist, or is removed meanwhile.
+        """
+
+        def trip(number: int, here: int, there: int) -> None:
+            arrived = partial(trip, number + 1, there, here) if number < HANDSHAKE_TRIPS else done
+            self.send(here, there, HANDSHAKE_BYTES, arrived)
+
+        trip(1, src, dst)
+
     def send(self, src: int, dst: int, nbytes: int, deliver: Callable[[], None]) -> None:
         """Send a control frame of `nbytes`; `deliver()` is called when it arrives.
 
@@ -368,13 +392,14 @@ class Network:
         try:
             link = self._links[src][dst]
         except KeyError:
-            new = self._connect(src, dst)
+            new = self._new_link(src, dst)
             if new is None:
                 return
             link = new
         link.sent_bytes += nbytes
         if link.fault is None:
-            arrival_s = self.env.now + (link.latency_s + nbytes / link.bandwidth)
+            bandwidth = self._frame_bandwidth(link) if self._flowing else link.bandwidth
+            arrival_s = self.env.now + (link.latency_s + nbytes / bandwidth)
         elif link.fault.blocked:
             link.held.append((nbytes, deliver))
             return
@@ -388,14 +413,15 @@ class Network:
 
     def send_datagram(self, src: int, dst: int, nbytes: int, deliver: Callable[[], None]) -> None:
         """Send a frame that waits for no other one, and is lost where the link is blocked."""
-        link = self._links.get(src, {}).get(dst) or self._connect(src, dst)
+        link = self._links.get(src, {}).get(dst) or self._new_link(src, dst)
         if link is None or (link.fault is not None and link.fault.blocked):
             return
         link.sent_bytes += nbytes
         late_s = 0.0
         if link.fault is not None:
             late_s = link.fault.jitter_s * self._rng.random() + self._retransmission_s(link)
-        arrival_s = self.env.now + (link.latency_s + late_s + nbytes / link.bandwidth)
+        bandwidth = self._frame_bandwidth(link)
+        arrival_s = self.env.now + (link.latency_s + late_s + nbytes / bandwidth)
         self.env.schedule_at(Call(deliver, link.callbacks), arrival_s)
 
     def _arrival_s(self, link: Link, fault: Fault, nbytes: int) -> float:
@@ -403,10 +429,24 @@ class Network:
         latency_s = link.latency_s + self._retransmission_s(link)
         if fault.jitter_s:
             latency_s += fault.jitter_s * self._rng.random()
+        bandwidth = self._frame_bandwidth(link)
         if fault.bandwidth is None:
-            return self.env.now + (latency_s + nbytes / link.bandwidth)
-        fault.free_s = max(fault.free_s, self.env.now) + nbytes / fault.bandwidth
+            return self.env.now + (latency_s + nbytes / bandwidth)
+        # With transfers the link itself is one of the shares, whose bandwidth is the fault's.
+        bandwidth = min(bandwidth, fault.bandwidth)
+        fault.free_s = max(fault.free_s, self.env.now) + nbytes / bandwidth
         return fault.free_s + latency_s
+
+    def _frame_bandwidth(self, link: Link) -> float:
+        """Return the bytes/s that a frame has on a link."""
+        if not self._flowing:
+            return link.bandwidth
+        return min(self._left_for_a_frame(share) for share in link.shares)
+
+    def _left_for_a_frame(self, share: Share) -> float:
+        bandwidth = self._bandwidth_of(share)
+        rate, streams = self._used.get(share, (0.0, 0))
+        return max(bandwidth / (1 + streams), bandwidth - rate)
 
     def _retransmission_s(self, link: Link) -> float:
         """Return how much later the last packet of what leaves now arrives: 0 if it is not lost."""
@@ -438,7 +478,7 @@ class Network:
         called from an event, never from within this call.
         """
         transfer = Transfer(src, dst, nbytes, streams, done)
-        link = self._links.get(src, {}).get(dst) or self._connect(src, dst)
+        link = self._links.get(src, {}).get(dst) or self._new_link(src, dst)
         if link is None:
             self._end_after(0, transfer, False)
             return transfer
@@ -454,6 +494,13 @@ class Network:
         """Cancel a transfer without calling `done`; no effect on one that has ended."""
         self._stop(transfer)
         self._ending.pop(transfer, None)
+
+    def break_transfers(self, one: int, other: int) -> None:
+        """Fail all transfers between two nodes at this instant, as a reset does."""
+        for transfer in [*self._flowing, *self._ending]:
+            if {transfer.src, transfer.dst} == {one, other}:
+                self._stop(transfer)
+                self._end_after(0, transfer, False)
 
     @property
     def bytes_sent(self) -> dict[tuple[int, int], int]:
@@ -471,7 +518,7 @@ class Network:
 
     # -- links -------------------------------------------------------------
 
-    def _connect(self, src: int, dst: int) -> Link | None:
+    def _new_link(self, src: int, dst: int) -> Link | None:
         """Return the new link between two nodes, None if either does not exist."""
         if src not in self._hosts or dst not in self._hosts:
             return None
@@ -483,6 +530,8 @@ class Network:
         link.fault = self._faults.get((src, dst))
         if self.racks is not None:
             link.racks = self.racks.between(hosts)
+            if link.racks is not None:
+                link.bandwidth = min(bandwidth, self._bandwidths["up"])
         return link
 
     def _latency_of(self, src: int, dst: int) -> float:
@@ -531,6 +580,11 @@ class Network:
                 if not self.is_blocked(t.src, t.dst) and not self.is_blocked(t.dst, t.src)
             ]  # fmt: skip
         rates = fair_rates(moving, self._bandwidth_of)
+        self._used = {}
+        for transfer, rate in rates.items():
+            for share in transfer.link.shares:
+                used, streams = self._used.get(share, (0.0, 0))
+                self._used[share] = used + rate, streams + transfer.streams
         now_s = self.env.now
         for transfer in self._flowing:
             rate = rates.get(transfer, 0.0)

@@ -2,7 +2,8 @@
 
 A connection is a pair of `SimLink`s. Its packets are frames of the network; it breaks for both ends
 at once, as after a reset, or a latency later for the other end if one end closes it. A packet of a
-broken connection is lost, wherever it is.
+broken connection is lost, wherever it is. The dialing end greets when the connection is set up: see
+`Network.connect`.
 
 A process that is paused reads nothing, so neither packets nor timers reach its channels until it
 is resumed. A packet costs no CPU time besides that of its frame: an acknowledgement of its own is
@@ -83,12 +84,14 @@ class _ChannelContext:
 class SimLink:
     """One end of a simulated connection."""
 
-    __slots__ = ("channel", "channels", "node", "open", "other", "received_bytes")
+    __slots__ = ("channel", "channels", "dialed", "node", "open", "other", "received_bytes")
 
     other: SimLink
 
     def __init__(self, channels: SimChannels, channel: Channel | None = None) -> None:
         self.channels = channels
+        self.dialed = channel is not None
+        """Whether this end opens the connection."""
         self.node = channels.process.node
         self.channel = channel
         """None until the peer has greeted."""
@@ -98,7 +101,14 @@ class SimLink:
     # -- the channel's calls -----------------------------------------------------
 
     def greet(self, hello: Hello) -> None:
-        self._send(HELLO_BYTES, partial(self.other._on_hello, hello))
+        if self.dialed and self.other is not self:
+            self.channels.network.connect(self.node, self.other.node, partial(self._greet, hello))
+        else:
+            self._greet(hello)
+
+    def _greet(self, hello: Hello) -> None:
+        if self.open:
+            self._send(HELLO_BYTES, partial(self.other._on_hello, hello))
 
     def write(self, sequence: int, acknowledged: int, frame: Any, nbytes: int) -> None:
         channels = self.channels

@@ -84,7 +84,9 @@ def test_loss_is_drawn_from_the_seed() -> None:
 
 
 def times_under_loss(seed: int) -> list[float]:
-    session = start(nodes=3, cpus_per_node=1, heartbeat_timeout_s=1.0, seed=seed)
+    # Six packets open a connection, and each that is lost takes 0.2 s: within a limit of 1 s not
+    # every pair of nodes would get to know each other.
+    session = start(nodes=3, cpus_per_node=1, heartbeat_timeout_s=4.0, seed=seed)
     links = ("link:0>1", "link:1>0", "link:1>head", "link:head>1", "link:0>2")
     plan = Plan([Step("loss", link, 0, parameters={"probability": 0.3}) for link in links])
     injector = attach(session, plan)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raytwin.simulator.machine.network import HANDSHAKE_BYTES, HANDSHAKE_TRIPS
 from tests.simulator.recorded_network import (
     BANDWIDTH,
     LATENCY_S,
@@ -141,3 +142,78 @@ def test_nodes_that_are_not_there() -> None:
         network.host_of(7)
     with pytest.raises(ValueError, match="already"):
         network.add_node(1, 3)
+
+
+def test_a_connection_takes_three_round_trips_before_its_first_packet() -> None:
+    env, network = make([0, 1])
+    log = Log(env)
+    network.connect(0, 1, log.note("connected"))
+    env.run()
+    assert log.times == {
+        "connected": pytest.approx(HANDSHAKE_TRIPS * (LATENCY_S + HANDSHAKE_BYTES / BANDWIDTH))
+    }
+
+
+def test_a_connection_waits_for_a_blocked_link_and_not_for_a_dead_node() -> None:
+    env, network = make([0, 1, 2])
+    log = Log(env)
+    network.block(1, 0)
+    network.connect(0, 1, log.note("blocked on the way back"))
+    network.connect(0, 2, log.note("dead"))
+    at(env, LATENCY_S / 2, lambda: network.remove_node(2))
+    env.run(until=1.0)
+    assert log.entries == []
+    network.unblock(1, 0)
+    env.run()
+    assert log.names == ["blocked on the way back"]
+    assert log.times["blocked on the way back"] > 1.0 + (HANDSHAKE_TRIPS - 1) * LATENCY_S
+
+
+@pytest.mark.parametrize(("streams", "beside", "part"), [
+    (1, [(0, 1)], 1 / 2),
+    (3, [(0, 1)], 1 / 4),
+    (1, [(0, 2)], 1 / 2),  # the sender's card is full
+    (1, [(2, 1)], 1 / 2),  # the receiver's is
+    (1, [(0, 2), (2, 1)], 1 / 2),
+    (1, [(0, 2), (0, 3), (2, 3), (0, 1)], 1 / 4),
+    (1, [(1, 0), (2, 3)], 1),  # other bandwidths
+    # Of the card of 2 each stream has a half, so that a half of the card of 0 is free.
+    (1, [(0, 2), (3, 2)], 1 / 2),
+    (3, [(0, 2), (3, 2), (1, 2)], 2 / 3),
+])  # fmt: skip
+def test_a_frame_beside_transfers_has_what_one_stream_more_would_have_or_what_they_leave(
+    streams: int, beside: list[tuple[int, int]], part: float
+) -> None:
+    env, network = make([0, 1, 2, 3])
+    log = Log(env)
+    for pair in beside:
+        network.transfer(*pair, 10**9, lambda ok: None, streams)
+    at(env, 0.5, lambda: network.send(0, 1, 1000, log.note("frame")))
+    at(env, 0.5, lambda: network.send_datagram(0, 1, 1000, log.note("datagram")))
+    env.run(until=1.0)
+    taken_s = 0.5 + LATENCY_S + 1000 / (BANDWIDTH * part)
+    assert log.times == pytest.approx({"frame": taken_s, "datagram": taken_s})
+
+
+def test_a_frame_on_a_limited_link_shares_it_with_transfers() -> None:
+    env, network = make([0, 1])
+    log = Log(env)
+    network.set_bandwidth(0, 1, BANDWIDTH / 10)
+    network.transfer(0, 1, 10**9, lambda ok: None)
+    at(env, 0.5, lambda: network.send(0, 1, 1000, log.note("beside it")))
+    env.run(until=1.0)
+    assert log.times["beside it"] == pytest.approx(0.5 + LATENCY_S + 1000 / (BANDWIDTH / 20))
+
+
+def test_broken_transfers_fail_at_once_and_others_go_on() -> None:
+    env, network = make([0, 1, 2])
+    log = Log(env)
+    network.transfer(0, 1, 500_000, log.result("there"))
+    network.transfer(1, 0, 500_000, log.result("back"))
+    network.transfer(0, 2, 500_000, log.result("other"))
+    at(env, 0.5, lambda: network.break_transfers(1, 0))
+    env.run()
+    assert set(log.names) == {("there", False), ("back", False), ("other", True)}
+    assert log.times["there", False] == log.times["back", False] == 0.5
+    # Its peer leaves it half of the card until then: 250,000 bytes; then it has the card.
+    assert log.times["other", True] == pytest.approx(0.75 + LATENCY_S)

@@ -40,10 +40,20 @@ def test_a_transfer_between_racks_takes_its_size_over_the_uplink() -> None:
     env, network = make([0, 1], racks=Racks(1, oversubscription=5.0))
     log = Log(env)
     network.transfer(0, 1, 500_000, log.result("between"))
+    env.step()  # the rate is set at the end of the instant
     network.send(0, 1, 1000, log.note("frame"))
     env.run()
     assert log.times["between", True] == pytest.approx(2.5 + LATENCY_S)
-    assert log.times["frame"] == pytest.approx(LATENCY_S + 1000 / BANDWIDTH)
+    # The transfer has all of the uplink, of which the frame gets one of two equal parts.
+    assert log.times["frame"] == pytest.approx(LATENCY_S + 1000 / (BANDWIDTH / 5 / 2))
+
+
+def test_a_frame_between_racks_takes_its_size_over_the_uplink() -> None:
+    env, network = make([0, 1], racks=Racks(1, oversubscription=5.0))
+    log = Log(env)
+    network.send(0, 1, 1000, log.note("frame"))
+    env.run()
+    assert log.times["frame"] == pytest.approx(LATENCY_S + 1000 / (BANDWIDTH / 5))
 
 
 scenes = st.lists(st.integers(0, 6), min_size=2, max_size=8).flatmap(
@@ -101,7 +111,9 @@ def test_a_value_from_another_rack_takes_the_uplinks_time(
 ) -> None:
     session = start(nodes=2, profile=free, **racked)
     meter = UsageMeter(session.cluster)
-    made = ray.remote(resources={"node:1": 0.01})(lambda: bytes(100_000_000)).remote()
+    make_bytes = ray.remote(resources={"node:1": 0.01})(lambda size: b"x" * size)
+    ray.get(make_bytes.remote(200_000))  # the connection is open from here on
+    made = make_bytes.remote(100_000_000)
     ray.wait([made], fetch_local=False)
     taken_s = elapsed_s(lambda: ray.get(made))
     assert taken_s == pytest.approx(times * 100_000_000 / CARD, rel=0.05)
