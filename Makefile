@@ -11,6 +11,10 @@ OUT ?= results
 ARGS ?=
 AGAINST ?= main
 
+# What is imported is compiled once, even where the environment forbids Python to keep that: each
+# start of Ray alone would compile for longer than it runs.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := $(VENV)/bin
 # Python compiles what is imported when it is: most of what is installed never is.
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet install --no-compile

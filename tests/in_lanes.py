@@ -31,6 +31,11 @@ SIMULATED = (
     "tests/store",
 )
 """Folders whose tests simulate, or compute: hardly any of them wait for anything."""
+ALSO_SIMULATED = (
+    "tests/scenarios/test_baselines.py",
+    "tests/scenarios/test_fit.py",
+)
+"""Files like those, in other folders."""
 NOT_SIMULATED = (
     "tests/chaos/test_command_line.py",
     "tests/chaos/test_minimal_programs.py",
@@ -97,9 +102,10 @@ def lane(name: str) -> list[str]:
     if name == "what runs beside Ray":
         return list(BESIDE_RAY)
     if name == "what is simulated":
-        return [*SIMULATED, *(f"--ignore={each}" for each in NOT_SIMULATED)]
+        return [*SIMULATED, *ALSO_SIMULATED, *(f"--ignore={each}" for each in NOT_SIMULATED)]
     real = [each for each in real_paths() if each not in (*SIMULATED, *BESIDE_RAY)]
-    return [*real, *NOT_SIMULATED, *(f"--ignore={each}" for each in BESIDE_RAY)]
+    others = (*BESIDE_RAY, *ALSO_SIMULATED)
+    return [*real, *NOT_SIMULATED, *(f"--ignore={each}" for each in others)]
 
 
 def real_paths() -> list[str]:

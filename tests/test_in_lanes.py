@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.in_lanes import BESIDE_RAY, NICE, NOT_SIMULATED, SIMULATED, lane
+from tests.in_lanes import ALSO_SIMULATED, BESIDE_RAY, NICE, NOT_SIMULATED, SIMULATED, lane
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_every_file_of_tests_is_in_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert all(Path(each).exists() for each in (*SIMULATED, *NOT_SIMULATED, *BESIDE_RAY))
+    assert all(Path(each).exists() for each in (*SIMULATED, *ALSO_SIMULATED, *NOT_SIMULATED, *BESIDE_RAY))
     lanes = [lane(name) for name in ("what is real", *NICE)]
     for file in map(str, Path("tests").rglob("test_*.py")):
         runs = [name for name in lanes if is_run(file, name)]
@@ -40,7 +40,7 @@ def is_run(file: str, arguments: list[str]) -> bool:
 @pytest.mark.slow
 def test_a_failure_in_any_lane_is_one(tmp_path: Path, broken: str, code: int) -> None:
     files = [f"{folder}/test_of_it.py" for folder in (*SIMULATED, "tests/api")]
-    for file in (*files, *NOT_SIMULATED, *BESIDE_RAY):
+    for file in (*files, *ALSO_SIMULATED, *NOT_SIMULATED, *BESIDE_RAY):
         path = tmp_path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"def test_it():\n    assert {file != broken}\n")
@@ -59,6 +59,6 @@ def test_a_failure_in_any_lane_is_one(tmp_path: Path, broken: str, code: int) ->
     beside = len(BESIDE_RAY)
     passed = f"1 failed, {beside - 1} passed" if "ray" in broken else f"{beside} passed"
     assert passed in beside_ray
-    folders = len(SIMULATED)
+    folders = len((*SIMULATED, *ALSO_SIMULATED))
     passed = f"1 failed, {folders - 1} passed" if "chaos" in broken else f"{folders} passed"
     assert passed in simulated
