@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def test_every_file_of_tests_is_in_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert all(Path(each).exists() for each in (*SIMULATED, *ALSO_SIMULATED, *NOT_SIMULATED, *BESIDE_RAY))
+    assert all(
+        Path(each).exists() for each in (*SIMULATED, *ALSO_SIMULATED, *NOT_SIMULATED, *BESIDE_RAY)
+    )
     lanes = [lane(name) for name in ("what is real", *NICE)]
     for file in map(str, Path("tests").rglob("test_*.py")):
         runs = [name for name in lanes if is_run(file, name)]
