@@ -126,6 +126,60 @@ def constructors(ray: Any) -> Any:
     return [*found, (folder / "False ended").exists(), ray.get(called)]
 
 
+def inputs_of_constructors(ray: Any) -> Any:
+    """An actor that restarts gets the small results that it was given first, released or not.
+
+    Ray loses other inputs once they are released: what was put, and references inside of values.
+    """
+    sleep = getattr(ray, "sleep", time.sleep)
+
+    @ray.remote(num_cpus=0)
+    def make(name: str) -> list[str]:
+        return ["made", name]
+
+    @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+    class Reader:
+        def __init__(self, *inputs: Any) -> None:
+            self.inputs = inputs
+
+        def values(self) -> Any:
+            return self.inputs
+
+        def die(self) -> None:
+            os._exit(1)
+
+    @ray.remote(num_cpus=0)
+    class Caller:
+        def __init__(self, readers: list[Any]) -> None:
+            self.reader = readers[0]
+
+        def values(self) -> Any:
+            return ray.get(self.reader.values.remote())
+
+    def crash(reader: Any, values: Any) -> list[str]:
+        """Let an actor die; return what it has read before and after that."""
+        before = outcome(ray, values.remote())
+        sleep(0.5)  # what the driver has let go of is released
+        died = outcome(ray, reader.die.options(max_task_retries=0).remote())
+        return [before, died, outcome(ray, values.remote())]
+
+    def detached(name: str) -> Any:
+        return Reader.options(name=name, lifetime="detached").remote(make.remote(name))
+
+    readers = [Reader.remote(make.remote("one"), make.remote("two")), detached("held")]
+    found: list[Any] = [crash(reader, reader.values) for reader in readers]
+    ray.kill(readers[-1])
+    detached("found")
+    reader = ray.get_actor("found")
+    found.append(crash(reader, reader.values))
+    ray.kill(reader)
+    lent = Reader.remote(make.remote("lent"))
+    caller = Caller.remote([lent])
+    found.append(crash(lent, caller.values))
+    del lent
+    return [*found, outcome(ray, caller.values.remote())]
+
+
 class Children:
     """Tasks that note in files that they run, and whether they have come to their end."""
 

@@ -49,6 +49,7 @@ from tests.ray_programs_of_deaths import (
     children_of_actors,
     children_of_tasks,
     constructors,
+    inputs_of_constructors,
     restarting,
 )
 from tests.ray_programs_of_errors import (
@@ -82,7 +83,7 @@ PROGRAMS = [
     errors, failing_early, event_loops, ends_at_once, threads, arrays, cancelled_calls,
     ends_of_actors, names, owners, restarting, system_resources, default_actors,
     threads_of_libraries, constructors, children_of_tasks, children_of_actors,
-    children_in_queues,
+    children_in_queues, inputs_of_constructors,
     base_exceptions, more_yields, unserializable, names_of_tasks, names_of_concurrent_calls,
     rows_of_groups, unordered_refs, ended_pools, found_by_name, handles_in_cycles,
     calls_without_order, parents, siblings,

@@ -105,6 +105,7 @@ class SessionActors:
             found = self.client.requests.replies.pop(reply_key)
             if found.created or found.actor == array:
                 return array, ref, b""
+            self.client.references.end_actor(array)
         if not options.get_if_exists:
             raise ActorAlreadyExistsError(f"there is an actor named {options.name!r} already")
         return found.actor, self._weak(found.actor), found.handle

@@ -232,3 +232,30 @@ def test_a_detached_actor_keeps_what_is_its_own() -> None:
     assert session.query("event_counts")["job_ended"] == 2
     del keeper
     clean(session)
+
+
+@ray.remote(num_cpus=0, max_restarts=-1)
+class Reader:
+    def __init__(self, value: Any, boxes: list[Any]) -> None:
+        self.read = [value, *ray.get(boxes)]
+
+    def all(self) -> list[Any]:
+        return self.read
+
+
+def test_the_inputs_of_actors_that_may_restart_go_with_the_job() -> None:
+    session: Any = ray.init(backend="sim", nodes=2, cpus_per_node=2)
+
+    def program() -> None:
+        plain = Reader.remote(work.remote(1), [ray.put(2)])
+        options = {"name": "stays", "namespace": "all", "lifetime": "detached"}
+        detached = Reader.options(**options).remote(ray.put(3), [work.remote(bytes(300_000))])
+        assert ray.get(plain.all.remote()) == [1, 2]
+        assert ray.get(detached.all.remote()) == [3, bytes(300_000)]
+
+    session.cluster.run_driver(program).wait()
+    reader = ray.get_actor("stays", namespace="all")
+    assert ray.get(reader.all.remote()) == [3, bytes(300_000)]
+    ray.kill(reader)
+    del reader
+    clean(session)

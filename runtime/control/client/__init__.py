@@ -20,7 +20,7 @@ out, to its node        SubmitTasks, PutObjects, Release, Unpin (it no longer re
                         RemoveGroup, which the session makes
 in                      TaskResults, ObjectsReady, ObjectAllocated, QueryReply, KvReply,
                         TaskFound, ActorFound, GroupCreated, RefUpdates, BorrowersGone,
-                        GiveBack, TasksUnsent
+                        ActorEnded, GiveBack, TasksUnsent
 out, to a worker        DirectCall
 in, from a worker       DirectOpen, TaskResults (of direct calls), DirectClosed
 ======================= ==================================================================

@@ -36,6 +36,7 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_result
 from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.messages import (
+    ActorEnded,
     ActorFound,
     BorrowersGone,
     CancelTask,
@@ -124,6 +125,8 @@ class Client:
             self.requests.answered(message.key, message.value)
         elif isinstance(message, ActorFound):
             self.requests.answered(message.key, message)
+        elif isinstance(message, ActorEnded):
+            self.references.end_actor(message.actor)
         elif isinstance(message, GroupCreated):
             self.requests.answered(message.request, message.group)
         elif isinstance(message, RefUpdates):

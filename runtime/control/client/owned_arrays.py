@@ -65,7 +65,8 @@ class Entry(Struct, eq=False, gc=False):
     deps: tuple[bytes, ...] = ()
     """Inputs that the client keeps until the array is done, and arrays inside arguments."""
     keeper: bytes = b""
-    """The actor that may be rebuilt with these inputs: see `Submitter.submit`."""
+    """The actor that may be rebuilt with these inputs: see `Submitter.submit`. Of an actor: itself,
+    as long as it may restart."""
     kept: dict[bytes, None] | None = None
     """For such an actor: the inputs that the client keeps as long as the actor lives. For any
     array: the arrays with references inside its values."""

@@ -4,6 +4,10 @@ The owner releases an array when no `ObjectRef` to it is alive (`Entry.refs`), n
 task has it as input and no value contains it (`Entry.holds`), its tasks have ended
 (`Entry.missing`), and no other client has borrowed it (`Entry.borrowers`). For arrays of other
 owners the client counts its own references, and deregisters as borrower (`ReferenceCounter`).
+
+An actor that may restart keeps the inputs of its constructor and some of its calls', until its
+node reports that it is dead for good, or its handles are gone (`Entry.kept`). A detached actor
+outlives its handles: while it has inputs, its array is one of them, and so keeps itself.
 """
 
 from __future__ import annotations
@@ -193,25 +197,32 @@ class References:
         for oid in oids:
             self.hold(oid[:ARRAY_BYTES])
 
+    def hold_inputs_of_actor(self, entry: Entry, oids: tuple[bytes, ...], detached: bool) -> None:
+        """Keep the inputs of an actor's constructor: see this module's docstring."""
+        if oids:
+            self.hold_inputs(entry, (*oids, entry.array) if detached else oids)
+
     def end_inputs(self, entry: Entry) -> None:
         """An array's tasks have ended: release their inputs, or keep them for an actor."""
         deps, entry.deps = entry.deps, ()
         for oid in deps:
-            array = oid[:ARRAY_BYTES]
-            held = self._entries.get(array)
-            if (
-                entry.keeper
-                and array != entry.keeper
-                and (
-                    len(oid) == ARRAY_BYTES
-                    or (held is not None and not held.is_whole_in_messages(oid))
-                )
-            ):
-                self._keep(entry.keeper, oid)  # the actor may be rebuilt with this input
-            elif held is not None:
-                self._end_hold(held)
+            if entry.keeper and self._rebuilds_with(entry, oid):
+                self._keep(entry.keeper, oid)
+            elif oid == entry.array:
+                entry.holds -= 1  # the caller releases the entry
             else:
-                self.counter.drop(array)
+                self.end_hold(oid)
+
+    def _rebuilds_with(self, entry: Entry, oid: bytes) -> bool:
+        """Whether the actor may be rebuilt with this input, and has no copy in its lineage."""
+        if entry.array == entry.keeper:
+            return True  # an input of the constructor, which is in no log
+        array = oid[:ARRAY_BYTES]
+        if array == entry.keeper:
+            return False  # the actor itself
+        held = self._entries.get(array)
+        is_array = len(oid) == ARRAY_BYTES
+        return is_array or (held is not None and not held.is_whole_in_messages(oid))
 
     def _keep(self, keeper: bytes, oid: bytes) -> None:
         """Keep an input as long as the actor that may be rebuilt with it."""
@@ -221,11 +232,25 @@ class References:
             self.counter.pin(oid[:ARRAY_BYTES])
             self.end_hold(oid)
             return
+        if not actor.keeper:
+            self.end_hold(oid)  # the actor is dead
+            return
         if actor.kept is None:
             actor.kept = {}
         if oid in actor.kept:
             self.end_hold(oid)
         actor.kept[oid] = None
+
+    def end_actor(self, actor: bytes) -> None:
+        """Release what is kept for an actor that is dead for good, or was not created at all."""
+        entry = self._entries.get(actor)
+        if entry is None:
+            return
+        entry.keeper = b""
+        entry.deps += tuple(entry.kept or ())
+        entry.kept = None
+        self.end_inputs(entry)
+        self.release_if_free(entry)
 
     def end_hold(self, oid: bytes) -> None:
         """End one `hold` of an array, named by its ID or an object's."""

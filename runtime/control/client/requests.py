@@ -88,7 +88,9 @@ class Requests:
         if create is not None and create.array not in self._entries:
             entry = self._references.own(Entry(create.array, 1, 1, 0))
             entry.keeper = keeper
-            self._references.hold_inputs(entry, holds + create.deps)
+            assert create.extra is not None and create.extra.actor is not None
+            detached = create.extra.actor.detached
+            self._references.hold_inputs_of_actor(entry, holds + create.deps, detached)
         self._buffer.flush()
         request, waiter = self._begin()
         self._buffer.note_effect()

@@ -136,8 +136,9 @@ class Submitter:
 
         The client keeps the inputs until the tasks have ended, and also `holds`: objects, or
         whole arrays, with references inside arguments. If `keeper` is an actor that may restart,
-        and so be rebuilt from these inputs, the client keeps arrays, large inputs and those with
-        references inside as long as the actor lives; other small inputs are in its lineage.
+        and so be rebuilt from these inputs, the client keeps them as long as the actor lives: all
+        of its constructor's, and of its calls' the arrays, the large ones and those with references
+        inside. Other small inputs of calls are in its lineage.
         """
         references = self._references
         entry = self._entries.get(array)
@@ -159,7 +160,14 @@ class Submitter:
         The client does not await the constructor's end: an actor to which nobody has a handle ends
         before it, too, lest one whose process crashes in it restart for ever.
         """
-        self.submit(spec.array, [spec], 1, 1, holds, keeper).missing = 0
+        assert spec.extra is not None and spec.extra.actor is not None
+        entry = self._entries.get(spec.array)
+        if entry is None:
+            entry = self._references.own(Entry(spec.array, 1, 1, 0))
+        entry.keeper = keeper
+        detached = spec.extra.actor.detached
+        self._references.hold_inputs_of_actor(entry, holds + spec.deps, detached)
+        self._buffer.submit([spec])
 
     def call(
         self, array: bytes, extra: TaskExtra, name: str, retries: int, args: bytes,

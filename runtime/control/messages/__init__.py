@@ -83,6 +83,7 @@ driver  -> worker    DirectCall
 worker  -> driver    DirectOpen, TaskResults (of direct calls), DirectClosed
 world   -> driver    DirectClosed (of a worker that has died)
 node    -> worker    RestoreActor
+node    -> client    ActorEnded
 node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor,
                      LogCalls, SaveActor, FetchLineage, FindActor
 gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound

@@ -60,6 +60,12 @@ class ActorChanged(Struct, array_like=True, tag=75):
     """Whether its calls are logged."""
 
 
+class ActorEnded(Struct, array_like=True, tag=204):
+    """To an actor's owner: the actor is dead for good, and needs no inputs any more."""
+
+    actor: bytes
+
+
 class ActorCalls(Struct, array_like=True, tag=76):
     """Calls from the clients of one node, in order.
 
@@ -235,8 +241,8 @@ class ActorFound(Struct, array_like=True, tag=88):
 
 
 ActorMessage = Union[
-    CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
-    CancelCall, DrainCalls, CallsDrained, KillActor, StopActor, LogCalls,
+    CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorEnded,
+    ActorCalls, CancelCall, DrainCalls, CallsDrained, KillActor, StopActor, LogCalls,
     CallsLogged, SaveActor, FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor,
     ActorFound, DirectOpen, DirectCall, DirectClosed, CallsRan,
 ]  # fmt: skip

@@ -55,6 +55,7 @@ from raytwin.runtime.control.local_scheduler.worker_leases import WorkerLeases
 from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,
+    ActorEnded,
     ActorFound,
     BorrowersGone,
     CreateGroup,
@@ -336,11 +337,14 @@ class NodeManager:
         self.results.finish_call(result, owner)
 
     def _on_actor_dead(self, actor: bytes, reason: Failure) -> None:
-        """An actor is dead: if its constructor has never ended, send its owner an error."""
+        """An actor is dead: its owner learns it, and gets an error if its constructor has never
+        ended."""
         owner = self.objects.owners.get(actor)
         if owner is not None and not self.objects.has_array(actor):
             error = RangeResult(actor, 0, 1, SYSTEM_ERROR, pack(reason), self.node)
             self.results.finish(error, owner)
+        for client in self.objects.owners.owners_of(actor):
+            self.ctx.send(client, ActorEnded(actor))
 
     def _on_forward(self, source: str, message: ForwardResults) -> None:
         self.inputs.claimed(message.array)
