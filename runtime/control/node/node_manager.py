@@ -514,6 +514,7 @@ class NodeManager:
         self.objects.owners.end_job(job)
         self.actors.end_job(job)
         self.results.end_job(job)
+        self.objects.pulls.end_job(job)
         for array in self.objects.of_job(job):
             self.log.forget(array)
             self.releases.release_all((array,))

@@ -172,10 +172,8 @@ class NodeObjects:
         return self.owners.arrays_of(client)
 
     def of_job(self, job: bytes) -> list[bytes]:
-        """Return the arrays of a job that are here, owned here or wanted here."""
-        parts = (
-            self.owners, self.results.arrays(), self.memory.objects(), self.pulls.objects(),
-        )  # fmt: skip
+        """Return the arrays of a job that are here or owned here."""
+        parts = (self.owners, self.results.arrays(), self.memory.objects())
         return list({key[:ARRAY_BYTES]: None for t in parts for key in t if job_of(key) == job})
 
     def on_node_changed(self, node: int, alive: bool) -> None:

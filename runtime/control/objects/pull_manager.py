@@ -16,6 +16,8 @@ The node neither waits for a dead source nor asks it again. It reports a living 
 not have the object to the GCS (`ObjectsMissing`), which would otherwise name that source again. A
 fetch whose bytes stay out is given up: the node takes another copy, if there is one, and probes
 whether it still reaches the source. If not, its channel reports the source as unreachable.
+
+When a job ends, nothing of it is wanted any more: no client or GCS would release what comes later.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from msgspec.structs import replace
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import failed_value
-from raytwin.runtime.control.core.ids import ARRAY_BYTES, split_object_id
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_of, split_object_id
 from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,
     Fetch,
@@ -129,10 +131,6 @@ class PullManager:
         wanted = self._wanted
         return any(oid in wanted and wanted[oid].rank != CLIENT for oid in self._fetching)
 
-    def objects(self) -> list[bytes]:
-        """Return the wanted objects."""
-        return list(self._wanted)
-
     def want(self, oid: bytes, ready: Ready, rank: int = CLIENT) -> None:
         """Call `ready` with the object, or its error, once it is in memory."""
         value = self._memory.lookup(oid)
@@ -163,6 +161,12 @@ class PullManager:
         for oid in sorted(self.wanted_of.get(array, ())):
             if oid not in self._fetching:
                 self.asking.append(oid)
+
+    def end_job(self, job: bytes) -> None:
+        """A job has ended: drop its wanted objects; what fetches them for other jobs gets an
+        error."""
+        for oid in [oid for oid in self._wanted if job_of(oid) == job]:
+            self._arrived(failed_value(Loss(LossCause.JOB_ENDED, object=oid), oid))
 
     def end_turn(self) -> None:
         """Ask the GCS to locate the objects that this turn did not find here."""
