@@ -46,6 +46,7 @@ import msgspec
 
 from raytwin.runtime.control.core.call_batches import args_bytes
 from raytwin.runtime.control.messages import (
+    ActorLineage,
     AssignTasks,
     ChainCommands,
     ChainOutput,
@@ -62,7 +63,9 @@ from raytwin.runtime.control.messages import (
     PlaceTasks,
     PutObjects,
     Registered,
+    RestoreActor,
     RunTasks,
+    SaveActor,
     Snapshot,
     StreamItems,
     SubmitTasks,
@@ -351,6 +354,8 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     **dict.fromkeys((ExportFunction, FunctionBlob), _size_by("blob")),
     **dict.fromkeys((ChainRequest, ChainOutput), _size_of_body),
     **dict.fromkeys((KvPut, KvReply), _size_by("value")),
+    **dict.fromkeys((SaveActor, RestoreActor), _size_by("state")),
+    ActorLineage: _size_by("checkpoint"),
     Snapshot: _size_by("data"),
 }
 

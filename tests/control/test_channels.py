@@ -343,6 +343,36 @@ def test_bytes_of_a_long_frame_count_as_progress() -> None:
     assert b.got == ["first", "long"] and not a.channel.kept
 
 
+def test_an_acknowledgement_may_wait_behind_a_long_frame() -> None:
+    net = Net()
+    a, b = net.sides
+    a.channel.send("first", 10)
+    net.run(1.0)
+    (pipe,) = [pipe for pipe in net.pipes if pipe.alive]
+    theirs = next(end for end in pipe.ends if end.side is b)
+    held: list[tuple[Any, ...]] = []
+    carry = pipe.carry
+
+    def hold(to: End, packet: tuple[Any, ...]) -> None:
+        if to is theirs:
+            held.append(packet)
+        else:
+            carry(to, packet)
+
+    pipe.carry = hold  # type: ignore[method-assign]
+    a.channel.send("long", 3_000_000)
+    b.channel.send("short", 10)
+    for step in range(1, 40):
+        net.run(LIMIT_S / 4)
+        b.channel.on_bytes(theirs, step * 1000)
+    assert a.got == ["short"] and b.channel.kept
+    assert not b.unreachable and not a.closed and not b.closed
+    for packet in held:
+        theirs.arrive(packet)
+    net.run(1.0)
+    assert b.got == ["first", "long"] and not a.channel.kept and not b.channel.kept
+
+
 def test_a_peer_that_has_started_again_gets_nothing_that_was_for_the_last_process() -> None:
     net = Net()
     a, b = net.sides

@@ -183,7 +183,8 @@ class Channel:
         self._ack_timer: Timer | None = None
         self._acked_s = 0.0
         self._progress_s = 0.0
-        """When the peer last showed that it receives, or when a frame first waited for it."""
+        """When the peer last showed that it receives, or sent a frame or bytes of one, behind which
+        what shows that may wait; or when a frame first waited for it."""
         self._least_bytes = 0
         """The fewest bytes kept at a look, since they exceeded `KEPT_BYTES_MAX`..."""
         self._least_s = 0.0
@@ -229,13 +230,13 @@ class Channel:
                 self._peer_bytes = sequence
                 self._progress()
             return False
+        self._progress()
         if sequence <= self.received:
             return False  # sent again, because its acknowledgement was lost
         if sequence != self.received + 1:
             self._break(f"frame {sequence} arrived after {self.received}")
             return False
         self.received = sequence
-        self._failures = 0
         self._unacknowledged += 1
         self._unacknowledged_bytes += nbytes
         if self._unacknowledged >= ACK_FRAMES or self._unacknowledged_bytes >= ACK_BYTES:
@@ -247,8 +248,8 @@ class Channel:
     def on_bytes(self, link: Link, link_bytes: int) -> None:
         """A part of a frame has arrived; `link_bytes`: all bytes of this link so far."""
         if link is self._link and self.state is State.OPEN:
-            now = self._ctx.now()
-            if now - self._acked_s > self._stall_s / LOOKS:
+            self._progress()
+            if self._progress_s - self._acked_s > self._stall_s / LOOKS:
                 self._acknowledge(link_bytes)
 
     def _acknowledge(self, link_bytes: int) -> None:
