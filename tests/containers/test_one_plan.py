@@ -1,4 +1,4 @@
-"""One fault plan on real processes and in containers: the same faults, the same values."""
+"""One fault plan in every world: the same faults, the same values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pytest
 import raytwin as ray
 from raytwin.chaos.faults.injector import attach
 from raytwin.chaos.faults.plan_files import load
+from raytwin.chaos.faults.recovery_summary import observed
 from raytwin.scenarios.core.scenario import Request
 from raytwin.scenarios.figures import availability, fig11a, partition, recovery, slow_network
+from tests.chaos.test_link_faults import Program
 from tests.containers.conftest import Start
 from tests.containers.programs import Counter, double, doubles_are_right, on
 from tests.processes.helpers import LIMIT_S, eventually
@@ -65,6 +67,54 @@ def test_a_plan_has_the_same_faults_and_values_in_both(start: Start, tmp_path: P
     ]  # fmt: skip
     assert ["the driver's own" in error for _, error in local[0]] == [False] * 10 + [True]
     assert run_under_the_plan(start, "docker", plan) == local
+
+
+LINKS = """
+steps:
+  - {at_s: 0.1, action: latency, target: "link:0>1", parameters: {latency_ms: 20, jitter_ms: 5}}
+  - {at_s: 0.2, action: bandwidth, target: "link:2>head", parameters: {bytes_per_s: 1000000}}
+  - {at_s: 0.3, action: reset, target: "link:1>2", parameters: {kind: rst}}
+  - {at_s: 0.4, action: reset, target: "link:2>0", parameters: {kind: fin}}
+  - {name: stalled, at_s: 0.5, action: stall, target: "link:1>2"}
+  - {name: goes-on, after: stalled, delay_s: 0.3, action: heal, target: "link:1>2"}
+  - name: apart
+    after: goes-on
+    delay_s: 0.1
+    action: partition
+    target: cluster
+    parameters: {sets: [[head, "node:0", "node:1"], ["node:2"]]}
+  - {after: apart, delay_s: 0.3, action: heal, target: cluster}
+expect:
+  - {metric: faults, equals: 19}
+  - {metric: faults_failed, equals: 0}
+  - {metric: errors, equals: 0}
+  - {metric: nodes_died, equals: 0}
+  - {metric: workers_died, equals: 0}
+"""
+"""A partition of one node from two and the head is six cuts; the last step heals these and the slow
+link of the first step."""
+
+
+@pytest.mark.toxiproxy
+def test_a_plan_that_breaks_links_runs_in_every_world(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "links.yaml"
+    path.write_text(LINKS)
+    done = {}
+    for backend in ("sim", "local", "docker"):
+        plan = load(path)
+        with observed(plan) as clusters:
+            start(backend=backend, heartbeat_timeout_s=5.0)
+            (recovery,) = clusters
+            program = Program()
+            program.run(60, lambda _: None)
+            assert recovery.cluster is not None
+            while not recovery.cluster[1].finished:
+                ray.sleep(0.05)
+            program.check()
+            ray.shutdown()
+        assert [finding for finding in recovery.check({}) if not finding.ok] == [], backend
+        done[backend] = [str(each.step) for each in recovery.injections]
+    assert done["sim"] == done["local"] == done["docker"]
 
 
 def test_figure_11a_in_containers(docker_engine: Any) -> None:

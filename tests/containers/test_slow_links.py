@@ -27,17 +27,20 @@ __all__ = [
 
 pytestmark = [pytest.mark.docker, pytest.mark.toxiproxy]
 
+HEARTBEAT_TIMEOUT_S = 4.0
+"""More than a busy machine silences a process for, and less than the slow link's transfers take."""
+
 
 @pytest.fixture
 def session(start: Start) -> Iterator[Any]:
     with proxied("docker"):
-        yield start(heartbeat_timeout_s=2.0)
+        yield start(heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S)
         ray.shutdown()
 
 
 def test_links_of_replicas_of_the_gcs_are_slow_break_and_are_cut(start: Start) -> None:
     with proxied("docker"):
-        cluster = start(nodes=2, gcs_replicas=2, heartbeat_timeout_s=2.0).cluster
+        cluster = start(nodes=2, gcs_replicas=2, heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S).cluster
     break_links_of_replicas(cluster)
     cluster.reset_links("node:0", "node:1", rst=False)
     cluster.cut("node:0", "head")
