@@ -40,13 +40,15 @@ class Pipe:
         self.net = net
         self.alive = True
         self.ends: list[End] = []
+        self.open_s = net.now_s + net.set_up_s
         self.last_s = 0.0
 
     def carry(self, to: End, packet: tuple[Any, ...]) -> None:
         net = self.net
         if net.rng.random() < net.loss and packet[0] != "hello":
             return
-        due_s = max(net.now_s + net.delay_s * net.rng.random(), self.last_s)
+        sent_s = max(net.now_s, self.open_s)
+        due_s = max(sent_s + net.delay_s * net.rng.random(), self.last_s)
         self.last_s = due_s
         net.at(due_s, lambda: self.alive and to.arrive(packet))
 
@@ -143,6 +145,8 @@ class Net:
         self.rng = random.Random(seed)
         self.now_s = 1.0
         self.delay_s = 0.01
+        self.set_up_s = 0.0
+        """How long packets of a new connection wait until it is set up."""
         self.loss = 0.0
         self.refuse = False
         self.pipes: list[Pipe] = []
@@ -256,6 +260,49 @@ def test_a_peer_that_acknowledges_nothing_is_unreachable_after_the_limit_and_not
     net.loss = 0.0
     net.run(LIMIT_S)
     assert not a.channel.kept and net.sides[1].got == ["lost"]
+
+
+def test_a_contact_of_many_round_trips_accuses_nobody() -> None:
+    """With 0.3 s each way, dials, Hellos and acknowledgement take longer than the limit."""
+    net = Net()
+    net.rng.random = lambda: 1.0  # type: ignore[method-assign]
+    net.delay_s, net.set_up_s = 0.3, 1.85
+    a, b = net.sides
+    for contact in range(1, 4):
+        a.channel.send(contact, 10)
+        net.run(LIMIT_S)
+        assert a.channel.kept, "it was to take longer"
+        net.run(LIMIT_S)
+        assert not a.unreachable and not b.unreachable
+        assert b.got == list(range(1, contact + 1)) and not a.channel.kept
+        net.cut()
+        net.run(1.0)
+
+
+@pytest.mark.parametrize("every_s", [0.1, 0.5, LIMIT_S / 2])
+def test_a_peer_that_only_greets_is_unreachable_after_the_limit(every_s: float) -> None:
+    net = Net()
+    a, b = net.sides
+    a.channel.send("first", 10)
+    net.run(1.0)
+    net.loss = 1.0  # of all packets but Hellos
+    a.channel.send("second", 10)
+    began_s = net.now_s
+    hellos = 0
+    on_hello = a.channel.on_hello
+
+    def count(link: Any, hello: Hello) -> None:
+        nonlocal hellos
+        hellos += 1
+        on_hello(link, hello)
+
+    a.channel.on_hello = count  # type: ignore[method-assign]
+    while not a.unreachable and net.now_s < began_s + 10 * LIMIT_S:
+        assert net.now_s < began_s + every_s + 1.5 * LIMIT_S
+        net.cut()
+        net.run(every_s)
+    assert net.now_s > began_s + LIMIT_S and hellos > 1 and not b.unreachable
+    assert b.got == ["first"]
 
 
 def slow_net(bytes_per_s: float) -> Net:

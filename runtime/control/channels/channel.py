@@ -25,6 +25,13 @@ If both ends dial at once, the one whose name is less keeps its own link and ref
 Sequence numbers count from 1. A packet has (sequence, acknowledged, frame): a frame with its number
 and the number of the last frame received; or no frame, and in place of the sequence how many bytes
 this link has brought so far, which shows the sender of a long frame that it moves.
+
+A peer makes *progress* when it acknowledges a kept frame, reports more bytes of one, or sends a
+frame or bytes of one, behind which an acknowledgement may wait; the limit of silence counts from the
+last progress, or from the first frame kept since. The peer's Hello is progress, too: the peer lives,
+and on a slow network dials and Hellos take much of the limit before any frame has left. But only the
+first Hello is until the peer makes other progress: a peer that greets again and again and
+acknowledges nothing is unreachable.
 """
 
 from __future__ import annotations
@@ -54,6 +61,8 @@ BACK_OFF_MAX_S = 1.0
 often links break, several dials fall into the limit of silence."""
 LOOKS = 4
 """How often a channel looks for progress before it replaces a link."""
+LOOKS_MAX = 64
+"""How often it looks at most, if a dial is to be given up between two of these."""
 
 
 def look_s(stall_s: float) -> float:
@@ -183,8 +192,9 @@ class Channel:
         self._ack_timer: Timer | None = None
         self._acked_s = 0.0
         self._progress_s = 0.0
-        """When the peer last showed that it receives, or sent a frame or bytes of one, behind which
-        what shows that may wait; or when a frame first waited for it."""
+        """When the peer last made progress, or when a frame first waited for it."""
+        self._greeted = False
+        """Whether a Hello was progress, and the peer has made no other since."""
         self._least_bytes = 0
         """The fewest bytes kept at a look, since they exceeded `KEPT_BYTES_MAX`..."""
         self._least_s = 0.0
@@ -307,12 +317,16 @@ class Channel:
             # The process that the frames were for has ended.
             self.kept.clear()
             self.kept_bytes = self.sent = self.received = 0
+            self._greeted = False
         self._session, self.incarnation = hello.session, hello.incarnation
         if not answered:
             link.greet(self._hello())
         self._link, self.state = link, State.OPEN
         self._linked_s = self._ctx.now()
         self._peer_bytes = self._unacknowledged = self._unacknowledged_bytes = 0
+        if self.kept and not self._greeted:
+            self._greeted = True
+            self._progress_s = self._ctx.now()
         if hello.expected == self._own_session:
             self._on_acknowledged(hello.received)
         for kept in self.kept:
@@ -349,7 +363,9 @@ class Channel:
 
     def _patience_s(self) -> float:
         """Return how long a dial may take. What it sends may be lost, so the first one gives up
-        soon; on a slow network later ones have more time."""
+        soon; on a slow network later ones have more time. The first three together take 7/4 of
+        `stall_s`, and the limit is at least twice `stall_s` (`Config`): a peer whose Hello takes no
+        longer than `stall_s` greets before it is reported."""
         return min(self._stall_s, self._stall_s / LOOKS * 2.0 ** min(self._failures, 10))
 
     def _stop_waiting(self) -> None:
@@ -361,14 +377,18 @@ class Channel:
 
     def _progress(self) -> None:
         self._failures = 0
-        self._reported = False
+        self._reported = self._greeted = False
         self._progress_s = self._ctx.now()
 
     def _look(self) -> None:
         """Look for progress a little later, unless that is due already."""
         if self._watch is None:
-            self._look_s = self._ctx.now() + look_s(self._stall_s)
-            self._watch = self._ctx.after(look_s(self._stall_s), self._on_look)
+            now, delay_s = self._ctx.now(), look_s(self._stall_s)
+            if self.state is State.DIALING:
+                left_s = self._linked_s + self._patience_s() - now
+                delay_s = min(delay_s, max(left_s, self._stall_s / LOOKS_MAX))
+            self._look_s = now + delay_s
+            self._watch = self._ctx.after(delay_s, self._on_look)
 
     def _on_look(self) -> None:
         self._watch = None
