@@ -27,10 +27,10 @@ and the number of the last frame received; or no frame, and in place of the sequ
 this link has brought so far, which shows the sender of a long frame that it moves.
 
 A peer makes *progress* when it acknowledges a kept frame, reports more bytes of one, or sends a
-frame or bytes of one, behind which an acknowledgement may wait; the limit of silence counts from the
-last progress, or from the first frame kept since. The peer's Hello is progress, too: the peer lives,
-and on a slow network dials and Hellos take much of the limit before any frame has left. But only the
-first Hello is until the peer makes other progress: a peer that greets again and again and
+frame or bytes of one, behind which an acknowledgement may wait; the limit of silence counts from
+the last progress, or from the first frame kept since. The peer's Hello is progress, too: the peer
+lives, and on a slow network dials and Hellos take much of the limit before any frame has left. But
+only the first Hello is until the peer makes other progress: a peer that greets again and again and
 acknowledges nothing is unreachable.
 """
 
