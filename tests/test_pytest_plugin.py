@@ -148,10 +148,10 @@ def test_no_such_plan(raytwin_cluster):
 def test_no_plan():
     pass
 
-@pytest.mark.faults([{"at_s": 0, "action": "memory_pressure", "target": "node:0",
-                      "parameters": {"nbytes": 1}}])
+@pytest.mark.faults([{"at_s": 0, "action": "clock_skew", "target": "node:0",
+                      "parameters": {"skew_ms": 1}}])
 def test_not_for_the_backend():
-    ray.init(**SMALL)
+    ray.init(nodes=1, cpus_per_node=1)
 
 def test_the_cluster_that_was_refused_has_ended():
     assert not ray.is_initialized()
@@ -212,7 +212,7 @@ def test_a_failing_test_without_a_plan_says_nothing_of_one(simulated: tuple[int,
         ("test_a_step_is_impossible", "cluster 1: kill node:1: there is no node 1"),
         ("test_no_such_plan", "the marker faults: no plan sport: give a file, or a name: did you"),
         ("test_no_plan", "the marker faults: it takes one plan, as in faults('spot')"),
-        ("test_not_for_the_backend", "memory_pressure"),
+        ("test_not_for_the_backend", "clock_skew"),
         ("test_two_plans", "the test has a plan in its mark faults: leave out one of the two"),
     ],
 )

@@ -51,7 +51,9 @@ class ClusterOperations(Protocol):
         """Have the node's disk move at most `bytes_per_s`."""
 
     def press_memory(self, node: int, nbytes: int) -> None:
-        """Occupy `nbytes` of the node's memory."""
+        """Occupy `nbytes` of the node's memory: beyond what it has, the kernel kills the largest of
+        its processes. Where a node has no memory of its own its largest worker is killed if its
+        workers leave less of the resource `memory`, and nothing is occupied afterwards."""
 
     def slow_cores(self, node: int, factor: float) -> None:
         """Have what the node's host computes from now on take `factor` times as long."""

@@ -43,6 +43,8 @@ from raytwin.runtime.control.core.addresses import (
 from raytwin.runtime.control.core.config import Config, quiet_s_max
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, root_task_id
+from raytwin.runtime.control.core.resources import UNIT, parse_demand
+from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.gcs.failure_detector import FailureDetector
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.gcs.sharding.shard import Shard
@@ -579,7 +581,10 @@ class SimCluster:
                 process.skew_s = max(process.skew_s, skew_s)
 
     def heal_node(self, node: int) -> None:
-        """Give a node's host and disk their own speed again, and set its clock right."""
+        """Give a node's host and disk their own speed again, and set its clock right.
+
+        Of pressure on memory nothing lasts.
+        """
         self.slow_cores(node, 1.0)
         self.skew_clock(node, 0.0)
         if node in self.stores:
@@ -754,6 +759,31 @@ class SimCluster:
                 process.resume()
 
     # -- look-ups by number ----------------------------------------------------
+
+    def press_memory(self, node: int, nbytes: int) -> None:
+        """Kill a node's largest worker, as the kernel does, if its workers leave less than `nbytes`
+        of the node's `memory`. Raises ValueError if the node has no worker.
+
+        A worker takes the `memory` that its task or actor reserves. Of equal ones that which runs
+        something is the larger one, and then the older one.
+        """
+        self._check(node)
+        workers = [
+            worker
+            for worker in self.node_managers[node].dispatcher.workers.values()
+            if worker.address in self.workers
+        ]
+        if not workers:
+            raise ValueError(no_worker(node))
+
+        def memory(worker: Worker) -> int:
+            return dict(parse_demand(worker.demand)).get("memory", 0)
+
+        if sum(map(memory, workers)) / UNIT + nbytes > self.own_resources(node)["memory"]:
+            largest = max(
+                workers, key=lambda each: (memory(each), bool(each.assigned or each.actor))
+            )
+            self._kill(largest.address)
 
     def _worker(self, node: int, which: int) -> str:
         self._check(node)

@@ -38,7 +38,7 @@ from raytwin.runtime.processes.net import auth
 from raytwin.runtime.processes.net.connection import listen
 from raytwin.runtime.processes.net.packets import FDS_MAX, packet_pair, send_packet
 from raytwin.runtime.processes.net.process_settings import HeadSettings, NodeSettings
-from raytwin.runtime.processes.spawn.worker_pids import send_signal, worker_pids
+from raytwin.runtime.processes.spawn.worker_pids import memory_of, send_signal, worker_pids
 from raytwin.runtime.session.node_resources import (
     NO_ACTOR,
     NO_HEAD_AGAIN,
@@ -490,13 +490,36 @@ class LocalCluster:
 
     def _signal_worker(self, node: int, which: int, number: int) -> None:
         """Send a signal to a worker of a node; raises ValueError if it has none."""
+        workers = self._await_workers(node)
+        send_signal([workers[which % len(workers)]], number)
+
+    def press_memory(self, node: int, nbytes: int) -> None:
+        """Kill the worker of a node with most resident memory, as the kernel does, if its workers
+        leave less than `nbytes` of the node's `memory`.
+
+        Nothing is occupied: that would be the machine's memory, which all nodes share. Raises
+        ValueError if the node has no worker.
+        """
+        used = memory_of(self._await_workers(node))
+        own = with_system_resources(
+            node, self.resources[node], self._memory_bytes, self._store_bytes
+        )
+        if used and sum(each.share for each in used.values()) + nbytes > own["memory"]:
+            send_signal([max(used, key=lambda pid: used[pid].resident)], signal.SIGKILL)
+
+    def heal_node(self, node: int) -> None:
+        """End pressure on memory, of which nothing lasts."""
+        self._check(node)
+
+    def _await_workers(self, node: int) -> list[int]:
+        """Return the PIDs of a node's workers; raises ValueError if it has none for a while."""
         self._check(node)
         deadline_s = time.monotonic() + WORKER_WAIT_S
         while not (workers := self._workers(node)):
             if time.monotonic() > deadline_s or f"node:{node}" in self.exited:
                 raise ValueError(no_worker(node))
             time.sleep(0.01)
-        send_signal([workers[which % len(workers)]], number)
+        return workers
 
     def _workers(self, node: int) -> list[int]:
         """Return the PIDs of a node's workers, oldest first."""
