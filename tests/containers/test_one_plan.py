@@ -10,6 +10,7 @@ import pytest
 
 import raytwin as ray
 from raytwin.chaos.faults.injector import attach
+from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.plan_files import load
 from raytwin.chaos.faults.recovery_summary import observed
 from raytwin.scenarios.core.scenario import Request
@@ -115,6 +116,34 @@ def test_a_plan_that_breaks_links_runs_in_every_world(start: Start, tmp_path: Pa
         assert [finding for finding in recovery.check({}) if not finding.ok] == [], backend
         done[backend] = [str(each.step) for each in recovery.injections]
     assert done["sim"] == done["local"] == done["docker"]
+
+
+@pytest.mark.parametrize("backend", ["sim", "local", "docker"])
+def test_pressure_on_memory_kills_a_process_and_no_value(start: Start, backend: str) -> None:
+    """A worker's, where a node has no memory of its own; the kernel may choose the node's."""
+    all_of_it = {"nbytes": 1 << 40}
+    plan = Plan(
+        [
+            Step("memory_pressure", "node:1", 0.2, parameters=all_of_it, name="full"),
+            Step("heal", "node:1", None, "full", 0.2),
+        ]
+    )
+    limits = {"container_memory_bytes": 256 << 20, "object_store_memory": 16 << 20}
+    with observed(plan) as clusters:
+        start(
+            backend=backend, nodes=2, heartbeat_timeout_s=5.0,
+            **(limits if backend == "docker" else {}),
+        )  # fmt: skip
+        (recovery,) = clusters
+        assert recovery.cluster is not None
+        while not recovery.cluster[1].finished:
+            doubles_are_right(5)
+            ray.sleep(0.05)
+        doubles_are_right(20)
+        ray.shutdown()
+    found = recovery.numbers()
+    assert found["faults_failed"] == 0 or found["nodes_died"] == 1, recovery.lines()
+    assert found["errors"] == 0 and found["workers_died"] + found["nodes_died"] >= 1
 
 
 def test_figure_11a_in_containers(docker_engine: Any) -> None:
