@@ -52,14 +52,14 @@ def cluster_config(
 ) -> Config:
     """Return the settings from the options of `init`, and from `base` for the others.
 
-    `timers`: values of settings that have no option.
+    `timers`: values of any settings, which count more than the options.
 
     Raises TypeError for a setting of a wrong type, ValueError for one that is out of range or
     contradicts another, so that a wrong setting fails here and not in every process. Values are
     converted to the setting's exact type.
     """
     config = msgspec.structs.replace(
-        msgspec.structs.replace(Config() if base is None else base, **(timers or {})),
+        Config() if base is None else base,
         policy=policy,
         seed=seed,
         heartbeat_timeout_s=heartbeat_timeout_s,
@@ -74,7 +74,7 @@ def cluster_config(
         actor_log_bytes_max=actor_log_bytes_max,
         actor_end_s=actor_end_s,
     )
-    config = _checked(config)
+    config = _checked(msgspec.structs.replace(config, **(timers or {})))
     if gcs_storage is None and config.gcs_memory_max:
         raise ValueError("gcs_memory_max needs gcs_storage: the rest has to go somewhere")
     if config.gcs_durable and (config.gcs_replicas > 1 or config.gcs_shards > 1):

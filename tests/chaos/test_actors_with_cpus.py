@@ -29,7 +29,7 @@ def run(seeds: range, faults: bool = False) -> list[str]:
         draw, scope = Draw(rng, (), large_stores=True), Scope()
         for _ in range(rng.randint(1, 5)):
             actors_with_cpus(draw, scope)
-        plan = draw_plan(rng, nodes) if faults else Plan([])
+        plan = draw_plan(rng, nodes, Case.heartbeat_timeout_s) if faults else Plan([])
         report = run_case(Case(seed, nodes, cpus, Body(tuple(scope.ops)), plan, lossless=False))
         found += [f"seed {seed}: {line}" for line in report.failures]
     return found

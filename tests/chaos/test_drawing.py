@@ -11,15 +11,20 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from raytwin.chaos.faults.plan import Plan, Step
-from raytwin.chaos.faults.targets import Node
-from raytwin.chaos.fuzz.generate.cases import Case
+from raytwin.chaos.faults.targets import Node, Target
+from raytwin.chaos.fuzz.generate import plans as plans_module
+from raytwin.chaos.fuzz.generate.cases import Case, draw_case
 from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
+from raytwin.chaos.fuzz.generate.plans import HEARTBEAT_TIMEOUTS_S, PASSES
 from raytwin.chaos.fuzz.oracle.legitimate_errors import Oracle
 from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, ActorSpec, Body, Call, Op
 from raytwin.chaos.fuzz.run import case_run
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.session.cluster_config import cluster_config
 
 MADE_OF_A_PUT = (
     Op("call", (), 0, Call(1, 0.1, retries=-1)),
@@ -125,3 +130,53 @@ def test_no_large_value_is_made_of_a_call_that_is_not_replayed() -> None:
                 needed += 1
                 assert op.call is not None and op.call.nbytes < LARGE_BYTES
     assert needed > 50
+
+
+def test_every_timer_of_the_control_plane_is_drawn() -> None:
+    of_config = {field.name for field in msgspec.structs.fields(Config) if field.name[-2:] == "_s"}
+    drawn = {name for case in map(draw_case, range(300)) for name in case.timers}
+    limits_s = {case.heartbeat_timeout_s for case in map(draw_case, range(300))}
+    assert of_config - drawn == {"heartbeat_timeout_s"}
+    assert limits_s == {*HEARTBEAT_TIMEOUTS_S}, "it has a field of its own"
+
+
+def test_a_drawn_setting_counts_where_an_option_has_another_default() -> None:
+    config = cluster_config(timers={"actor_end_s": 0.5, "scheduling_delay_s": 0.25})
+    assert (config.actor_end_s, config.scheduling_delay_s) == (0.5, 0.25)
+
+
+def test_faults_that_pass_do_so_within_the_limit_that_is_drawn() -> None:
+    """Else a node of the core would rightly be declared dead."""
+    longest_s: dict[float, float] = {}
+    for case in map(draw_case, range(400)):
+        steps = sorted(case.plan.steps, key=lambda step: step.at_s or 0.0)
+        begun_s: dict[Target, float] = {}
+        for step in steps:
+            if step.action == "cut":
+                begun_s.setdefault(step.target, step.at_s or 0.0)
+            elif step.action == "heal" and step.target in begun_s:
+                lasted_s = (step.at_s or 0.0) - begun_s.pop(step.target)
+                limit_s = case.heartbeat_timeout_s
+                longest_s[limit_s] = max(longest_s.get(limit_s, 0.0), lasted_s)
+    assert {*longest_s} == {*HEARTBEAT_TIMEOUTS_S}
+    assert longest_s[2.0] > PASSES * 0.5, "the faults of a longer limit are longer"
+    assert all(lasted_s < limit_s / 2 for limit_s, lasted_s in longest_s.items())
+
+
+def test_several_nodes_may_stay_broken_and_the_others_are_a_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds, fatal = range(500), ("kill", "restart", "remove_node")
+    plans = [draw_case(seed).plan for seed in seeds]
+    monkeypatch.setattr(plans_module, "BROKEN", 0.0)
+    most = 0
+    for seed, plan in zip(seeds, plans, strict=True):
+        paused: set[int] = set()
+        for step in sorted(plan.steps, key=lambda step: step.at_s or 0.0):
+            if step.action in ("pause", "resume") and isinstance(step.target, Node):
+                (paused.add if step.action == "pause" else paused.discard)(step.target.number)
+        whole = [step.target for step in draw_case(seed).plan.steps if step.action in fatal]
+        dying = {target.number for target in whole if isinstance(target, Node)}
+        assert paused <= dying - {0}, f"seed {seed}: a node of the core hangs for good"
+        most = max(most, len(paused))
+    assert most > 1

@@ -41,6 +41,7 @@ from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.objects.object_memory import ObjectMemory
 from raytwin.runtime.control.objects.pull_manager import PullManager
 from raytwin.runtime.control.objects.release_manager import ReleaseManager
+from raytwin.runtime.control.observability.queries import Queries
 from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
 from raytwin.runtime.control.replication.client import ChainClient
@@ -366,6 +367,29 @@ def believe_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Channel, "_report", lambda self, reason: None)
 
 
+def deaf_to_heartbeats(patch: pytest.MonkeyPatch) -> None:
+    """The failure detector hears of no heartbeat but those of the driver's node."""
+    on_heartbeat = FailureDetector._on_heartbeat
+
+    def wrong(self: FailureDetector, source: str, message: Any) -> None:
+        heard_s = self._heard_s.get(message.node)
+        on_heartbeat(self, source, message)
+        if message.node > 0 and heard_s is not None:
+            self._heard_s[message.node] = heard_s
+
+    patch.setattr(FailureDetector, "_on_heartbeat", wrong)
+
+
+def other_nodes_rows_dropped(patch: pytest.MonkeyPatch) -> None:
+    """A node answers a query about all nodes with its own rows alone."""
+    answered = Queries._answered
+
+    def wrong(self: Queries, key: int, address: str, rows: list[Any]) -> None:
+        answered(self, key, address, rows if address == self._address else [])
+
+    patch.setattr(Queries, "_answered", wrong)
+
+
 def lost_with_the_link(patch: pytest.MonkeyPatch) -> None:
     """A channel that reconnects has forgotten what the peer has not acknowledged."""
     on_hello = Channel.on_hello
@@ -427,6 +451,10 @@ MUTANTS_OF_PARTS: dict[
         believe_all,
         STUCK,
         stays_broken,
+    ),
+    "living nodes are declared dead": (deaf_to_heartbeats, (Kind.DEATHS,), any_case),
+    "other nodes' rows are left out of the timeline": (
+        other_nodes_rows_dropped, (Kind.TIMELINE,), any_case,
     ),
     "shards hear of no death": (
         deaf_to_deaths(Shard, "_on_node_changed"), STUCK + WRONG, has_shards,

@@ -19,7 +19,10 @@ from raytwin.chaos.faults.plan import PlanError, from_data
 from raytwin.chaos.fuzz.generate.cases import Case
 from raytwin.chaos.fuzz.programs.program import Body
 
-PLAIN = ("seed", "nodes", "cpus", "store_bytes", "slots", "gpus", "direct_after", "policy")
+PLAIN = (
+    "seed", "nodes", "cpus", "store_bytes", "slots", "gpus", "direct_after", "policy",
+    "heartbeat_timeout_s",
+)  # fmt: skip
 """The fields of a `Case` that a file has as they are."""
 KEYS = (*PLAIN, "lossless", "gcs", "timers", "program", "drivers", "steps", "failures")
 
@@ -115,6 +118,7 @@ class _CaseData(msgspec.Struct):
     drivers: tuple[Body, ...] = ()
     gpus: float = 0.0
     policy: str = Case.policy
+    heartbeat_timeout_s: float = Case.heartbeat_timeout_s
 
     def with_plan(self, plan: Any) -> Case:
         return Case(plan=plan, **msgspec.structs.asdict(self))

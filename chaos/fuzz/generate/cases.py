@@ -15,6 +15,7 @@ from raytwin.chaos.fuzz.generate.asides import with_asides
 from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
 from raytwin.chaos.fuzz.generate.groups import SLOTS, Groups, surviving_nodes
 from raytwin.chaos.fuzz.generate.plans import (
+    HEARTBEAT_TIMEOUTS_S,
     HORIZON_S,
     draw_frames,
     draw_head,
@@ -82,6 +83,7 @@ TIMERS = {
     "split_s": (0.0, 0.01),
     "allocate_wait_s": (0.0, 0.05, 1.0),
     "store_wait_s": (0.5, 2.0),
+    "scheduling_delay_s": (0.0005, 0.005),
 }
 """Values of the control plane's timers to draw from, besides the defaults."""
 LIMITS = 0.2
@@ -113,6 +115,9 @@ class Case:
     gpus: float = 0.0
     """The GPUs of each node."""
     policy: str = Config().policy
+    heartbeat_timeout_s: float = 0.5
+    """The failure detector's limit, which the times of the plan suit. Cases of files that do not
+    say it have this one."""
 
     @property
     def more_resources(self) -> dict[str, float]:
@@ -128,7 +133,8 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     nodes, cpus = rng.randint(2, 5), rng.randint(1, 3)
     store_bytes = rng.choice(STORES_BYTES)
     gcs, steps = draw_gcs(rng)
-    steps += draw_plan(rng, nodes, lossless).steps
+    limit_s = random.Random(f"heartbeat timeout/{seed}").choice(HEARTBEAT_TIMEOUTS_S)
+    steps += draw_plan(rng, nodes, limit_s, lossless).steps
     for _ in features & {"actors", "callers", "streams", "concurrent"}:
         steps += draw_kills_of_actors(rng, nodes, lossless)
     plan = Plan(steps)
@@ -140,13 +146,14 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     program = with_asides(random.Random(f"asides/{seed}"), program, draw)
     steps = [
         *plan.steps,
-        *draw_links(random.Random(f"links/{seed}"), nodes, gcs),
+        *draw_links(random.Random(f"links/{seed}"), nodes, limit_s, gcs),
         *draw_machines(random.Random(f"machines/{seed}"), nodes),
-        *draw_frames(random.Random(f"frames/{seed}")),
+        *draw_frames(random.Random(f"frames/{seed}"), limit_s),
         *draw_head(random.Random(f"head/{seed}"), gcs),
-        *draw_suspensions(random.Random(f"suspensions/{seed}"), gcs),
+        *draw_suspensions(random.Random(f"suspensions/{seed}"), limit_s, gcs),
     ]
-    steps += draw_replica_links(random.Random(f"replica links/{seed}"), nodes, gcs, steps)
+    of_replicas = random.Random(f"replica links/{seed}")
+    steps += draw_replica_links(of_replicas, nodes, limit_s, gcs, steps)
     plan = leave_broken(random.Random(f"broken/{seed}"), Plan(steps))
     slots = SLOTS if "groups" in features else 0.0
     direct_after = alone.choice(DIRECT_AFTER)
@@ -157,6 +164,7 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
         draw_drivers(random.Random(f"drivers/{seed}"), store_bytes == STORE_BYTES),
         GPUS if "gpus" in features else 0.0,
         draw_policy(random.Random(f"policy/{seed}")),
+        limit_s,
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Draws the fault plan of a case, of faults that come and go, deaths, and what stays broken.
 
 The driver's node and the head survive every plan, or the program would rightly fail: a head dies
-only where another one or another replica takes its place, and what breaks passes within `PASSES_S`,
-far sooner than the failure detector's limit. Other nodes die, and hang for longer than the limit.
+only where another one or another replica takes its place, and what breaks passes within `PASSES` of
+the failure detector's limit, ``limit_s``. Other nodes die, and hang for longer than the limit.
 
 `leave_broken` ends a plan: a core of nodes is whole then, and the rest stays broken for good.
 """
@@ -30,11 +30,15 @@ from raytwin.chaos.faults.targets import (
 from raytwin.runtime.control.core.config import Config
 from raytwin.simulator.machine.frame_faults import ANY_KIND
 
-HEARTBEAT_TIMEOUT_S = 0.5
+HEARTBEAT_TIMEOUTS_S = (0.5, 0.5, 0.5, 0.7, 1.0, 2.0)
+"""Limits of the failure detector to draw from. A shorter one takes a node for dead whose heartbeats
+a fault holds up that passes: for a period, for `PASSES`, and for the 0.2 s after which TCP sends
+again what was lost. A longer one costs a run as much more time, so that most are short."""
 HORIZON_S = 0.5
 """The virtual seconds at the beginning of a run in which faults begin."""
-PASSES_S = 0.3 * HEARTBEAT_TIMEOUT_S
-"""After at most so long, whatever passes between living processes passes again."""
+PASSES = 0.3
+"""After at most this share of the failure detector's limit, whatever passes between living
+processes passes again."""
 LINKS = 0.4
 """The share of cases whose links break, stall, jitter, lose packets and are slow."""
 MACHINES = 0.25
@@ -46,7 +50,7 @@ HEADS = 0.15
 SUSPENSIONS = 0.06
 """The share of cases in which an actor's process, a replica and the global scheduler hang."""
 BROKEN = 0.3
-"""The share of plans with deaths of nodes in which one of them stays broken for good."""
+"""The share of plans with deaths of nodes in which some of them stay broken for good."""
 KINDS = (
     ANY_KIND,
     ANY_KIND,
@@ -62,7 +66,7 @@ KINDS = (
 """Kinds of messages to draw from, of those between nodes and of nodes with the head."""
 
 
-def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
+def draw_plan(rng: random.Random, nodes: int, limit_s: float, lossless: bool = False) -> Plan:
     """Return a random plan for a cluster of `nodes` nodes.
 
     It resumes all that it pauses, and ends latencies, since a program may rightly
@@ -96,9 +100,9 @@ def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
         elif kind in ("pause", "long pause"):
             # Not node 0, the driver's, for so long that the GCS declares it dead.
             target = victim if kind == "long pause" else Node(rng.randrange(nodes))
-            most_s = 3.0 if kind == "long pause" else 0.5
+            most = 3.0 if kind == "long pause" else 0.5
             steps.append(Step("pause", target, at_s))
-            steps.append(Step("resume", target, at_s + HEARTBEAT_TIMEOUT_S * most_s * rng.random()))
+            steps.append(Step("resume", target, at_s + limit_s * most * rng.random()))
         else:
             source, destination = rng.sample(range(nodes), 2)
             link = Link(source, destination)
@@ -132,7 +136,9 @@ def draw_kills_of_actors(rng: random.Random, nodes: int, lossless: bool) -> list
     return steps
 
 
-def draw_links(rng: random.Random, nodes: int, gcs: Mapping[str, Any]) -> list[Step]:
+def draw_links(
+    rng: random.Random, nodes: int, limit_s: float, gcs: Mapping[str, Any]
+) -> list[Step]:
     """Return faults of links: resets, and others that pass."""
     if rng.random() >= LINKS:
         return []
@@ -144,14 +150,18 @@ def draw_links(rng: random.Random, nodes: int, gcs: Mapping[str, Any]) -> list[S
             # Other faults need replicas that all live; see `draw_replica_links`.
             steps.append(_reset(rng, Link("node:0", "replica:0.0")))
             continue
-        steps += _fault_of(rng, Link(source, destination))
+        steps += _fault_of(rng, limit_s, Link(source, destination))
     if rng.random() < 0.3:
-        steps += _division(rng, ends)
+        steps += _division(rng, limit_s, ends)
     return steps
 
 
 def draw_replica_links(
-    rng: random.Random, nodes: int, gcs: Mapping[str, Any], steps: Sequence[Step]
+    rng: random.Random,
+    nodes: int,
+    limit_s: float,
+    gcs: Mapping[str, Any],
+    steps: Sequence[Step],
 ) -> list[Step]:
     """Return faults between nodes and replicas that pass, or one that lasts.
 
@@ -171,7 +181,8 @@ def draw_replica_links(
 
     if replicas > 1 and rng.random() < 0.5:
         return [Step("cut", draw_link(), rng.random() * HORIZON_S)]
-    return [step for _ in range(rng.choice((1, 3, 10))) for step in _fault_of(rng, draw_link())]
+    number = rng.choice((1, 3, 10))
+    return [step for _ in range(number) for step in _fault_of(rng, limit_s, draw_link())]
 
 
 def _reset(rng: random.Random, link: Link) -> Step:
@@ -179,7 +190,7 @@ def _reset(rng: random.Random, link: Link) -> Step:
     return Step("reset", link, rng.random() * HORIZON_S, parameters=parameters)
 
 
-def _fault_of(rng: random.Random, link: Link) -> list[Step]:
+def _fault_of(rng: random.Random, limit_s: float, link: Link) -> list[Step]:
     """Return a reset of a link, or another fault and its end.
 
     What is lost meanwhile arrives a retransmission timeout later, still before the limit.
@@ -196,23 +207,23 @@ def _fault_of(rng: random.Random, link: Link) -> list[Step]:
     elif action == "loss":
         parameters = {"probability": rng.choice((0.05, 0.3))}
     begin_s = rng.random() * HORIZON_S
-    end_s = begin_s + PASSES_S * rng.random()
+    end_s = begin_s + PASSES * limit_s * rng.random()
     return [Step(action, link, begin_s, parameters=parameters), Step("heal", link, end_s)]
 
 
-def _division(rng: random.Random, ends: list[str]) -> list[Step]:
+def _division(rng: random.Random, limit_s: float, ends: list[str]) -> list[Step]:
     """Return a division of the cluster: of all links at once, or one after another."""
     at_s = rng.random() * HORIZON_S
     if rng.random() < 0.5:
         # A link is cut for twice as long at most.
-        over_s = PASSES_S / 2 * (0.1 + 0.9 * rng.random())
+        over_s = PASSES * limit_s / 2 * (0.1 + 0.9 * rng.random())
         parameters = {"over_s": over_s, "seed": rng.randrange(1000)}
         return [Step("swizzle", Nodes(tuple(range(len(ends) - 1))), at_s, parameters=parameters)]
     shuffled = rng.sample(ends, len(ends))
     middle = rng.randint(1, len(ends) - 1)
     sets = (tuple(shuffled[:middle]), tuple(shuffled[middle:]))
     divide: dict[str, Any] = {"sets": sets, "one_way": rng.random() < 0.5}
-    end_s = at_s + PASSES_S * rng.random()
+    end_s = at_s + PASSES * limit_s * rng.random()
     heals = [Step("heal", link, end_s) for link in links_between(**divide)]
     return [Step("partition", WholeCluster(), at_s, parameters=divide), *heals]
 
@@ -239,7 +250,7 @@ def draw_machines(rng: random.Random, nodes: int) -> list[Step]:
     return steps
 
 
-def draw_frames(rng: random.Random) -> list[Step]:
+def draw_frames(rng: random.Random, limit_s: float) -> list[Step]:
     """Return losses, doubles and delays of frames, of some kinds of messages."""
     if rng.random() >= FRAMES:
         return []
@@ -250,7 +261,7 @@ def draw_frames(rng: random.Random) -> list[Step]:
         kind = rng.choice(KINDS)
         begin_s = rng.random() * HORIZON_S
         late = {"delay_ms": rng.choice((1.0, 20.0))} if action == "delay" else {}
-        most_s = HORIZON_S if action == "double" else PASSES_S / 3
+        most_s = HORIZON_S if action == "double" else PASSES * limit_s / 3
         for at_s, probability in (
             (begin_s, rng.choice((0.05, 0.3, 1.0))),
             (begin_s + most_s * rng.random(), 0.0),
@@ -271,7 +282,7 @@ def draw_head(rng: random.Random, gcs: Mapping[str, Any]) -> list[Step]:
     return steps
 
 
-def draw_suspensions(rng: random.Random, gcs: Mapping[str, Any]) -> list[Step]:
+def draw_suspensions(rng: random.Random, limit_s: float, gcs: Mapping[str, Any]) -> list[Step]:
     """Return short pauses of an actor's process, the global scheduler and a replica of the GCS."""
     if rng.random() >= SUSPENSIONS:
         return []
@@ -282,24 +293,31 @@ def draw_suspensions(rng: random.Random, gcs: Mapping[str, Any]) -> list[Step]:
     for target in targets:
         at_s = rng.random() * HORIZON_S
         steps.append(Step("pause", target, at_s))
-        # Once more, in case the actor's node is paused when it is due.
-        ends = (at_s + PASSES_S * rng.random(), 2 * HORIZON_S)
+        # Once more, in case the actor's node is paused when it is due, and lives on.
+        ends = (at_s + PASSES * limit_s * rng.random(), HORIZON_S + limit_s)
         steps += [Step("resume", target, end_s) for end_s in ends]
     return steps
 
 
 def leave_broken(rng: random.Random, plan: Plan) -> Plan:
-    """Return a plan in which a node that dies anyway, or is slow, may stay broken for good.
+    """Return a plan in which nodes that die anyway, or are slow, may stay broken for good.
 
-    It hangs, or nothing passes between it and the head or another node, maybe one way. The others
-    are the core on which everything that can end has to end.
+    Each hangs, or nothing passes between it and the head or another node, maybe one way. The other
+    nodes are the core on which everything that can end has to end: at least the driver's, and all
+    that never die, which are enough for every program.
     """
     touched = {step.target.number for step in plan.steps if step.target.kind == "node"} - {0}
     dies = [step for step in plan.steps if step.action in ("kill", "restart", "remove_node")]
     may = sorted(touched & {step.target.number for step in dies if step.target.kind == "node"})
     if not may or rng.random() >= BROKEN:
         return plan
-    victim, at_s = rng.choice(may), rng.random() * HORIZON_S
+    for victim in rng.sample(may, rng.randint(1, len(may))):
+        plan = _leave_node_broken(rng, plan, victim)
+    return plan
+
+
+def _leave_node_broken(rng: random.Random, plan: Plan, victim: int) -> Plan:
+    at_s = rng.random() * HORIZON_S
     if rng.random() < 0.5:
         last = [Step("pause", Node(victim), at_s)]
     else:

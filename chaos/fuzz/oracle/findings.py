@@ -22,6 +22,8 @@ class Kind(Enum):
     """The history of the key-value table is not linearizable."""
     REPLICAS = "replicas"
     """A client has an answer that a member of the chain lacks."""
+    DEATHS = "deaths"
+    """A living node was declared dead, or has left, and no step of the plan explains it."""
     JOBS = "jobs"
     OVERSUBSCRIPTION = "oversubscription"
     RESOURCES = "resources"
@@ -32,6 +34,8 @@ class Kind(Enum):
     TABLES = "tables"
     REFERENCES = "references"
     MEMORY = "memory"
+    TIMELINE = "timeline"
+    """The timeline has other tasks than have run."""
 
 
 @dataclass(frozen=True)

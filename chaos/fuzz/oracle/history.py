@@ -50,6 +50,11 @@ class History:
     looked_up: list[bytes] = field(default_factory=list)
     """Objects whose tasks the program looks up in the task history."""
 
+    begun: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """How many tasks have begun, by node and name."""
+    returned: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """How many of them have returned."""
+
     keys: list[Operation] = field(default_factory=list)
     """The operations on the key-value table, of all processes."""
     clock: Callable[[], float] = time.monotonic

@@ -36,15 +36,18 @@ from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
 from raytwin.runtime.control.actors.actor_record import ActorState
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.core.resources import UNIT, is_cpu, parse_demand
+from raytwin.runtime.control.gcs.object_reconstruction import UNREPORTED_TIMEOUTS
 from raytwin.runtime.control.ownership.owner_table import NOBODY
 from raytwin.runtime.control.ownership.reference_counter import ON_ITS_WAY_S, PINNED
 from raytwin.runtime.control.replication.client import UNACKNOWLEDGED_MAX
 from raytwin.runtime.control.replication.replica import Replica
 
 SETTLE_S = 2.0 + ON_ITS_WAY_S
-"""Longer than every timer that continues work, on every backend."""
-RESTLESS_S = 2 * SETTLE_S
-"""The longest time that violations may change: an actor may restart for ever."""
+"""Longer than every timer that continues work, on every backend, if no node has to be declared
+dead before."""
+SETTLE_LIMITS = 1 + UNREPORTED_TIMEOUTS
+"""The limits of the failure detector that settling may take besides: a node is declared dead, and
+its results that were on their way do not arrive."""
 UNDER_WAY_S = 1.0
 """The age, at the end, of the oldest command that a replica may keep."""
 OUTPUTS_MAX = UNACKNOWLEDGED_MAX
@@ -359,15 +362,20 @@ def _disk(scheduler: Any, used: int, kept: set[bytes]) -> list[Finding]:
     return [Finding(Kind.DISKS, text)]
 
 
-def settled(check: Callable[[], list[Finding]], pause: Callable[[float], None]) -> list[Finding]:
-    """Return the violations once they stay the same for `SETTLE_S`, or [] once there are none.
+def settled(
+    check: Callable[[], list[Finding]], pause: Callable[[float], None], limit_s: float = 0.0
+) -> list[Finding]:
+    """Return the violations once they stay the same for long enough, or [] once there are none.
 
-    `pause` lets time pass. Violations that change for `RESTLESS_S` are returned, too.
+    That is `SETTLE_S`, and `SETTLE_LIMITS` times the failure detector's limit `limit_s` where nodes
+    may still break. `pause` lets time pass. Violations that change for twice as long are returned,
+    too: an actor may restart for ever.
     """
     step_s = 0.1
+    settle_s = SETTLE_S + SETTLE_LIMITS * limit_s
     quiet_s = waited_s = 0.0
     before = check()
-    while before and quiet_s < SETTLE_S and waited_s < RESTLESS_S:
+    while before and quiet_s < settle_s and waited_s < 2 * settle_s:
         pause(step_s)
         now = check()
         waited_s += step_s

@@ -464,18 +464,30 @@ def _recorded_items(items: Any, spec: ActorSpec) -> Iterator[Any]:
         yield ref
 
 
+@contextmanager
+def _counted(call: Call) -> Iterator[None]:
+    """Count a task that begins, and that returns, on this node."""
+    key = (int(api.get_runtime_context().get_node_id()), task_name(call))
+    history.begun[key] += 1
+    yield
+    history.returned[key] += 1
+
+
 def _run_task(call: Call, actors: list[Any], lent: list[Any], *inputs: Any) -> Any:
-    return run_task(Api(), call, actors, lent, inputs)
+    with _counted(call):
+        return run_task(Api(), call, actors, lent, inputs)
 
 
 def _run_element(call: Call, index: int) -> Any:
-    return run_task(Api(), call, [], [], [index])
+    with _counted(call):
+        return run_task(Api(), call, [], [], [index])
 
 
 def _run_stream(call: Call, *inputs: Any) -> Any:
     engine = Api()
-    parts = run_task(engine, replace(call, fails=False), [], [], inputs)
-    yield from yielded(call, parts, engine.sleep)
+    with _counted(call):
+        parts = run_task(engine, replace(call, fails=False), [], [], inputs)
+        yield from yielded(call, parts, engine.sleep)
 
 
 # Pickled by name, so that they write to the history of their own process.

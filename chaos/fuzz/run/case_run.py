@@ -2,13 +2,15 @@
 
 A seed decides a case (`generate.cases`): a cluster, a program and a plan. `run_case` executes
 it on `sim`; a second run of the case repeats the first to the last message. `run_case` checks
-four properties:
+six properties:
 
 - every value is that of a sequential run (`oracle.sequential`), or an error that
   `oracle.legitimate_errors` accepts;
 - the program ends: the simulator raises in a cluster without further events, and `Deadline`
   raises in one that is busy for longer after the last fault than `liveness` allows;
 - the history of each key of the key-value table is linearizable (`oracle.register`);
+- the timeline has the tasks that ran (`oracle.executed_tasks`);
+- no node is declared dead that no step of the plan can have silenced (`oracle.unjustified_deaths`);
 - the invariants of `oracle.invariants` hold, at every turn of a node and at the end.
 """
 
@@ -25,19 +27,21 @@ from typing import Any
 import raytwin.runtime.api as api
 from raytwin.chaos.faults.injector import Injection, attach
 from raytwin.chaos.fuzz.generate.cases import Case
-from raytwin.chaos.fuzz.generate.plans import HEARTBEAT_TIMEOUT_S
 from raytwin.chaos.fuzz.oracle import invariants
 from raytwin.chaos.fuzz.oracle.deaths import Deaths
+from raytwin.chaos.fuzz.oracle.executed_tasks import wrong_timeline
 from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
 from raytwin.chaos.fuzz.oracle.history import begin_history, history
 from raytwin.chaos.fuzz.oracle.legitimate_errors import Objection, Oracle, Verdict
 from raytwin.chaos.fuzz.oracle.register import wrong_keys
 from raytwin.chaos.fuzz.oracle.sequential import Sequential
+from raytwin.chaos.fuzz.oracle.unjustified_deaths import unjustified_deaths
 from raytwin.chaos.fuzz.programs.interpreter import run_body
 from raytwin.chaos.fuzz.programs.outcomes import Items, is_unexpected
 from raytwin.chaos.fuzz.run.api_engine import Api, begin_program
 from raytwin.chaos.fuzz.run.liveness import bound_s
 from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.simulator.cluster.sim_backend import connect
 
 
@@ -76,7 +80,7 @@ def run_case(
             nodes=case.nodes,
             cpus_per_node=case.cpus,
             seed=case.seed,
-            heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+            heartbeat_timeout_s=case.heartbeat_timeout_s,
             direct_after=case.direct_after,
             timers=case.timers,
             more_resources=case.more_resources,
@@ -111,11 +115,17 @@ def run_case(
             # All generations: a cluster with scarce resources has collected, and so aged, them.
             gc.collect()
         _finish_plan(session, injector)
-        report.failures += invariants.settled(lambda: invariants.at_end(session), api.sleep)
+        report.failures += invariants.settled(
+            lambda: invariants.at_end(session), api.sleep, case.heartbeat_timeout_s
+        )
+        report.failures += _wrong_timeline(case, deaths, session)
     except Exception as error:
         report.failures.append(raised(error))
     finally:
         injector.stop()
+        report.failures += unjustified_deaths(
+            deaths.nodes, injector.injections, case.heartbeat_timeout_s
+        )
         at_end(session, injector.injections)
         api.shutdown()
         begin_history()  # or its clock would keep the cluster
@@ -162,6 +172,16 @@ def _wrong_keys() -> list[Finding]:
         Finding(Kind.KEYS, f"the history of {key.decode()} is not linearizable")
         for key in wrong_keys(history.keys)
     ]
+
+
+def _wrong_timeline(case: Case, deaths: Deaths, session: Any) -> list[Finding]:
+    """Return how the timeline of a cluster that has settled is wrong."""
+    rows = session.query("timeline")
+    dead = {node for node, _ in deaths.nodes}
+    lossy = {node_of(row[2]) for row in _events(session) if row[1] == "worker_died"}
+    if "timeline_ranges_max" in case.timers:
+        lossy |= {*session.cluster.node_managers}
+    return wrong_timeline(rows, history, dead, lossy)
 
 
 def _oracle(case: Case, deaths: Deaths, session: Any, injections: list[Injection]) -> Oracle:

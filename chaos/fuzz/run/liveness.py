@@ -5,11 +5,13 @@ Once the plan is over, some nodes are whole and the others stay broken. Then the
 - notices within a heartbeat's timeout which nodes are broken, once for those that broke before and
   once for those that restart meanwhile; a node that does not hear the head, and that the head need
   not tell anything, notices it itself after ``Config.fence_s``;
-- waits `LOST_S` for what may still arrive, and `ON_ITS_WAY_S` for references that do not;
+- waits `LOST_S`, or `UNREPORTED_TIMEOUTS` such timeouts if that is longer, for what may still
+  arrive, and `ON_ITS_WAY_S` for references that do not;
 - runs all tasks and calls at most once more for what was interrupted or lost, in the worst case
   one after another;
-- lets each of them linger at its client, node and worker, both ways; with small stores an input may
-  wait for room once, and so may each large value, if a task has mapped all of the store.
+- lets each of them linger at its client, node and worker, both ways, and wait for its scheduler as
+  often; with small stores an input may wait for room once, and so may each large value, if a task
+  has mapped all of the store.
 
 Whoever waits longer waits for something that does not come.
 """
@@ -22,12 +24,14 @@ from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, Case
 from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, Body
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.array_store import LOST_S
+from raytwin.runtime.control.gcs.object_reconstruction import UNREPORTED_TIMEOUTS
 from raytwin.runtime.control.ownership.reference_counter import ON_ITS_WAY_S
 
 RUNS = 2
 """A first run, and one for what was interrupted or lost."""
 LINGERS = 6
-"""How often a task may be held back to leave with others: at three processes, both ways."""
+"""How often a task may be held back to leave with others, or for a slow scheduler: at three
+processes, both ways."""
 
 
 def bound_s(case: Case, config: Config) -> float:
@@ -36,13 +40,15 @@ def bound_s(case: Case, config: Config) -> float:
     detection_s = 2 * (config.heartbeat_timeout_s + 2 * config.heartbeat_s)
     if any(link.source == "head" for link in cut_for_good(case.plan)):
         detection_s += config.fence_s
+    arriving_s = max(LOST_S, UNREPORTED_TIMEOUTS * config.heartbeat_timeout_s)
     running_s = RUNS * sum(map(work_s, bodies))
-    lingering_s = RUNS * LINGERS * config.linger_s * sum(body.tasks for body in bodies)
+    held_s = config.linger_s + config.scheduling_delay_s
+    lingering_s = RUNS * LINGERS * held_s * sum(body.tasks for body in bodies)
     room_s = 0.0
     if case.store_bytes != STORE_BYTES:
         values = RUNS * sum(map(large_values, bodies))
         room_s = config.store_wait_s + config.allocate_wait_s * values
-    return detection_s + LOST_S + ON_ITS_WAY_S + running_s + lingering_s + room_s
+    return detection_s + arriving_s + ON_ITS_WAY_S + running_s + lingering_s + room_s
 
 
 def cut_for_good(plan: Plan) -> set[Link]:
