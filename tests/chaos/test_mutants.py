@@ -26,7 +26,7 @@ from raytwin.runtime.control.client.direct_calls import DirectCalls
 from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.core.resources import ResourcePool, parse_demand
 from raytwin.runtime.control.gcs import object_reconstruction
-from raytwin.runtime.control.gcs.actor_table import ReplyHistory
+from raytwin.runtime.control.gcs.actor_table import ActorTable, ReplyHistory
 from raytwin.runtime.control.gcs.failure_detector import FailureDetector
 from raytwin.runtime.control.gcs.job_table import JobTable
 from raytwin.runtime.control.gcs.kv_table import KvTable
@@ -106,6 +106,10 @@ def sets_keys(case: Case) -> bool:
 def _sets_keys(body: Body) -> bool:
     nested = (op.call.body for op in body.ops if op.call is not None and op.call.body is not None)
     return any(op.do == "set_key" for op in body.ops) or any(map(_sets_keys, nested))
+
+
+def names_actors(case: Case) -> bool:
+    return any(op.spec is not None and op.spec.name for op in case.program.ops)
 
 
 def has_drivers(case: Case) -> bool:
@@ -380,6 +384,18 @@ def deaf_to_heartbeats(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FailureDetector, "_on_heartbeat", wrong)
 
 
+def names_stay_taken(patch: pytest.MonkeyPatch) -> None:
+    """The name of an actor that has ended stays in the table."""
+    fail = ActorTable._fail
+
+    def wrong(self: ActorTable, *args: Any, **kwargs: Any) -> None:
+        names = dict(self.names)
+        fail(self, *args, **kwargs)
+        self.names |= names
+
+    patch.setattr(ActorTable, "_fail", wrong)
+
+
 def other_nodes_rows_dropped(patch: pytest.MonkeyPatch) -> None:
     """A node answers a query about all nodes with its own rows alone."""
     answered = Queries._answered
@@ -453,6 +469,7 @@ MUTANTS_OF_PARTS: dict[
         stays_broken,
     ),
     "living nodes are declared dead": (deaf_to_heartbeats, (Kind.DEATHS,), any_case),
+    "names of ended actors stay taken": (names_stay_taken, (Kind.ACTORS,), names_actors),
     "other nodes' rows are left out of the timeline": (
         other_nodes_rows_dropped, (Kind.TIMELINE,), any_case,
     ),

@@ -6,7 +6,7 @@
 ``resources``        the end   every node's resources are free, and its queue is empty
 ``bundles``          the end   no placement group is left, and each node has its initial
                                resources (`sim`)
-``actors``           the end   no actor is left that waits to begin (`sim`)
+``actors``           the end   no actor is left that waits to begin, and no name is taken (`sim`)
 ``stores``           the end   no object is left, and no allocation for one
 ``disks``            the end   no object is left on disk, nor claimed (`sim`)
 ``tables``           the end   the GCS's tables are empty (`sim`)
@@ -202,6 +202,7 @@ def _at_end_of_sim(session: Any) -> list[Finding]:
         found.append(Finding(Kind.TABLES, text))
     clients = [each.client for each in cluster.workers.used() if each.node in whole]
     found += _unsettled(cluster) + _kept_by_replicas(cluster) + _jobs(cluster)
+    found += _names(cluster)
     found += _references([session.client, *clients], kept)
     for scheduler in cluster.node_managers.values():
         contained_references = scheduler.contained_references
@@ -246,6 +247,12 @@ def _kept_by_replicas(cluster: Any) -> list[Finding]:
 def _jobs(cluster: Any) -> list[Finding]:
     left = [each.job for each in cluster.drivers if each.job in cluster.gcs.jobs.rows]
     return [Finding(Kind.JOBS, f"{left} of drivers that have ended go on")] if left else []
+
+
+def _names(cluster: Any) -> list[Finding]:
+    """Return the names that are taken: programs kill their detached actors, others have ended."""
+    names = sorted(name for _, name in cluster.gcs.actors.names)
+    return [Finding(Kind.ACTORS, f"the names {names} are still taken")] if names else []
 
 
 def _whole_nodes(cluster: Any) -> set[int]:
