@@ -83,9 +83,9 @@ TIMERS = {
     "split_s": (0.0, 0.01),
     "allocate_wait_s": (0.0, 0.05, 1.0),
     "store_wait_s": (0.5, 2.0),
-    "scheduling_delay_s": (0.0005, 0.005),
 }
-"""Values of the control plane's timers to draw from, besides the defaults."""
+"""Values of the control plane's timers to draw from, besides the defaults. The failure detector's
+limit is drawn on its own, and no scheduling delay is, which is for studies."""
 LIMITS = 0.2
 """The share of cases with each of the limits."""
 STORED: dict[str, Any] = {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}
@@ -160,7 +160,7 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     return Case(
         seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, slots, direct_after,
         draw_timers(random.Random(f"timers/{seed}"))
-        | draw_limits(random.Random(f"limits/{seed}"), features),
+        | draw_limits(random.Random(f"limits/{seed}"), features, program),
         draw_drivers(random.Random(f"drivers/{seed}"), store_bytes == STORE_BYTES),
         GPUS if "gpus" in features else 0.0,
         draw_policy(random.Random(f"policy/{seed}")),
@@ -168,16 +168,18 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     )  # fmt: skip
 
 
-def draw_limits(rng: random.Random, features: Collection[str]) -> dict[str, float]:
+def draw_limits(rng: random.Random, features: Collection[str], program: Body) -> dict[str, float]:
     """Return limits of the control plane's memory, mostly none.
 
     What exceeds the limits of logs and lineage is not made again after a death: then the value of
-    an exact call that needs it, or of a call after that, is not that of a sequential run.
+    an exact call that needs it, or of a call after that, is not that of a sequential run. Nor is an
+    actor found then, or ready.
     """
     limits = [("timeline_ranges_max", (5, 50)), ("actor_end_s", (0.01, 0.5))]
     if not {"actors", "callers", "cancels", "concurrent", "ends"} & {*features}:
         limits.append(("lineage_bytes_max", (1_000, 5_000)))
-    if not {"callers", "cancels", "concurrent", "ends"} & {*features}:
+    found = any(op.do in ("find", "ready") for op in program.ops)
+    if not found and not {"callers", "cancels", "concurrent", "ends"} & {*features}:
         limits.append(("actor_log_bytes_max", (1_000, 5_000)))
     return {name: rng.choice(values) for name, values in limits if rng.random() < LIMITS}
 
