@@ -157,18 +157,21 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     plan = leave_broken(random.Random(f"broken/{seed}"), Plan(steps))
     slots = SLOTS if "groups" in features else 0.0
     direct_after = alone.choice(DIRECT_AFTER)
+    drivers = draw_drivers(random.Random(f"drivers/{seed}"), store_bytes == STORE_BYTES)
     return Case(
         seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, slots, direct_after,
         draw_timers(random.Random(f"timers/{seed}"))
-        | draw_limits(random.Random(f"limits/{seed}"), features, program),
-        draw_drivers(random.Random(f"drivers/{seed}"), store_bytes == STORE_BYTES),
+        | draw_limits(random.Random(f"limits/{seed}"), features, (program, *drivers)),
+        drivers,
         GPUS if "gpus" in features else 0.0,
         draw_policy(random.Random(f"policy/{seed}")),
         limit_s,
     )  # fmt: skip
 
 
-def draw_limits(rng: random.Random, features: Collection[str], program: Body) -> dict[str, float]:
+def draw_limits(
+    rng: random.Random, features: Collection[str], programs: Collection[Body]
+) -> dict[str, float]:
     """Return limits of the control plane's memory, mostly none.
 
     What exceeds the limits of logs and lineage is not made again after a death: then the value of
@@ -178,7 +181,7 @@ def draw_limits(rng: random.Random, features: Collection[str], program: Body) ->
     limits = [("timeline_ranges_max", (5, 50)), ("actor_end_s", (0.01, 0.5))]
     if not {"actors", "callers", "cancels", "concurrent", "ends"} & {*features}:
         limits.append(("lineage_bytes_max", (1_000, 5_000)))
-    found = any(op.do in ("find", "ready") for op in program.ops)
+    found = any(op.do in ("find", "ready") for program in programs for op in program.ops)
     if not found and not {"callers", "cancels", "concurrent", "ends"} & {*features}:
         limits.append(("actor_log_bytes_max", (1_000, 5_000)))
     return {name: rng.choice(values) for name, values in limits if rng.random() < LIMITS}
