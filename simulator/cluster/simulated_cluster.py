@@ -846,10 +846,10 @@ class SimCluster:
             )
         elif HEALTH in (source, destination):
             arrive = partial(process.arrive, source, destination, messages)
-            send = partial(self.network.send_datagram, node, process.node, nbytes, arrive)
             if not self.frame_faults.rules:
-                send()
+                self.network.send_datagram(node, process.node, nbytes, arrive)
                 return
+            send = partial(self.network.send_datagram, node, process.node, nbytes, arrive)
             for delay_s in self.frame_faults.delays_s(messages):
                 self.env.after(delay_s, send)
         else:

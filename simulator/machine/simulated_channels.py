@@ -61,13 +61,14 @@ class _ChannelContext:
         self._process = process
         self._env = process.cluster.env
         self._seed = f"{seed}/{process.name}/channels"
+        self._rng: random.Random | None = None
 
-    def __getattr__(self, name: str) -> Any:
+    @property
+    def rng(self) -> random.Random:
         # Only back-offs draw numbers, and seeding takes long.
-        if name != "rng":
-            raise AttributeError(name)
-        self.rng = random.Random(self._seed)
-        return self.rng
+        if self._rng is None:
+            self._rng = random.Random(self._seed)
+        return self._rng
 
     def now(self) -> float:
         return self._env.now + self._process.skew_s

@@ -125,23 +125,24 @@ _ON_TIMER: Any = [_on_timer]
 class SimContext:
     """`context.Context` for one component of a simulated process."""
 
-    rng: random.Random
+    __slots__ = ("_rng", "_seed", "address", "counts", "env", "outbox", "process", "timers")
 
     def __init__(self, process: SimProcess, address: str, seed: int) -> None:
         self.address = address
         self._seed = seed
+        self._rng: random.Random | None = None
         self.process = process
         self.env = process.cluster.env
         self.outbox: dict[str, list[Any]] = {}
         self.timers = 0
         self.counts: Counts = process.cluster.counts[role_of(address)]
 
-    def __getattr__(self, name: str) -> Any:
+    @property
+    def rng(self) -> random.Random:
         # Most components draw no random number, and seeding is the slowest part of a context.
-        if name != "rng":
-            raise AttributeError(name)
-        self.rng = random.Random(f"{self._seed}/{self.address}")
-        return self.rng
+        if self._rng is None:
+            self._rng = random.Random(f"{self._seed}/{self.address}")
+        return self._rng
 
     def now(self) -> float:
         process = self.process

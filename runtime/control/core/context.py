@@ -37,8 +37,9 @@ class Timer(Protocol):
 class Context(Protocol):
     """All that a component may ask of the world."""
 
-    rng: random.Random
-    """Seeded by the cluster's seed and the component's address."""
+    @property
+    def rng(self) -> random.Random:
+        """Seeded by the cluster's seed and the component's address."""
 
     def now(self) -> float:
         """Return the time of this turn in seconds; it only grows."""
@@ -58,15 +59,12 @@ class Context(Protocol):
 class WrappedContext:
     """A `Context` between a component and its world; subclasses define how it sends."""
 
-    rng: random.Random
-
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
 
-    def __getattr__(self, name: str) -> Any:
+    @property
+    def rng(self) -> random.Random:
         # Contexts seed their generator when it is first used.
-        if name != "rng":
-            raise AttributeError(name)
         return self._ctx.rng
 
     def now(self) -> float:

@@ -27,6 +27,8 @@ number, and the timer's callback. See `context`."""
 class Turns:
     """The inbox of a process, and the order of its turns."""
 
+    __slots__ = ("_give_turn", "_send_all", "dirty", "inputs")
+
     def __init__(self, give_turn: GiveTurn, send_all: Callable[[], None]) -> None:
         """`send_all` sends the messages of the contexts in `dirty`: one frame from each to each
         receiver, or an input of a component of this process."""
