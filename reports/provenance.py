@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raytwin.scenarios.core.results import LOAD_MAX, Made, Result
+from raytwin.scenarios.core.results import DRIFT_MAX, LOAD_MAX, Made, Result
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class Provenance:
     """Results on real processes that began while others used more than `LOAD_MAX`."""
     load_max: float
     """The most that others used before one of these; a share of the cores."""
+    drifted: tuple[str, ...]
+    """Results beside which the processor's speed was further from that of the calibration than
+    `DRIFT_MAX`."""
+    drifts: tuple[str, ...]
+    """The least and the most of it, such as "32 % slower"; once if they are one."""
 
 
 def provenance(results: Sequence[Result]) -> Provenance:
@@ -37,6 +42,9 @@ def provenance(results: Sequence[Result]) -> Provenance:
         for result, made in known
         if result.record.backend != "sim" and made.load > LOAD_MAX
     ]
+    drifted = sorted(
+        (made.drift, result.name) for result, made in known if abs(made.drift) > DRIFT_MAX
+    )
     return Provenance(
         dates[0] if dates else "",
         dates[-1] if dates else "",
@@ -47,7 +55,13 @@ def provenance(results: Sequence[Result]) -> Provenance:
         tuple(dict.fromkeys(_host(result) for result in results)),
         tuple(name for name, _ in disturbed),
         max((load for _, load in disturbed), default=0.0),
+        tuple(name for _, name in drifted),
+        tuple(dict.fromkeys(_compared(drift) for drift, _ in drifted[:1] + drifted[-1:])),
     )
+
+
+def _compared(drift: float) -> str:
+    return f"{abs(drift) * 100:.0f} % {'faster' if drift > 0 else 'slower'}"
 
 
 def _commands(known: Sequence[tuple[Result, Made]]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a measurement was made on and with: machine and versions, no names.
+"""What a measurement was made on and with: machine, its speed and versions, no names.
 
 Neither the host's name nor the user's is recorded, so results can be shared.
 """
@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+PROBE_LOOPS = 100_000
+PROBES = 5
 PACKAGES = ("simpy", "greenlet", "msgspec", "cloudpickle", "numpy", "pandas", "matplotlib")
 
 
@@ -32,6 +36,22 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def speed() -> float:
+    """Return how many rounds of a loop of Python the processor does in a second of CPU time.
+
+    The median of `PROBES`, a few hundredths of a second in all. What shares the processor's caches
+    or its cores' threads slows a process down within its CPU time, too.
+    """
+    return statistics.median(_probe() for _ in range(PROBES))
+
+
+def _probe() -> float:
+    began_s, number = time.thread_time(), 0
+    while number < PROBE_LOOPS:
+        number += 1
+    return PROBE_LOOPS / (time.thread_time() - began_s)
 
 
 def versions(*peers: str) -> dict[str, str]:

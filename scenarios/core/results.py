@@ -6,7 +6,7 @@
 result.json     scenario, backend, parameters, seed, versions, host,
                 metrics {name: number}, checks [{name, ok, detail}], findings,
                 bands [{column, start, end, label, where}],
-                made {date, commit, command, duration_s, load}
+                made {date, commit, command, duration_s, load, speed}
 rows.csv        tidy rows, one observation a line
 timeline.json   Chrome's trace format; opens in Perfetto
 =============== ==============================================================
@@ -43,6 +43,9 @@ T = TypeVar("T")
 
 LOAD_MAX = 0.25
 """Share of the cores that others may use before a measurement is called disturbed."""
+DRIFT_MAX = 0.15
+"""How far the processor's speed may be from that of the calibration, as a share of it, before a
+prediction and a measurement are said to be of machines of different speeds."""
 RESULT, ROWS, TIMELINE = "result.json", "rows.csv", "timeline.json"
 
 _INT = re.compile(r"-?(0|[1-9]\d{0,17})\Z", re.ASCII)
@@ -73,6 +76,12 @@ class Made(msgspec.Struct):
     duration_s: float
     load: float
     """Share of the machine's cores that others had in use when it began."""
+    speed: float = 0.0
+    """How fast the processor was: the mean of a `measured_host.speed` before and one after. 0: it
+    is of `sim`, or a version of raytwin has written it that did not look."""
+    drift: float = 0.0
+    """How much faster that is than when the machine was calibrated that predicts it, as a share;
+    negative: slower. 0: it was not calibrated, or nobody looked."""
 
 
 class Record(msgspec.Struct):

@@ -31,6 +31,7 @@ from raytwin.runtime.serialization.real_blob import Blob
 from raytwin.runtime.store.arena_writer import Copier
 from raytwin.runtime.store.scratch import shared
 from raytwin.scenarios.bench.cases import repeated_per_s
+from raytwin.scenarios.core import measured_host
 from raytwin.scenarios.core.scenario import Progress
 from raytwin.scenarios.measure.fit import LEAST_S, Load, Loads, fit, medians
 from raytwin.scenarios.workloads.calibration_loads import LOADS, WINDOW, by_cluster
@@ -60,11 +61,13 @@ def calibrate(progress: Progress) -> dict[str, Any]:
     Raises RuntimeError if a cluster is connected already.
     """
     progress.begin("calibrating this machine", ROUNDS + MACHINE_STEPS + 1)
-    rounds = []
+    rounds, speeds = [], []
     for _ in range(ROUNDS):
+        speeds.append(measured_host.speed())
         rounds.append(measure_loads())
         progress.advance()
-    profile = profile_of(rounds, measure_machine(progress))
+    machine = measure_machine(progress)
+    profile = profile_of(rounds, {**machine, "speed": statistics.median(speeds)})
     progress.advance()
     return profile
 

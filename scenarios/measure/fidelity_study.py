@@ -25,7 +25,6 @@ import hashlib
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ import numpy as np
 
 import raytwin as ray
 from raytwin.scenarios.bench.trees import ROOT, commit_of
-from raytwin.scenarios.core import campaigns, fidelity
+from raytwin.scenarios.core import campaigns, fidelity, measured_host
 from raytwin.scenarios.core.fidelity import Amount, Metric, Role, Search, Study, Written
 from raytwin.scenarios.core.scenario import Progress
 from raytwin.scenarios.measure import calibrate, fit, worst_case
@@ -46,7 +45,6 @@ from raytwin.scenarios.workloads.held_out import WORKLOADS, Ended, Workload
 from raytwin.scenarios.workloads.layered_graph import LayeredGraph
 from raytwin.simulator.machine.costs import Profile, load_profile
 
-PROBE_LOOPS = 400_000
 WARM_UPS = 5
 """From the fifth run on, programs take no less time than before."""
 
@@ -205,7 +203,7 @@ def _compare(
     predicted: dict[str, list[_Prediction]] = {name: [] for name in workloads}
     measured: dict[str, list[Run]] = {name: [] for name in workloads}
     for number, profile in enumerate(profiles):
-        before = _speed()
+        before = measured_host.speed()
         predictions = _predict(workloads, profile, number == 0, progress)
         file.add(predictions)
         for name, workload in workloads.items():
@@ -213,7 +211,7 @@ def _compare(
             with _cores(workload.cores):
                 measured[name].append(measure_one(workload))
             progress.advance()
-        found.speed.append(round(_speed() / before, 3))
+        found.speed.append(round(measured_host.speed() / before, 3))
     metrics: list[Metric] = []
     for name, workload in workloads.items():
         with _cores(workload.cores), tempfile.TemporaryDirectory() as journals:
@@ -324,14 +322,6 @@ def _metrics(
 
 def _median_cpu_s(role: str, runs: Sequence[Run]) -> float:
     return statistics.median(run.cpu_s[role] for run in runs)
-
-
-def _speed() -> float:
-    """Return how many rounds of a loop the processor does in a second of CPU time."""
-    began_s, number = time.thread_time(), 0
-    while number < PROBE_LOOPS:
-        number += 1
-    return PROBE_LOOPS / (time.thread_time() - began_s)
 
 
 @contextmanager

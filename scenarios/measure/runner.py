@@ -34,6 +34,7 @@ from raytwin.runtime.processes.spawn.pool import forked_pool
 from raytwin.scenarios.bench.trees import ROOT, commit_of
 from raytwin.scenarios.core import measured_host, results
 from raytwin.scenarios.core.results import (
+    DRIFT_MAX,
     LOAD_MAX,
     CheckRecord,
     Made,
@@ -397,6 +398,8 @@ def carry_out(
     progress.begin(job.name)
     request = Request(job.backend, job.scale, job.seed, job.nodes, job.settings, profile, progress)
     others = foreign_load()
+    measures = job.backend != "sim"
+    speed_before = measured_host.speed() if measures else 0.0
     began, started_s = datetime.now(UTC), time.perf_counter()
     try:
         if job.backend == "ray":
@@ -405,7 +408,15 @@ def carry_out(
             outcome = run_under(faults, job.scenario, request)
     finally:
         lifecycle.shutdown()
-    if job.backend != "sim" and others > LOAD_MAX:
+    elapsed_s = time.perf_counter() - started_s
+    speed = (speed_before + measured_host.speed()) / 2 if measures else 0.0
+    drift = _drift(speed, profile) if measures else 0.0
+    if abs(drift) > DRIFT_MAX:
+        outcome.findings.append(
+            f"The processor was {abs(drift):.0%} {'faster' if drift > 0 else 'slower'} than when"
+            " the machine was calibrated: calibrate again."
+        )
+    if measures and others > LOAD_MAX:
         outcome.findings.append(
             f"Before this run began, other programs kept {others:.0%} of the machine's cores"
             " busy: what was measured is worth less for it."
@@ -415,10 +426,19 @@ def carry_out(
         date=began.isoformat(timespec="seconds"),
         commit=commit(),
         command=job.command + (" --faults PLAN" if faults is not None else ""),
-        duration_s=round(time.perf_counter() - started_s, 3),
+        duration_s=round(elapsed_s, 3),
         load=others,
+        speed=float(round(speed)),
+        drift=round(drift, 3),
     )
     return result
+
+
+def _drift(speed: float, profile: Path | None) -> float:
+    """Return how much faster the processor is than a profile's was, as a share; 0 if that does not
+    say, as those of other machines and of older versions of raytwin."""
+    calibrated = read_profile(profile).get("speed", 0.0) if profile is not None else 0.0
+    return speed / calibrated - 1 if calibrated else 0.0
 
 
 @cache

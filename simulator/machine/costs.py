@@ -181,6 +181,8 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
 
     # A calibration reports its own quality in the fields below, and the simulation charges none of
     # them; see `scenarios.measure.fit`.
+    speed: float = 0.0
+    """How fast the processor was: see `scenarios.core.measured_host.speed`; 0: nobody looked."""
     loads: list[dict[str, dict[str, float]]] = msgspec.field(default_factory=list)
     """The loads that each round of the calibration measured: by load and role, CPU seconds per
     operation; ``wall`` and ``call`` are seconds, too."""

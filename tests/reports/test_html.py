@@ -215,6 +215,23 @@ def test_results_of_older_versions_do_not_say_how_they_were_made(html: str) -> N
     assert "busy machine" not in text
 
 
+def test_the_top_says_which_runs_were_at_another_speed_than_the_calibration(
+    found: list[Result],
+) -> None:
+    drifts = [-0.32, -0.1, -0.5]
+    for number, result in enumerate(found):
+        result.record.made = Made("2026-01-02T03:04:05+00:00", "", "", 40.0, 0.0, 1e7, 0.0)
+        if number < len(drifts):
+            result.record.made.drift = drifts[number]
+    text = " ".join(Page(render(found, synthetic.GOOD)).text.split())
+    assert "In 2 of the runs on real processes the processor was 50 % slower to 32 % slower" in text
+    assert f"calibrate again ({found[2].name}, {found[0].name})" in text
+    for result in found:
+        assert result.record.made is not None
+        result.record.made.drift = 0.0
+    assert "another speed" not in Page(render(found, synthetic.GOOD)).text
+
+
 def test_no_text_is_a_dict_of_python(found: list[Result]) -> None:
     found[0].record.parameters["plan"] = {"steps": [{"at_s": 5.0, "target": "node:1"}]}
     text = Page(render(found, synthetic.GOOD)).text
