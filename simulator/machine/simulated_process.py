@@ -260,7 +260,7 @@ class SimProcess:
             return
         costs = self.costs
         self._cost_s = costs.turn(self.cluster.env.now - self._ended_s)
-        frames = self._leaving = []
+        self._leaving = []
         self.turns.run(self._fire)
         cost_s = self._cost_s
         self.busy_s += cost_s
@@ -268,9 +268,9 @@ class SimProcess:
             self._long = True
             self.cluster.working += 1
         if cost_s:
-            self.host.run(cost_s - costs.after_s, partial(self._end, frames), self)
+            self.host.run(cost_s - costs.after_s, self._end, self)
         else:
-            self._end(frames)
+            self._end()
 
     def _fire(self) -> bool:
         """Run the timers that are due; return whether there were any."""
@@ -330,7 +330,7 @@ class SimProcess:
                 frames.append((address, destination, messages, nbytes))
         return cost_s
 
-    def _end(self, frames: list[Frame]) -> None:
+    def _end(self) -> None:
         if self._long:
             self._end_long()
         if not self.alive:
@@ -338,7 +338,8 @@ class SimProcess:
         after_s = self.costs.after_s
         self._ended_s = self.cluster.env.now
         self._busy = after_s > 0
-        self._leaving = None
+        frames, self._leaving = self._leaving, None
+        assert frames is not None, "a turn ends once"
         for frame in frames:
             self.cluster.transmit(self, *frame)
         if self._on_sent is not None:
