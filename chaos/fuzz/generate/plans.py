@@ -43,6 +43,8 @@ LINKS = 0.4
 """The share of cases whose links break, stall, jitter, lose packets and are slow."""
 MACHINES = 0.25
 """The share of cases with slow cores, slow disks and wrong clocks."""
+PRESSED = 0.05
+"""The share of cases with nodes that run out of memory."""
 FRAMES = 0.2
 """The share of cases in which frames are lost, doubled and late."""
 HEADS = 0.15
@@ -248,6 +250,21 @@ def draw_machines(rng: random.Random, nodes: int) -> list[Step]:
         steps.append(Step(action, target, at_s, parameters=parameters))
         steps.append(Step("heal", target, at_s + HORIZON_S * rng.random()))
     return steps
+
+
+def draw_pressure(rng: random.Random, nodes: int) -> list[Step]:
+    """Return pressure on the memory of nodes, upon which each kills its largest worker."""
+    if rng.random() >= PRESSED:
+        return []
+    return [
+        Step(
+            "memory_pressure",
+            Node(rng.randrange(nodes)),
+            rng.random() * HORIZON_S,
+            parameters={"nbytes": 1 << 40},
+        )
+        for _ in range(rng.choice((1, 3)))
+    ]
 
 
 def draw_frames(rng: random.Random, limit_s: float) -> list[Step]:

@@ -25,6 +25,7 @@ HARMLESS: Mapping[tuple[str, str], str] = {
     ("worker", "kill"): _OF_A_WORKER,
     ("worker", "pause"): _OF_A_WORKER,
     ("worker", "resume"): _OF_A_WORKER,
+    ("node", "memory_pressure"): _OF_A_WORKER,
     ("actor", "kill"): _OF_A_WORKER,
     ("actor", "pause"): _OF_A_WORKER,
     ("actor", "resume"): _OF_A_WORKER,
