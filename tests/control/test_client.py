@@ -14,6 +14,8 @@ from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, object_id
 from raytwin.runtime.control.messages import (
     OK,
     USER_ERROR,
+    ActorEnded,
+    ActorInfo,
     CancelTask,
     ExportFunction,
     ObjectAllocated,
@@ -25,7 +27,9 @@ from raytwin.runtime.control.messages import (
     Release,
     ResultRefs,
     SubmitTasks,
+    TaskExtra,
     TaskResults,
+    TaskSpec,
     Unpin,
     WantObjects,
 )
@@ -48,6 +52,12 @@ def submit(client: Client, number: int, count: int = 1, *deps: bytes) -> bytes:
     client.submitter.submit(array(number), [spec(number, 0, count, deps=deps)], count, 1)
     client.references.add_ref(oid(number))
     return oid(number)
+
+
+def creation(number: int, *deps: bytes, detached: bool = False) -> TaskSpec:
+    """Return the creation of an actor."""
+    extra = TaskExtra(actor=ActorInfo(-1, 1, 0, detached=detached))
+    return replace(spec(number, deps=deps), extra=extra)
 
 
 def tell(client: Client, *results: RangeResult) -> None:
@@ -180,7 +190,7 @@ def test_inputs_that_no_message_has_whole_are_kept_while_their_actor_may_be_rebu
 ) -> None:
     ctx, client = made()
     actor, held = oid(9), submit(client, 1, count)
-    client.submitter.create(spec(9), (), array(9))
+    client.submitter.create(creation(9), (), array(9))
     client.references.add_ref(actor)
     if index >= STREAM_BASE:
         client.entries[array(1)].items = {}
@@ -193,6 +203,48 @@ def test_inputs_that_no_message_has_whole_are_kept_while_their_actor_may_be_rebu
     assert (array(1) not in released(ctx, client)) == kept
     client.references.drop_ref(actor)
     assert (array(1) in released(ctx, client)) == kept
+
+
+@pytest.mark.parametrize("detached", [False, True])
+@pytest.mark.parametrize("created", [False, True])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_inputs_of_a_constructor_are_kept_while_their_actor_may_restart(
+    restarts: bool, created: bool, detached: bool
+) -> None:
+    ctx, client = made()
+    held = submit(client, 1)
+    tell(client, result(1))
+    create = creation(9, held, detached=detached)
+    client.submitter.create(create, (), array(9) if restarts else b"")
+    client.references.add_ref(oid(9))
+    client.references.drop_ref(held)
+    assert released(ctx, client) == []
+    if created:
+        tell(client, result(9))
+        assert released(ctx, client) == ([] if restarts else [array(1)])
+    client.handle(NODE, ActorEnded(array(9)))
+    assert released(ctx, client) == ([] if created and not restarts else [array(1)])
+    client.references.drop_ref(oid(9))
+    assert released(ctx, client) == [array(9)] and is_empty(client)
+
+
+def test_a_detached_actor_keeps_its_inputs_without_a_handle() -> None:
+    ctx, client = made()
+    for restarts, after in ((True, []), (False, [array(1), array(9)])):
+        held = submit(client, 1)
+        tell(client, result(1))
+        create = creation(9, held, detached=True)
+        client.submitter.create(create, (), array(9) if restarts else b"")
+        for ref in (held, oid(9)):
+            client.references.add_ref(ref)
+            client.references.drop_ref(ref)
+        client.references.drop_ref(held)
+        assert released(ctx, client) == [], "the constructor has not ended"
+        tell(client, result(9))
+        assert sorted(released(ctx, client)) == after
+        client.handle(NODE, ActorEnded(array(9)))
+        assert sorted(released(ctx, client)) == ([] if after else [array(1), array(9)])
+        assert is_empty(client)
 
 
 def test_a_pickled_reference_pins_its_object_for_good() -> None:

@@ -14,6 +14,7 @@ from raytwin.runtime.control.messages import (
     NOT_BEGUN,
     OK,
     USER_ERROR,
+    ActorInfo,
     Assignment,
     CallsRan,
     CancelTask,
@@ -301,6 +302,7 @@ def test_an_actor_is_created_behind_the_direct_results_that_it_gets(driver: Driv
     driver.answer(1)
     spec = call_of(60)
     spec.deps = (array(1) + b"\0\0\0\0",)
+    spec.extra = TaskExtra(actor=ActorInfo(0, 1, 0))
     driver.client.requests.find_actor("", "name", spec, holds=())
     kinds = [type(message) for _, message in driver.ctx.sent]
     assert kinds.index(PutObjects) < kinds.index(FindActor)
