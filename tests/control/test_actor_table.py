@@ -9,6 +9,7 @@ from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import (
     OK,
     ActorChanged,
+    ActorFailed,
     ActorInfo,
     ActorLineage,
     AssignTasks,
@@ -68,6 +69,15 @@ def test_an_actor_gives_a_result_again_that_was_lost_in_transit() -> None:
     gcs.handle("gcs", NodeUnreachable(1, "gone", 0))
     gcs.handle("node:0", ResultsMissing(0, [(number, 0, 1)]))
     assert ctx.take(TaskResults) == []
+
+
+def test_a_restart_leaves_the_task_of_the_earlier_incarnation_as_it_was() -> None:
+    """In the simulation nodes have the very task that the GCS has sent."""
+    gcs, ctx = gcs_with_an_actor()
+    gcs.handle("node:0", ActorFailed(ACTOR, 0, ActorDeath(DeathCause.WORKER_DIED)))
+    placed = [task for message in ctx.take(PlaceTasks, "global") for task in message.tasks]
+    incarnations = [task.extra.actor.incarnation for task in placed if task.extra]  # type: ignore[union-attr]
+    assert incarnations == [0, 1]
 
 
 def test_an_actor_that_is_killed_while_it_fits_nowhere_is_never_placed() -> None:

@@ -252,7 +252,8 @@ class ActorTable:
         row.state, row.node = PENDING, -1
         info = replace(row.info, incarnation=row.incarnation)
         assert row.spec.extra is not None
-        row.spec.extra = replace(row.spec.extra, actor=info)
+        # A copy: nodes may still hold the task of an earlier incarnation.
+        row.spec = replace(row.spec, extra=replace(row.spec.extra, actor=info))
         self.ctx.send("global", PlaceTasks([row.spec]))
 
     def on_find(self, source: str, message: FindActor) -> None:
