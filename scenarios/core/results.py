@@ -80,8 +80,8 @@ class Made(msgspec.Struct):
     """How fast the processor was: the mean of a `measured_host.speed` before and one after. 0: it
     is of `sim`, or a version of raytwin has written it that did not look."""
     drift: float = 0.0
-    """How much faster that is than when the machine was calibrated that predicts it, as a share;
-    negative: slower. 0: it was not calibrated, or nobody looked."""
+    """How much faster that is than during the calibration that predicts it, as a share; negative:
+    slower. 0: the machine was not calibrated, or nobody looked."""
 
 
 class Record(msgspec.Struct):

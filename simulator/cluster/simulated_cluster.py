@@ -630,7 +630,9 @@ class SimCluster:
         peer = self._endpoint(destination)
         if process is not None and peer is not None:
             process.channels.break_links(peer.name)
-            self.network.break_transfers(process.node, peer.node)
+            for one, other in ((process.node, peer.node), (peer.node, process.node)):
+                if one in self.stores:
+                    self.stores[one].break_connection(other)
 
     def lose_frames(self, kind: str, probability: float) -> None:
         """Lose frames between nodes that carry a message of a class; 0 ends that."""

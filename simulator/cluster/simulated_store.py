@@ -42,6 +42,7 @@ from raytwin.simulator.machine.network import Transfer
 from raytwin.simulator.machine.simulated_process import SimProcess
 
 NO_SPACE = os.strerror(errno.ENOSPC)
+LOST = "the connection was lost"
 
 
 class SimStore:
@@ -165,6 +166,11 @@ class SimStore:
         if fetcher is not None:
             fetcher.queue.drop(NODE_DIED)
 
+    def break_connection(self, node: int) -> None:
+        """Break the connection over which this store fetches from a node, as a reset does."""
+        if node in self._fetchers:
+            self._fetchers[node].break_connection()
+
     @property
     def ended(self) -> bool:
         """Whether this store's process has ended; a restarted node may have its number by now."""
@@ -272,6 +278,14 @@ class _Fetcher:
     def _after(self, delay_s: float, callback: Callable[[], None]) -> None:
         self._cluster.env.after(delay_s, lambda: None if self._store.ended else callback())
 
+    def break_connection(self) -> None:
+        """Fail the fetch under way, if any; the next one opens another connection."""
+        self._connected = False
+        if self._requested:
+            self.queue.fail(LOST)
+        else:
+            self.queue.drop(LOST)  # it is being opened, or idle
+
     # -- called by the queue -----------------------------------------------------
 
     def reserve(self, size: int, done: Callable[[int, str], None]) -> None:
@@ -342,7 +356,7 @@ class _Fetcher:
                 return
             peer = cluster.stores.get(node)
             if not arrived:
-                queue.fail("the connection was lost")
+                queue.fail(LOST)
                 return
             self._requested = False
             if peer is None or peer.value_of(fetch.object) is None:
@@ -352,7 +366,7 @@ class _Fetcher:
 
         def refused() -> None:
             if queue.current is fetching and not self._store.ended:
-                queue.drop("the connection was lost")
+                queue.drop(LOST)
 
         if node not in cluster.stores:
             cluster.env.after(0, refused)

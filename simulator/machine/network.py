@@ -41,10 +41,11 @@ Frames to it still arrive, and wait in the inbox of its process. A removed node'
 frames are lost, in either direction, and its transfers fail.
 
 Simplifications: without faults, frames neither wait for one another nor slow down transfers
-(control traffic is assumed to be small compared with the bandwidth); no packets, slow start or
-congestion; what is sent again is not lost again, and loss lowers no rate, so where more than a
-tenth is lost a real link is slower; without racks the core of the network is never the bottleneck;
-both sides learn at once that a transfer has failed.
+(control traffic is assumed to be small compared with the bandwidth), and the transfers that flow
+when a frame leaves decide how fast it is; no packets, slow start or congestion; what is sent again
+is not lost again, and loss lowers no rate, so where more than a tenth is lost a real link is
+slower; without racks the core of the network is never the bottleneck; both sides learn at once that
+a transfer has failed.
 
 How it is computed
 ------------------
@@ -460,14 +461,15 @@ class Network:
         """Return how long a frame that is sent now will be on its way, without jitter and loss; inf
         if its link is blocked."""
         fault = self._faults.get((src, dst))
-        if fault is None:
-            return self._latency_of(src, dst)
-        if fault.blocked:
+        if fault is not None and fault.blocked:
             return inf
-        waits_s = 0.0
-        if fault.bandwidth is not None:
-            waits_s = max(0.0, fault.free_s - self.env.now) + nbytes / fault.bandwidth
-        return self._latency_of(src, dst) + waits_s
+        link = self._links.get(src, {}).get(dst) or self._new_link(src, dst)
+        assert link is not None
+        bandwidth, waits_s = self._frame_bandwidth(link), 0.0
+        if fault is not None and fault.bandwidth is not None:
+            bandwidth = min(bandwidth, fault.bandwidth)
+            waits_s = max(0.0, fault.free_s - self.env.now)
+        return link.latency_s + waits_s + nbytes / bandwidth
 
     def transfer(
         self, src: int, dst: int, nbytes: int, done: Callable[[bool], None], streams: int = 1
@@ -494,13 +496,6 @@ class Network:
         """Cancel a transfer without calling `done`; no effect on one that has ended."""
         self._stop(transfer)
         self._ending.pop(transfer, None)
-
-    def break_transfers(self, one: int, other: int) -> None:
-        """Fail all transfers between two nodes at this instant, as a reset does."""
-        for transfer in [*self._flowing, *self._ending]:
-            if {transfer.src, transfer.dst} == {one, other}:
-                self._stop(transfer)
-                self._end_after(0, transfer, False)
 
     @property
     def bytes_sent(self) -> dict[tuple[int, int], int]:

@@ -52,6 +52,11 @@ def test_a_step_that_cannot_silence_a_node_explains_nothing(action: str, target:
     assert found(0.7, (0.1, action, target))
 
 
+def test_a_step_that_failed_explains_nothing() -> None:
+    failed = Injection(0.1, 0.1, Step("pause", Node(1), 0.1), "there is no node 1")
+    assert unjustified_deaths({(1, 1): 0.7}, [failed], LIMIT_S)
+
+
 def test_a_step_that_has_ended_explains_deaths_for_a_while() -> None:
     steps = ((0.1, "pause", Node(2)), (0.2, "resume", Node(2)))
     assert not found(0.2 + LIMIT_S, *steps)

@@ -130,7 +130,7 @@ def test_pressure_on_memory_kills_a_process_and_no_value(start: Start, backend: 
     )
     limits = {"container_memory_bytes": 256 << 20, "object_store_memory": 16 << 20}
     with observed(plan) as clusters:
-        start(
+        session = start(
             backend=backend, nodes=2, heartbeat_timeout_s=5.0,
             **(limits if backend == "docker" else {}),
         )  # fmt: skip
@@ -140,6 +140,8 @@ def test_pressure_on_memory_kills_a_process_and_no_value(start: Start, backend: 
             doubles_are_right(5)
             ray.sleep(0.05)
         doubles_are_right(20)
+        while not {"worker_died", "node_died"} & {*session.query("event_counts")}:
+            ray.sleep(0.05)
         ray.shutdown()
     found = recovery.numbers()
     assert found["faults_failed"] == 0 or found["nodes_died"] == 1, recovery.lines()

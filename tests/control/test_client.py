@@ -228,6 +228,26 @@ def test_inputs_of_a_constructor_are_kept_while_their_actor_may_restart(
     assert released(ctx, client) == [array(9)] and is_empty(client)
 
 
+def test_an_actor_that_its_own_input_contains_is_released_once() -> None:
+    """A handle of the actor is inside of a value, which is an input of one of its calls."""
+    ctx, client = made()
+    client.submitter.create(creation(9), (), array(9))
+    client.references.add_ref(oid(9))
+    tell(client, result(9))
+    client.submitter.submit(array(1), [spec(1)], 1, 1, (array(9),))
+    client.references.add_ref(oid(1))
+    inside = ResultRefs((), ((array(9), ME),), NODE)
+    tell(client, replace(result(1), refs=inside))
+    call = spec(2, deps=(oid(1),))
+    client.submitter.submit(array(2), [call], 1, 1, (oid(9),), array(9))
+    client.references.add_ref(oid(2))
+    tell(client, result(2))
+    for number in (2, 1, 9):
+        client.references.drop_ref(oid(number))
+    client.handle(NODE, ActorEnded(array(9)))
+    assert sorted(released(ctx, client)) == [array(1), array(2), array(9)] and is_empty(client)
+
+
 def test_a_detached_actor_keeps_its_inputs_without_a_handle() -> None:
     ctx, client = made()
     for restarts, after in ((True, []), (False, [array(1), array(9)])):

@@ -20,13 +20,15 @@ def made_on_node_1(nbytes: int) -> Any:
     return made
 
 
-def test_the_first_fetch_from_a_node_opens_a_connection_and_the_next_ones_use_it() -> None:
+def test_the_first_fetch_opens_a_connection_that_the_next_ones_use_until_it_breaks() -> None:
     cluster = start(nodes=2).cluster
     for ends in (("node:0", "node:1"), ("node:1", "node:0")):
         cluster.set_latency(*ends, LATENCY_S)
-    first, second = (made_on_node_1(200_000) for _ in range(2))
+    first, second, third = (made_on_node_1(200_000) for _ in range(3))
     first_s, second_s = (elapsed_s(lambda made=made: ray.get(made)) for made in (first, second))
     assert first_s - second_s == pytest.approx(HANDSHAKE_TRIPS * LATENCY_S, rel=0.01)
+    cluster.stores[0].break_connection(1)  # the channels keep theirs
+    assert elapsed_s(lambda: ray.get(third)) == pytest.approx(first_s, rel=0.01)
     ray.shutdown()
 
 

@@ -205,15 +205,20 @@ def test_a_frame_on_a_limited_link_shares_it_with_transfers() -> None:
     assert log.times["beside it"] == pytest.approx(0.5 + LATENCY_S + 1000 / (BANDWIDTH / 20))
 
 
-def test_broken_transfers_fail_at_once_and_others_go_on() -> None:
-    env, network = make([0, 1, 2])
+def test_the_transit_of_a_frame_is_what_it_takes() -> None:
+    env, network = make([0, 1])
     log = Log(env)
-    network.transfer(0, 1, 500_000, log.result("there"))
-    network.transfer(1, 0, 500_000, log.result("back"))
-    network.transfer(0, 2, 500_000, log.result("other"))
-    at(env, 0.5, lambda: network.break_transfers(1, 0))
-    env.run()
-    assert set(log.names) == {("there", False), ("back", False), ("other", True)}
-    assert log.times["there", False] == log.times["back", False] == 0.5
-    # Its peer leaves it half of the card until then: 250,000 bytes; then it has the card.
-    assert log.times["other", True] == pytest.approx(0.75 + LATENCY_S)
+    network.set_bandwidth(0, 1, BANDWIDTH / 10)
+    network.transfer(0, 1, 10**9, lambda ok: None)
+    transits_s = []
+
+    def send(name: str) -> None:
+        transits_s.append(network.transit_s(0, 1, 1000))
+        network.send(0, 1, 1000, log.note(name))
+
+    at(env, 0.5, lambda: [send("first"), send("behind it")])
+    env.run(until=1.0)
+    assert log.times == pytest.approx(
+        {"first": 0.5 + transits_s[0], "behind it": 0.5 + transits_s[1]}
+    )
+    assert transits_s[0] == pytest.approx(LATENCY_S + 1000 / (BANDWIDTH / 20))

@@ -59,7 +59,7 @@ whose chain all nodes use."""
 
 PASSING = (
     "pause", "cut", "stall", "loss", "bandwidth", "latency", "slow_cores", "disk_slow", "disk_full",
-    "lose", "delay", "reset",
+    "lose", "delay",
 )  # fmt: skip
 """The actions after which all is as before, once they have ended. Not so the death of a process, as
 others may have to notice it, and a clock that jumps."""
@@ -106,7 +106,7 @@ def explains(
     """Whether the step of one injection explains the death of a node; `limit_s` is that of the
     failure detector."""
     fault = injections[number]
-    if fault.clock_s > died_s or not may_silence(fault.step, node):
+    if fault.error or fault.clock_s > died_s or not may_silence(fault.step, node):
         return False
     if fault.step.action == "reset":
         end_s = fault.clock_s

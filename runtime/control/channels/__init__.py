@@ -19,11 +19,11 @@ what was kept for the process that has ended is dropped.
 
 A broken connection proves nothing about its peer. A process is silent when frames wait for it, and
 for `Config.heartbeat_timeout_s` it has neither acknowledged one nor received bytes of one, nor sent
-any (on a slow link an acknowledgement waits behind a long frame), nor greeted for the first time
-since. One that sends and hears nothing gets no acknowledgement either, and is the end that notices.
-After half of that time the channel breaks the link and dials anew, since a connection may hang
-alone; after all of it the channel reports its peer as unreachable, and the GCS decides which of the
-two leaves (`gcs.node_table`). The head gets more time, `Config.fence_s`.
+any (on a slow link an acknowledgement waits behind a long frame), nor greeted once. One that sends
+and hears nothing gets no acknowledgement either, and is the end that notices. After half of that
+time the channel breaks the link and dials anew, since a connection may hang alone; after all of it
+the channel reports its peer as unreachable, and the GCS decides which of the two leaves
+(`gcs.node_table`). The head gets more time, `Config.fence_s`.
 
 Heartbeats do not travel in channels: they go over connections of their own, ahead of everything,
 and may be lost (`gcs.failure_detector`). A channel carries them in packets without a number.

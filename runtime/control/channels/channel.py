@@ -29,9 +29,9 @@ this link has brought so far, which shows the sender of a long frame that it mov
 A peer makes *progress* when it acknowledges a kept frame, reports more bytes of one, or sends a
 frame or bytes of one, behind which an acknowledgement may wait; the limit of silence counts from
 the last progress, or from the first frame kept since. The peer's Hello is progress, too: the peer
-lives, and on a slow network dials and Hellos take much of the limit before any frame has left. But
-only the first Hello is until the peer makes other progress: a peer that greets again and again and
-acknowledges nothing is unreachable.
+lives, and on a slow network dials and Hellos take much of the limit before any frame has left. A
+second Hello is no progress unless the peer has made other progress in between: a peer that greets
+again and again and acknowledges nothing is unreachable.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class Channel:
         """A part of a frame has arrived; `link_bytes`: all bytes of this link so far."""
         if link is self._link and self.state is State.OPEN:
             self._progress()
-            if self._progress_s - self._acked_s > self._stall_s / LOOKS:
+            if self._ctx.now() - self._acked_s > self._stall_s / LOOKS:
                 self._acknowledge(link_bytes)
 
     def _acknowledge(self, link_bytes: int) -> None:

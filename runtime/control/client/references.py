@@ -7,7 +7,8 @@ owners the client counts its own references, and deregisters as borrower (`Refer
 
 An actor that may restart keeps the inputs of its constructor and some of its calls', until its
 node reports that it is dead for good, or its handles are gone (`Entry.kept`). A detached actor
-outlives its handles: while it has inputs, its array is one of them, and so keeps itself.
+outlives its handles: while it has inputs, its array is one of them, and so keeps itself. It
+outlives its owner as well, whose values end with it: then it restarts without them, or not at all.
 """
 
 from __future__ import annotations
@@ -249,8 +250,9 @@ class References:
         entry.keeper = b""
         entry.deps += tuple(entry.kept or ())
         entry.kept = None
+        entry.holds += 1  # an input may be what keeps the actor
         self.end_inputs(entry)
-        self.release_if_free(entry)
+        self._end_hold(entry)
 
     def end_hold(self, oid: bytes) -> None:
         """End one `hold` of an array, named by its ID or an object's."""
@@ -278,7 +280,6 @@ class References:
         if not entry.private:
             self._buffer.release(entry.array)
         if entry.deps or entry.kept:
-            # If the actor was found by its name, no creation ever ran with these inputs.
             for oid in (*entry.deps, *(entry.kept or ())):
                 self.end_hold(oid)
         if not entry.private:
