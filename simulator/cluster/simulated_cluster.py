@@ -580,6 +580,31 @@ class SimCluster:
             if process.node == node:
                 process.skew_s = max(process.skew_s, skew_s)
 
+    def press_memory(self, node: int, nbytes: int) -> None:
+        """Kill a node's largest worker, as the kernel does, if its workers leave less than `nbytes`
+        of the node's `memory`. Raises ValueError if the node has no worker.
+
+        A worker takes the `memory` that its task or actor reserves. Of equal ones that which runs
+        something is the larger one, and then the older one.
+        """
+        self._check(node)
+        workers = [
+            worker
+            for worker in self.node_managers[node].dispatcher.workers.values()
+            if worker.address in self.workers
+        ]
+        if not workers:
+            raise ValueError(no_worker(node))
+
+        def memory(worker: Worker) -> int:
+            return dict(parse_demand(worker.demand)).get("memory", 0)
+
+        if sum(map(memory, workers)) / UNIT + nbytes > self.own_resources(node)["memory"]:
+            largest = max(
+                workers, key=lambda each: (memory(each), bool(each.assigned or each.actor))
+            )
+            self._kill(largest.address)
+
     def heal_node(self, node: int) -> None:
         """Give a node's host and disk their own speed again, and set its clock right.
 
@@ -761,31 +786,6 @@ class SimCluster:
                 process.resume()
 
     # -- look-ups by number ----------------------------------------------------
-
-    def press_memory(self, node: int, nbytes: int) -> None:
-        """Kill a node's largest worker, as the kernel does, if its workers leave less than `nbytes`
-        of the node's `memory`. Raises ValueError if the node has no worker.
-
-        A worker takes the `memory` that its task or actor reserves. Of equal ones that which runs
-        something is the larger one, and then the older one.
-        """
-        self._check(node)
-        workers = [
-            worker
-            for worker in self.node_managers[node].dispatcher.workers.values()
-            if worker.address in self.workers
-        ]
-        if not workers:
-            raise ValueError(no_worker(node))
-
-        def memory(worker: Worker) -> int:
-            return dict(parse_demand(worker.demand)).get("memory", 0)
-
-        if sum(map(memory, workers)) / UNIT + nbytes > self.own_resources(node)["memory"]:
-            largest = max(
-                workers, key=lambda each: (memory(each), bool(each.assigned or each.actor))
-            )
-            self._kill(largest.address)
 
     def _worker(self, node: int, which: int) -> str:
         self._check(node)

@@ -170,11 +170,11 @@ def test_a_dead_actor_keeps_no_inputs(cluster: Any, end: str, lifetime: Any) -> 
     else:
         reader.leave.remote()
     assert is_released(kept)
-    box = ray.put([ray.put("late")])
-    late = box.binary()[:12]
+    boxed = ray.put([ray.put("late")])
+    late = boxed.binary()[:12]
     with pytest.raises(ActorDiedError):
-        ray.get(reader.add.remote(box), timeout=LIMIT_S)
-    del box
+        ray.get(reader.add.remote(boxed), timeout=LIMIT_S)
+    del boxed
     assert is_released(lambda: is_kept(cluster, late))
 
 
