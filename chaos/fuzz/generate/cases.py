@@ -159,33 +159,28 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     plan = leave_broken(random.Random(f"broken/{seed}"), Plan(steps))
     slots = SLOTS if "groups" in features else 0.0
     direct_after = alone.choice(DIRECT_AFTER)
-    drivers = draw_drivers(random.Random(f"drivers/{seed}"), store_bytes == STORE_BYTES)
     return Case(
         seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, slots, direct_after,
         draw_timers(random.Random(f"timers/{seed}"))
-        | draw_limits(random.Random(f"limits/{seed}"), features, (program, *drivers)),
-        drivers,
+        | draw_limits(random.Random(f"limits/{seed}"), features),
+        draw_drivers(random.Random(f"drivers/{seed}"), store_bytes == STORE_BYTES),
         GPUS if "gpus" in features else 0.0,
         draw_policy(random.Random(f"policy/{seed}")),
         limit_s,
     )  # fmt: skip
 
 
-def draw_limits(
-    rng: random.Random, features: Collection[str], programs: Collection[Body]
-) -> dict[str, float]:
+def draw_limits(rng: random.Random, features: Collection[str]) -> dict[str, float]:
     """Return limits of the control plane's memory, mostly none.
 
-    What exceeds the limits of logs and lineage is not made again after a death: then the value of
-    an exact call that needs it, or of a call after that, is not that of a sequential run. Nor is an
-    actor found then, or ready.
+    What exceeds the limit of the lineage is not made again after a death: then the value of an
+    exact call that needs it, or of a call after that, is not that of a sequential run. An actor
+    whose log exceeds its limit dies for good, and with it what later calls need of it: that limit
+    is not drawn.
     """
     limits = [("timeline_ranges_max", (5, 50)), ("actor_end_s", (0.01, 0.5))]
     if not {"actors", "callers", "cancels", "concurrent", "ends"} & {*features}:
         limits.append(("lineage_bytes_max", (1_000, 5_000)))
-    found = any(op.do in ("find", "ready") for program in programs for op in program.ops)
-    if not found and not {"callers", "cancels", "concurrent", "ends"} & {*features}:
-        limits.append(("actor_log_bytes_max", (1_000, 5_000)))
     return {name: rng.choice(values) for name, values in limits if rng.random() < LIMITS}
 
 
