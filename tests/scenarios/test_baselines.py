@@ -180,10 +180,10 @@ def test_counts_are_of_all_that_was_done() -> None:
     assert cluster.tasks == 200 + 2 * (8 + 1) + 2
     assert {"gcs", "global", "node", "worker", "driver"} <= set(counts)
     sent = sum(each.bytes for each in counts.values())
-    # The network's bytes are those of the frames, and of what channels add: each acknowledgement
-    # and greeting.
+    # The network's bytes are those of the frames, and of what channels add: the set-up of each
+    # connection, greetings and acknowledgements.
     added = sum(cluster.network.bytes_sent.values()) - sent
-    assert 0 < added < 0.05 * sent
+    assert 0 < added < 0.1 * sent
 
 
 def test_a_worker_that_died_is_counted_still() -> None:
