@@ -159,7 +159,7 @@ def inputs_of_constructors(ray: Any) -> Any:
     def crash(reader: Any, values: Any) -> list[str]:
         """Let an actor die; return what it has read before and after that."""
         before = outcome(ray, values.remote())
-        sleep(0.5)  # what the driver has let go of is released
+        sleep(0.5)  # the owner releases the inputs that the driver has dropped
         died = outcome(ray, reader.die.options(max_task_retries=0).remote())
         return [before, died, outcome(ray, values.remote())]
 

@@ -1,4 +1,4 @@
-"""What a measurement was made on and with: machine, its speed and versions, no names.
+"""A result records its machine, the speed of the processor and the versions, and no names.
 
 Neither the host's name nor the user's is recorded, so results can be shared.
 """

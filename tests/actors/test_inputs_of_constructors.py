@@ -1,4 +1,4 @@
-"""What an actor was created with is kept as long as it may restart, and no longer."""
+"""The owner keeps the inputs of a constructor as long as the actor may restart, and no longer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.processes.helpers import eventually
 
 LIMIT_S = 30.0
 RELEASED_S = 0.5
-"""After so long what the driver has let go of is released everywhere."""
+"""After so long the owner and all nodes have released what the driver has dropped."""
 
 
 @ray.remote(num_cpus=0)

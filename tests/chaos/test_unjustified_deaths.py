@@ -67,7 +67,7 @@ def test_a_step_that_has_ended_explains_deaths_for_a_while() -> None:
 
 
 def test_a_living_node_that_is_declared_dead_is_found() -> None:
-    """The GCS is told that a node is silent which is not."""
+    """The failure detector reports a living node as silent to the GCS."""
 
     def accuse(session: Any) -> None:
         cluster = session.cluster

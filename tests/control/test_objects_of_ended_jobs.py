@@ -1,4 +1,4 @@
-"""What a node fetches while the job of it ends."""
+"""A node drops the objects of a job that it fetches when the job ends."""
 
 from __future__ import annotations
 
