@@ -13,6 +13,7 @@ import gc
 import os
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -136,9 +137,10 @@ class Faults:
 class Traces:
     """What this process and the machine have now, and must have again."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        """`folder` is this process's directory for temporary files."""
         gc.collect()
-        self.files = files()
+        self.folder = folder
         self.children = set(psutil.Process().children(recursive=True))
         self.descriptors = psutil.Process().num_fds()
 
@@ -146,14 +148,18 @@ class Traces:
         """No process, file, socket or descriptor is left of a cluster with these processes."""
         eventually(lambda: set(psutil.Process().children(recursive=True)) <= self.children)
         eventually(lambda: not [pid for pid in pids if psutil.pid_exists(pid)])
-        eventually(lambda: files() <= self.files)
+        eventually(lambda: not files(self.folder))
         gc.collect()
         assert psutil.Process().num_fds() <= self.descriptors
 
 
 @pytest.fixture
-def traces() -> Iterator[Traces]:
-    yield Traces()
+def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Traces]:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield Traces(folder)
     ray.shutdown()
 
 
