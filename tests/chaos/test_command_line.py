@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def raytwin(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "raytwin", *args],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 TaskInputs.take = lambda self, spec, worker, f=TaskInputs.take: (
     None if (found := f(self, spec, worker)) is None else found[::-1])
 from raytwin.scenarios.cli.main import app
-sys.argv = ["raytwin", "fuzz", "--seeds", "20", "--out", sys.argv[1]]
+sys.argv = ["raytwin", "fuzz", "--seeds", "2", "--out", sys.argv[1]]
 app(prog_name="raytwin")
 """
 
