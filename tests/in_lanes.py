@@ -1,14 +1,15 @@
-"""Run the whole suite in three lanes, which take less time than one after the other.
+"""Run the whole suite in four lanes, which take less time than one after the other.
 
 What is simulated computes all the time and does not mind how fast; what runs on real processes
 mostly waits, and what runs beside Ray waits for the start of Ray's daemons. So the first lane has
 raytwin's real processes; the others run beside it with a lower priority and get what it leaves of
-the processors. Nothing in them looks at the machine's processes or its load.
+the processors. What is simulated is two of them, so that the end does not wait for one processor
+alone. Nothing in these looks at the machine's processes or its load.
 
     python -m tests.in_lanes [OPTION of pytest for all...]
 
 Prints what the real lane prints, then what the others have printed, each with pytest's summary at
-the end. Exits as pytest does: with the first exit code of the three that is not 0.
+the end. Exits as pytest does: with the first exit code of the four that is not 0.
 """
 
 from __future__ import annotations
@@ -23,19 +24,17 @@ import time
 from pathlib import Path
 from typing import IO
 
+UNDER_FAULTS = ("tests/chaos",)
+"""Folders whose tests simulate random programs under faults: they compute all the time."""
 SIMULATED = (
-    "tests/chaos",
     "tests/control",
     "tests/reports",
     "tests/simulator",
     "tests/store",
-)
-"""Folders whose tests simulate, or compute: hardly any of them wait for anything."""
-ALSO_SIMULATED = (
     "tests/scenarios/test_baselines.py",
     "tests/scenarios/test_fit.py",
 )
-"""Files like those, in other folders."""
+"""Other folders and files whose tests simulate, or compute: hardly any of them wait."""
 NOT_SIMULATED = (
     "tests/chaos/test_command_line.py",
     "tests/chaos/test_minimal_programs.py",
@@ -43,7 +42,7 @@ NOT_SIMULATED = (
     "tests/chaos/test_link_faults.py",
     "tests/chaos/test_toxiproxy_server.py",
 )
-"""Files in those folders that start real processes."""
+"""Files in `UNDER_FAULTS` that start real processes."""
 BESIDE_RAY = (
     "tests/actors/test_util.py",
     "tests/examples/test_examples.py",
@@ -55,7 +54,7 @@ BESIDE_RAY = (
     "tests/test_pages_run.py",
 )
 """Files that start Ray, or commands that do."""
-NICE = {"what runs beside Ray": 5, "what is simulated": 10}
+NICE = {"what runs beside Ray": 5, "what is simulated": 10, "what is under faults": 10}
 """The lanes behind the real one, and how much each gives way."""
 TIMEOUT_S = 900
 """What gets little of the processors may take long."""
@@ -102,10 +101,13 @@ def lane(name: str) -> list[str]:
     if name == "what runs beside Ray":
         return list(BESIDE_RAY)
     if name == "what is simulated":
-        return [*SIMULATED, *ALSO_SIMULATED, *(f"--ignore={each}" for each in NOT_SIMULATED)]
-    real = [each for each in real_paths() if each not in (*SIMULATED, *BESIDE_RAY)]
-    others = (*BESIDE_RAY, *ALSO_SIMULATED)
-    return [*real, *NOT_SIMULATED, *(f"--ignore={each}" for each in others)]
+        return list(SIMULATED)
+    if name == "what is under faults":
+        return [*UNDER_FAULTS, *(f"--ignore={each}" for each in NOT_SIMULATED)]
+    others = (*BESIDE_RAY, *SIMULATED, *UNDER_FAULTS)
+    real = [each for each in real_paths() if each not in others]
+    files = [each for each in others if Path(each).suffix]
+    return [*real, *NOT_SIMULATED, *(f"--ignore={each}" for each in files)]
 
 
 def real_paths() -> list[str]:

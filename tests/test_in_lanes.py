@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.in_lanes import ALSO_SIMULATED, BESIDE_RAY, NICE, NOT_SIMULATED, SIMULATED, lane
+from tests.in_lanes import BESIDE_RAY, NICE, NOT_SIMULATED, SIMULATED, UNDER_FAULTS, lane
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_every_file_of_tests_is_in_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert all(
-        Path(each).exists() for each in (*SIMULATED, *ALSO_SIMULATED, *NOT_SIMULATED, *BESIDE_RAY)
+        Path(each).exists() for each in (*SIMULATED, *UNDER_FAULTS, *NOT_SIMULATED, *BESIDE_RAY)
     )
     lanes = [lane(name) for name in ("what is real", *NICE)]
     for file in map(str, Path("tests").rglob("test_*.py")):
@@ -35,14 +35,16 @@ def is_run(file: str, arguments: list[str]) -> bool:
     [
         ("", 0),
         ("tests/chaos/test_of_it.py", 1),
+        ("tests/control/test_of_it.py", 1),
         ("tests/api/test_of_it.py", 1),
         ("tests/test_like_ray.py", 1),
     ],
 )
 @pytest.mark.slow
 def test_a_failure_in_any_lane_is_one(tmp_path: Path, broken: str, code: int) -> None:
-    files = [f"{folder}/test_of_it.py" for folder in (*SIMULATED, "tests/api")]
-    for file in (*files, *ALSO_SIMULATED, *NOT_SIMULATED, *BESIDE_RAY):
+    files = (*SIMULATED, *UNDER_FAULTS, *NOT_SIMULATED, *BESIDE_RAY, "tests/api")
+    for each in files:
+        file = each if Path(each).suffix else f"{each}/test_of_it.py"
         path = tmp_path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"def test_it():\n    assert {file != broken}\n")
@@ -56,11 +58,17 @@ def test_a_failure_in_any_lane_is_one(tmp_path: Path, broken: str, code: int) ->
         timeout=60,
     )
     assert done.returncode == code, done.stdout + done.stderr
-    real, beside_ray, simulated = done.stdout.split("\n== ")
-    assert ("1 failed, 5 passed" if "api" in broken else "6 passed") in real
-    beside = len(BESIDE_RAY)
-    passed = f"1 failed, {beside - 1} passed" if "ray" in broken else f"{beside} passed"
-    assert passed in beside_ray
-    folders = len((*SIMULATED, *ALSO_SIMULATED))
-    passed = f"1 failed, {folders - 1} passed" if "chaos" in broken else f"{folders} passed"
-    assert passed in simulated
+    real, beside_ray, simulated, under_faults = done.stdout.split("\n== ")
+    assert passed(1 + len(NOT_SIMULATED), "api" in broken) in real
+    assert passed(len(BESIDE_RAY), "ray" in broken) in beside_ray
+    assert passed(len(SIMULATED), "control" in broken) in simulated
+    assert passed(len(UNDER_FAULTS), "chaos" in broken) in under_faults
+
+
+def passed(tests: int, but_one: bool) -> str:
+    """Return the end of what pytest prints."""
+    return (
+        f"1 failed, {tests - 1} passed"
+        if tests > 1 and but_one
+        else ("1 failed" if but_one else f"{tests} passed")
+    )
