@@ -63,7 +63,15 @@ def test_a_step_that_has_ended_explains_deaths_for_a_while() -> None:
     assert found(10.0, *steps)
     assert not found(10.0, *steps[:1]), "it goes on"
     assert not found(10.0, steps[0], (0.2, "heal", Node(2))), "nor does this end it"
-    assert not found(10.0, (0.1, "kill", Replica(0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("action", "target"),
+    [("kill", Replica(0, 0)), ("kill", Node(1)), ("reset", Link("node:1", "head"))],
+)
+def test_a_step_that_takes_no_time_explains_deaths_for_a_while(action: str, target: Target) -> None:
+    assert not found(0.1 + 2 * LIMIT_S, (0.1, action, target))
+    assert found(10.0, (0.1, action, target))
 
 
 def test_a_living_node_that_is_declared_dead_is_found() -> None:

@@ -61,8 +61,10 @@ PASSING = (
     "pause", "cut", "stall", "loss", "bandwidth", "latency", "slow_cores", "disk_slow", "disk_full",
     "lose", "delay",
 )  # fmt: skip
-"""The actions after which all is as before, once they have ended. Not so the death of a process, as
-others may have to notice it, and a clock that jumps."""
+"""The actions after which all is as before, once they have ended."""
+MOMENTARY = ("reset", "kill", "restart", "remove_node", "clock_skew")
+"""The actions that take no time. Others have noticed the death of a process, and a clock that has
+jumped, within a limit of silence: a successor is there then, or the chain goes on without."""
 GRACE_S = 1.0
 """The seconds, besides the failure detector's limit, for which a step explains deaths after its
 end: for the retransmission of what was lost, and for the reports of pairs, which are collected
@@ -108,8 +110,8 @@ def explains(
     fault = injections[number]
     if fault.error or fault.clock_s > died_s or not may_silence(fault.step, node):
         return False
-    if fault.step.action == "reset":
-        end_s = fault.clock_s
+    if fault.step.action in MOMENTARY:
+        end_s = fault.clock_s + limit_s
     else:
         later = injections[number + 1 :]
         over = (each.clock_s for each in later if not each.error and ends(each.step, fault.step))

@@ -2,7 +2,8 @@
 
 On `local` the program runs with the steps of the plan that processes can have, at the same times
 since its begin; the rest is named in `not_on_local`. Processes are not deterministic, and nothing
-tells which death hit which task, so only values, hangs and what is left at the end count there.
+tells which death hit which task, so only values, hangs and what is left at the end count there. Not
+so histories of keys: each process knows its own operations alone.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ def _options(case: Case, directory: Path) -> dict[str, Any]:
         "resources": {SLOT: case.slots} if case.slots else None,
         "num_gpus": case.gpus or None,
         "policy": case.policy,
-        "timers": case.timers,
+        "heartbeat_timeout_s": case.heartbeat_timeout_s,
+        "timers": {**case.timers, "direct_after": case.direct_after},
         **gcs,
     }
     if case.store_bytes != STORE_BYTES:
