@@ -51,10 +51,14 @@ def find_server(environment: Mapping[str, str] = os.environ) -> str | None:
     """Return the path of the real server, None if there is none.
 
     ``TOXIPROXY_SERVER`` names it; else it is ``toxiproxy-server`` on PATH, as packages call it,
-    or ``server`` where ``go install`` puts programs.
+    or ``server`` where ``go install`` puts programs. Raises ServerError if the variable names no
+    program.
     """
     if named := environment.get(VARIABLE):
-        return shutil.which(named, path=environment.get("PATH"))
+        found = shutil.which(named, path=environment.get("PATH"))
+        if found is None:
+            raise ServerError(f"{VARIABLE} is {named}, which is no program: {INSTALL}")
+        return found
     go = Path(environment.get("GOPATH") or Path.home() / "go")
     folder = Path(environment.get("GOBIN") or go / "bin")
     return shutil.which("toxiproxy-server", path=environment.get("PATH")) or shutil.which(

@@ -191,7 +191,10 @@ def _chromium() -> str:
 
 def _toxiproxy() -> str:
     """Return the path and version of the real Toxiproxy server."""
-    path = toxiproxy_process.find_server()
+    try:
+        path = toxiproxy_process.find_server()
+    except toxiproxy_process.ServerError as error:
+        raise Missing(str(error)) from error
     if path is None:
         raise Missing(f"not found; {' '.join(('python', *toxiproxy_process.OURS[1:]))} is there")
     done = subprocess.run(

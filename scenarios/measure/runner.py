@@ -27,6 +27,7 @@ from typing import Any
 
 from raytwin.chaos.faults.plan import Plan, PlanError
 from raytwin.chaos.faults.plan_files import load
+from raytwin.chaos.toxiproxy.toxiproxy_process import ServerError, find_server
 from raytwin.runtime.api import lifecycle
 from raytwin.runtime.api.exceptions import RayError
 from raytwin.runtime.on_ray import NotOnRay, ray_session
@@ -228,7 +229,8 @@ def prepare(out: Path) -> None:
 def read_plan(plan: str | None, backends: Iterable[str]) -> Plan | None:
     """Return the fault plan in a file, or of a name, checked against the backends.
 
-    Raises UsageError for what is no plan, or none for one of them.
+    Raises UsageError for what is no plan, or none for one of them, and if it needs Toxiproxy and the
+    server that the environment names is none.
     """
     if plan is None:
         return None
@@ -236,7 +238,9 @@ def read_plan(plan: str | None, backends: Iterable[str]) -> Plan | None:
         found = load(plan)
         for backend in backends:
             found.check_backend(backend)
-    except PlanError as error:
+            if backend in found.proxied_on:
+                find_server()
+    except (PlanError, ServerError) as error:
         raise UsageError(str(error)) from error
     return found
 

@@ -209,7 +209,7 @@ def test_what_cannot_be_gets_one_line(args: list[str], says: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_plan_is_printed_as_sentences(tmp_path: Path) -> None:
+def test_a_plan_is_printed_as_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = raytwin("plan", "spot")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -221,6 +221,17 @@ def test_a_plan_is_printed_as_sentences(tmp_path: Path) -> None:
         "docker can carry it out.",
         "ray can carry it out.",
     ]
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("TOXIPROXY_SERVER", raising=False)
+    monkeypatch.setenv("GOBIN", "/nowhere")
+    *_, last = raytwin("plan", "flaky-link").stdout.splitlines()
+    assert last.startswith("No Toxiproxy is installed, so raytwin's own runs: go install github")
+    monkeypatch.setenv("TOXIPROXY_SERVER", "/nowhere/server")
+    for command in (["plan", "flaky-link"], ["exec", "--faults", "flaky-link", "script.py"]):
+        done = raytwin(*command)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("raytwin: TOXIPROXY_SERVER is /nowhere/server, which is no program")
     assert raytwin("plan", "--schema").stdout == plan_schema.FILE.read_text(encoding="utf-8")
     listed = raytwin("plan").stdout
     for name in ("spot", "rolling", "flaky-link", "partition", "slow-disk", "split-brain"):

@@ -676,6 +676,7 @@ def plan(
     """
     from raytwin.chaos.faults import cluster_operations, plan_files, plan_schema
     from raytwin.chaos.faults.plan import PlanError
+    from raytwin.chaos.toxiproxy import toxiproxy_process
 
     if schema:
         if faults is not None:
@@ -698,6 +699,11 @@ def plan(
             print(f"{backend} can carry it out.")
         except PlanError as error:
             print(f"{backend} cannot: {error}.")
+    try:
+        if found.proxied_on and toxiproxy_process.find_server() is None:
+            print(f"No Toxiproxy is installed, so raytwin's own runs: {toxiproxy_process.INSTALL}.")
+    except toxiproxy_process.ServerError as error:
+        raise UsageError(str(error)) from error
 
 
 @app.command()
