@@ -229,8 +229,8 @@ def prepare(out: Path) -> None:
 def read_plan(plan: str | None, backends: Iterable[str]) -> Plan | None:
     """Return the fault plan in a file, or of a name, checked against the backends.
 
-    Raises UsageError for what is no plan, or none for one of them, and if it needs Toxiproxy and the
-    server that the environment names is none.
+    Raises UsageError for what is no plan, or none for one of them, and if it needs Toxiproxy and
+    the server that the environment names is none.
     """
     if plan is None:
         return None
