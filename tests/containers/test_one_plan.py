@@ -19,6 +19,7 @@ from tests.chaos.test_link_faults import Program
 from tests.containers.conftest import Start
 from tests.containers.programs import Counter, double, doubles_are_right, on
 from tests.processes.helpers import LIMIT_S, eventually
+from tests.scenarios.test_execute_under_faults import survives
 
 pytestmark = pytest.mark.docker
 
@@ -38,8 +39,11 @@ PLAN = """{"steps": [
 STEPS = PLAN.count("action")
 
 
-def run_under_the_plan(start: Start, backend: str, plan: Path) -> tuple[list[Any], list[Any]]:
-    """Return the faults in the order in which they were injected, and the program's values."""
+def run_under_the_plan(
+    start: Start, backend: str, plan: Path
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return the faults in the order in which they were injected, what became of nodes, and the
+    program's values."""
     session = start(backend=backend, heartbeat_timeout_s=5.0)
     counter = on(Counter, 0).remote()
     ray.get([counter.add.remote(0), *(on(double, node).remote(0) for node in range(3))])
@@ -51,13 +55,16 @@ def run_under_the_plan(start: Start, backend: str, plan: Path) -> tuple[list[Any
         assert time.monotonic() < deadline, injector.injections
         assert ray.get(counter.add.remote(1), timeout=LIMIT_S) == rounds
         doubles_are_right(20)
+        ray.sleep(0.01)
     injector.stop()
     values = ray.get([double.remote(i) for i in range(100)], timeout=LIMIT_S)
+    rows = session.query("events")
+    nodes = [(kind, node) for _, kind, node, *_ in rows if kind in ("node_added", "node_died")]
     ray.shutdown()
-    return [(str(each.step), each.error) for each in injector.injections], values
+    return [(str(each.step), each.error) for each in injector.injections], nodes, values
 
 
-def test_a_plan_has_the_same_faults_and_values_in_both(start: Start, tmp_path: Path) -> None:
+def test_a_plan_has_the_same_faults_and_values_in_every_world(start: Start, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text(PLAN)
     local = run_under_the_plan(start, "local", plan)
@@ -67,7 +74,14 @@ def test_a_plan_has_the_same_faults_and_values_in_both(start: Start, tmp_path: P
         "remove_node node:2", "kill node:0",
     ]  # fmt: skip
     assert ["the driver's own" in error for _, error in local[0]] == [False] * 10 + [True]
-    assert run_under_the_plan(start, "docker", plan) == local
+    # Those that start with the cluster register in any order.
+    assert local[1][3:] == [
+        ("node_died", "node:1"), ("node_added", "node:1"),
+        ("node_added", "node:3"), ("node_died", "node:2"),
+    ]  # fmt: skip
+    for backend in ("sim", "docker"):
+        faults, nodes, values = run_under_the_plan(start, backend, plan)
+        assert (faults, nodes[3:], values) == (local[0], local[1][3:], local[2])
 
 
 LINKS = """
@@ -146,6 +160,11 @@ def test_pressure_on_memory_kills_a_process_and_no_value(start: Start, backend: 
     found = recovery.numbers()
     assert found["faults_failed"] == 0 or found["nodes_died"] == 1, recovery.lines()
     assert found["errors"] == 0 and found["workers_died"] + found["nodes_died"] >= 1
+
+
+def test_a_script_of_somebody_else_in_containers(docker_engine: Any, tmp_path: Path) -> None:
+    """Nobody reaps a container for the head, which has the limit of silence to notice its end."""
+    survives(tmp_path, "docker", "heartbeat_timeout_s=1.5", noticed="[1-4]")
 
 
 def test_figure_11a_in_containers(docker_engine: Any) -> None:

@@ -15,7 +15,7 @@ from raytwin.reports.measurements import read_measurements
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100.0
-BACKENDS = pytest.mark.parametrize("backend", ["sim", "local"])
+
 
 PLAN = """\
 steps:
@@ -99,14 +99,25 @@ def run(
     )
 
 
-@BACKENDS
+@pytest.mark.parametrize("backend", ["sim", "local"])
 def test_a_script_survives_a_plan_and_says_how(tmp_path: Path, backend: str) -> None:
+    survives(tmp_path, backend)
+
+
+def survives(tmp_path: Path, backend: str, options_of_init: str = "", noticed: str = "0") -> None:
+    """Run the script under the plan, and check what it prints and what is said of it.
+
+    The death of a node is to be `noticed` after so many whole seconds.
+    """
+    script = SCRIPT.replace("ray.init()", f"ray.init({options_of_init})")
     summary = tmp_path / "recovery-script.json"
     options = ("--backend", backend, "--cpus-per-node", "2", "--json", str(summary))
-    done = run(tmp_path, PLAN, SCRIPT, *options)
+    done = run(tmp_path, PLAN, script, *options)
     assert (done.returncode, done.stdout) == (0, "lost\n"), done.stderr
     err = done.stderr
-    assert re.search(r"1\.\d+ s  kill node:1: noticed after 0\.\d+ s, node_died node:1", err)
+    assert re.search(
+        rf"1\.\d+ s  kill node:1: noticed after {noticed}\.\d+ s, node_died node:1", err
+    )
     assert re.search(r"kill node:0: not possible: node 0 is the driver's own", err)
     assert re.search(r"not due +kill node:1", err)
     assert re.search(r"\d s  (worker_died worker:0\.|actor_restarting Counter)", err)
