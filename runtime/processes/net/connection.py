@@ -28,10 +28,10 @@ log = logging.getLogger("raytwin")
 HANDSHAKE_TIMEOUT_S = 10.0
 UNSENT_BYTES_MAX = 1 << 30
 UNSENT_S_MAX = 10.0
-TCP_SILENCE_S = 10.0
-"""The kernel breaks a TCP connection whose peer has acknowledged nothing for so long."""
 """A peer counts as dead if more than `UNSENT_BYTES_MAX` wait for it and it has read none of them
 for `UNSENT_S_MAX`. The size alone proves nothing: one turn may send more."""
+TCP_SILENCE_S = 10.0
+"""The kernel breaks a TCP connection whose peer has acknowledged nothing for so long."""
 
 _scratch = scratch(1 << 20)
 """The buffer for received data; one for all connections of a process."""
