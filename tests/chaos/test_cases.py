@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raytwin.chaos.faults.cluster_operations import backends_with
-from raytwin.chaos.faults.targets import TARGETS, Nodes
+from raytwin.chaos.faults.targets import TARGETS, Link, Nodes
 from raytwin.chaos.fuzz.generate import asides, cases
 from raytwin.chaos.fuzz.generate.cases import Case, draw_case
 from raytwin.chaos.fuzz.programs.program import MORE_THAN_A_NODE, NODES_MAX
@@ -53,6 +53,22 @@ def test_all_faults_are_drawn() -> None:
     able -= {("nodes", action) for action in Nodes.operations if action != "swizzle"}
     able -= {("cluster", "heal")}
     assert {(step.target.kind, step.action) for step in steps} == able
+
+
+def test_links_between_all_kinds_of_processes_are_drawn() -> None:
+    links = [
+        step.target
+        for seed in range(300)
+        for step in draw_case(seed).plan.steps
+        if isinstance(step.target, Link)
+    ]
+    kinds = {frozenset(end.partition(":")[0] for end in (a.source, a.destination)) for a in links}
+    assert kinds == {
+        frozenset(each)
+        for each in (
+            ("node",), ("node", "head"), ("node", "replica"), ("head", "replica"), ("replica",)
+        )
+    }  # fmt: skip
 
 
 def test_the_driver_s_node_and_the_head_are_never_cut_off_for_good() -> None:

@@ -165,10 +165,11 @@ def draw_replica_links(
     gcs: Mapping[str, Any],
     steps: Sequence[Step],
 ) -> list[Step]:
-    """Return faults between nodes and replicas that pass, or one that lasts.
+    """Return faults between replicas and nodes, the head, or others of their chain.
 
-    `steps` are the plan's others. The last replica of a chain that is cut off from a node costs the
-    node, so there are none where replicas die, and a cut lasts only in chains of several.
+    They pass, or one lasts. `steps` are the plan's others. The last replica of a chain that is cut
+    off from a node costs the node, so there are none where replicas die, and a cut lasts only in
+    chains of several.
     """
     replicas, shards = gcs.get("gcs_replicas", 1), gcs.get("gcs_shards", 1)
     dies = any(step.target.kind in ("replica", "scheduler") for step in steps)
@@ -177,9 +178,10 @@ def draw_replica_links(
     chains = Config(gcs_shards=shards).chains
 
     def draw_link() -> Link:
-        member = f"replica:{rng.randrange(chains)}.{rng.randrange(replicas)}"
-        ends = [f"node:{rng.randrange(nodes)}", member]
-        return Link(*rng.sample(ends, 2))
+        chain, number = rng.randrange(chains), rng.randrange(replicas)
+        others = [f"replica:{chain}.{each}" for each in range(replicas) if each != number]
+        other = rng.choice([f"node:{rng.randrange(nodes)}", "head", *others])
+        return Link(*rng.sample([f"replica:{chain}.{number}", other], 2))
 
     if replicas > 1 and rng.random() < 0.5:
         return [Step("cut", draw_link(), rng.random() * HORIZON_S)]
