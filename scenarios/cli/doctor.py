@@ -194,7 +194,7 @@ def _toxiproxy() -> str:
     try:
         path = toxiproxy_process.find_server()
     except toxiproxy_process.ServerError as error:
-        raise Missing(str(error)) from error
+        raise Missing(f"{toxiproxy_process.VARIABLE} names no program") from error
     if path is None:
         raise Missing(f"not found; {' '.join(('python', *toxiproxy_process.OURS[1:]))} is there")
     done = subprocess.run(

@@ -49,8 +49,14 @@ def test_healthy_needs_both_backends_and_nothing_else() -> None:
 def test_the_toxiproxy_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = tmp_path / "server"
     monkeypatch.setenv("TOXIPROXY_SERVER", str(server))
-    with pytest.raises(doctor.Missing, match=r"python -m raytwin\.chaos\.toxiproxy"):
+    with pytest.raises(doctor.Missing, match="TOXIPROXY_SERVER names no program"):
         doctor._toxiproxy()
+    with monkeypatch.context() as without:
+        without.delenv("TOXIPROXY_SERVER")
+        for name in ("PATH", "GOBIN"):
+            without.setenv(name, str(tmp_path / "nothing"))
+        with pytest.raises(doctor.Missing, match=r"python -m raytwin\.chaos\.toxiproxy"):
+            doctor._toxiproxy()
     server.write_text("#!/bin/sh\necho version 7\n")
     server.chmod(0o755)
     assert doctor._toxiproxy() == f"{server}, version 7"
