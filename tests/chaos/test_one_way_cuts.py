@@ -20,6 +20,8 @@ from raytwin.chaos.faults.targets import Link
 from raytwin.chaos.fuzz.generate.cases import Case, draw_case
 from raytwin.chaos.fuzz.generate.plans import HORIZON_S
 from raytwin.chaos.fuzz.run.case_run import run_case
+from raytwin.chaos.fuzz.run.liveness import leaves_s
+from raytwin.runtime.control.core.config import Config
 
 SEEDS = range(200)
 HOME = ("head", "node:0")
@@ -63,3 +65,11 @@ def test_a_driver_without_a_head_learns_that_its_node_is_dead(seed: int, pair: A
     assert {each.error for each in failures} <= {"RaySystemError"}, failures
     assert all("the driver's node was declared dead" in each.detail for each in failures)
     assert failures or seed, "the first program is still running then"
+
+
+def test_what_waits_for_a_node_that_must_leave_counts_as_settled_when_it_has_left() -> None:
+    """A node hears nothing from the head, which asks it and waits for its answer or its end."""
+    case = draw_case(60_412)
+    assert leaves_s(case, Config(heartbeat_timeout_s=case.heartbeat_timeout_s)) > 10
+    assert run_case(case).failures == []
+    assert leaves_s(replace(case, plan=Plan([])), Config()) == 0

@@ -370,16 +370,20 @@ def _disk(scheduler: Any, used: int, kept: set[bytes]) -> list[Finding]:
 
 
 def settled(
-    check: Callable[[], list[Finding]], pause: Callable[[float], None], limit_s: float = 0.0
+    check: Callable[[], list[Finding]],
+    pause: Callable[[float], None],
+    limit_s: float = 0.0,
+    leaves_s: float = 0.0,
 ) -> list[Finding]:
     """Return the violations once they stay the same for long enough, or [] once there are none.
 
     That is `SETTLE_S`, and `SETTLE_LIMITS` times the failure detector's limit `limit_s` where nodes
-    may still break. `pause` lets time pass. Violations that change for twice as long are returned,
-    too: an actor may restart for ever.
+    may still break; and `leaves_s`, which a node may need to notice that it must leave. `pause`
+    lets time pass. Violations that change for twice as long are returned, too: an actor may restart
+    for ever.
     """
     step_s = 0.1
-    settle_s = SETTLE_S + SETTLE_LIMITS * limit_s
+    settle_s = SETTLE_S + SETTLE_LIMITS * limit_s + leaves_s
     quiet_s = waited_s = 0.0
     before = check()
     while before and quiet_s < settle_s and waited_s < 2 * settle_s:

@@ -39,7 +39,7 @@ from raytwin.chaos.fuzz.oracle.unjustified_deaths import unjustified_deaths
 from raytwin.chaos.fuzz.programs.interpreter import run_body
 from raytwin.chaos.fuzz.programs.outcomes import Items, is_unexpected
 from raytwin.chaos.fuzz.run.api_engine import Api, begin_program
-from raytwin.chaos.fuzz.run.liveness import bound_s
+from raytwin.chaos.fuzz.run.liveness import bound_s, leaves_s
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.simulator.cluster.sim_backend import connect
@@ -116,7 +116,10 @@ def run_case(
             gc.collect()
         _finish_plan(session, injector)
         report.failures += invariants.settled(
-            lambda: invariants.at_end(session), api.sleep, case.heartbeat_timeout_s
+            lambda: invariants.at_end(session),
+            api.sleep,
+            case.heartbeat_timeout_s,
+            leaves_s(case, session.cluster.config),
         )
         if not report.failures:
             # A node that hangs, and is not declared dead, does not answer the query.

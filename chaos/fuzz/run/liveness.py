@@ -38,8 +38,7 @@ def bound_s(case: Case, config: Config) -> float:
     """Return the most virtual seconds that a program may take after the last step of the plan."""
     bodies = (case.program, *case.drivers)
     detection_s = 2 * (config.heartbeat_timeout_s + 2 * config.heartbeat_s)
-    if any("head" in (link.source, link.destination) for link in cut_for_good(case.plan)):
-        detection_s += config.fence_s
+    detection_s += leaves_s(case, config)
     arriving_s = max(LOST_S, UNREPORTED_TIMEOUTS * config.heartbeat_timeout_s)
     running_s = RUNS * sum(map(work_s, bodies))
     held_s = config.linger_s + config.scheduling_delay_s
@@ -49,6 +48,13 @@ def bound_s(case: Case, config: Config) -> float:
         values = RUNS * sum(map(large_values, bodies))
         room_s = config.store_wait_s + config.allocate_wait_s * values
     return detection_s + arriving_s + ON_ITS_WAY_S + running_s + lingering_s + room_s
+
+
+def leaves_s(case: Case, config: Config) -> float:
+    """Return how long a node may take to notice that it must leave, since nobody can tell it."""
+    links = cut_for_good(case.plan)
+    cut_off = any("head" in (link.source, link.destination) for link in links)
+    return config.fence_s if cut_off else 0.0
 
 
 def cut_for_good(plan: Plan) -> set[Link]:
