@@ -67,8 +67,6 @@ def test_a_failure_in_any_lane_is_one(tmp_path: Path, broken: str, code: int) ->
 
 def passed(tests: int, but_one: bool) -> str:
     """Return the end of what pytest prints."""
-    return (
-        f"1 failed, {tests - 1} passed"
-        if tests > 1 and but_one
-        else ("1 failed" if but_one else f"{tests} passed")
-    )
+    if not but_one:
+        return f"{tests} passed"
+    return f"1 failed, {tests - 1} passed" if tests > 1 else "1 failed"

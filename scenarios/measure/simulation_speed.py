@@ -62,7 +62,7 @@ LOADS = (
 
 
 class Speed(NamedTuple):
-    """What one run of a load took."""
+    """One run of a load used so much wall clock and, at its peak, so much memory."""
 
     start_s: float
     tasks_s: float

@@ -74,7 +74,7 @@ def test_a_plan_has_the_same_faults_and_values_in_every_world(start: Start, tmp_
         "remove_node node:2", "kill node:0",
     ]  # fmt: skip
     assert ["the driver's own" in error for _, error in local[0]] == [False] * 10 + [True]
-    # Those that start with the cluster register in any order.
+    # The nodes that start with the cluster register in any order.
     assert local[1][3:] == [
         ("node_died", "node:1"), ("node_added", "node:1"),
         ("node_added", "node:3"), ("node_died", "node:2"),

@@ -16,7 +16,6 @@ from raytwin.reports.measurements import read_measurements
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100.0
 
-
 PLAN = """\
 steps:
   - {name: loss, at_s: 1, action: kill, target: "node:1"}

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = int(os.environ.get("RAYTWIN_SEEDS", "10"))
 HASH_SEEDS = ("1", "2")
-"""What ``PYTHONHASHSEED`` is in each of two processes: sets of strings have other orders."""
+"""Each of two processes gets its own ``PYTHONHASHSEED``, so that it orders sets of strings anew."""
 
 PROGRAM = """
 import hashlib, json, logging, sys

@@ -62,9 +62,10 @@ PASSING = (
     "lose", "delay",
 )  # fmt: skip
 """The actions after which all is as before, once they have ended."""
-MOMENTARY = ("reset", "kill", "restart", "remove_node", "clock_skew")
-"""The actions that take no time. Others have noticed the death of a process, and a clock that has
-jumped, within a limit of silence: a successor is there then, or the chain goes on without."""
+MOMENTARY = {"reset": 0, "kill": 1, "restart": 1, "remove_node": 1, "clock_skew": 1}
+"""The actions that take no time, and after how many limits of the failure detector all is as before.
+Others notice the death of a process, and a clock that has jumped, within one limit: a successor is
+there then, or the chain goes on without."""
 GRACE_S = 1.0
 """The seconds, besides the failure detector's limit, for which a step explains deaths after its
 end: for the retransmission of what was lost, and for the reports of pairs, which are collected
@@ -110,8 +111,9 @@ def explains(
     fault = injections[number]
     if fault.error or fault.clock_s > died_s or not may_silence(fault.step, node):
         return False
-    if fault.step.action in MOMENTARY:
-        end_s = fault.clock_s + limit_s
+    limits = MOMENTARY.get(fault.step.action)
+    if limits is not None:
+        end_s = fault.clock_s + limits * limit_s
     else:
         later = injections[number + 1 :]
         over = (each.clock_s for each in later if not each.error and ends(each.step, fault.step))
