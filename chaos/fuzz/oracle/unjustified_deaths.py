@@ -63,7 +63,7 @@ PASSING = (
 )  # fmt: skip
 """The actions after which all is as before, once they have ended."""
 MOMENTARY = {"reset": 0, "kill": 1, "restart": 1, "remove_node": 1, "clock_skew": 1}
-"""The actions that take no time, and after how many limits of the failure detector all is as before.
+"""The actions that take no time, and after how many limits of silence all is as before again.
 Others notice the death of a process, and a clock that has jumped, within one limit: a successor is
 there then, or the chain goes on without."""
 GRACE_S = 1.0
