@@ -52,6 +52,7 @@ from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.control.worker.direct_answers import DirectAnswers
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.actor_execution import ActorRunner
+from raytwin.runtime.execution.call_execution import Reporter
 
 pytestmark = pytest.mark.slow
 
@@ -406,6 +407,20 @@ def other_nodes_rows_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Queries, "_answered", wrong)
 
 
+def user_errors_retried(patch: pytest.MonkeyPatch) -> None:
+    """A worker takes an error of the user's code for one of the system's.
+
+    Not where retries have no end: such a task would run for as long as the case may last. Nor
+    where a task has no `extra`, without which a node refuses to run it again.
+    """
+    wants_retry = Reporter.wants_retry
+
+    def wrong(self: Reporter, spec: Any, error: BaseException) -> bool:
+        return wants_retry(self, spec, error) or (spec.retries > 0 and spec.extra is not None)
+
+    patch.setattr(Reporter, "wants_retry", wrong)
+
+
 def lost_with_the_link(patch: pytest.MonkeyPatch) -> None:
     """A channel that reconnects has forgotten what the peer has not acknowledged."""
     on_hello = Channel.on_hello
@@ -470,6 +485,9 @@ MUTANTS_OF_PARTS: dict[
     ),
     "living nodes are declared dead": (deaf_to_heartbeats, (Kind.DEATHS,), any_case),
     "names of ended actors stay taken": (names_stay_taken, (Kind.ACTORS,), names_actors),
+    "what the user's code has raised is retried": (
+        user_errors_retried, (Kind.REPEATED,), any_case,
+    ),
     "other nodes' rows are left out of the timeline": (
         other_nodes_rows_dropped, (Kind.TIMELINE,), any_case,
     ),

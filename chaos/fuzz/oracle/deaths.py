@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 from raytwin.runtime.control.core.addresses import RELAY, node_of
@@ -44,6 +45,8 @@ class Deaths:
         self._cluster = cluster
         self.nodes: dict[tuple[int, int], float] = {}
         """{(node, incarnation): time of its death}"""
+        self.first_s = inf
+        """The time of the first death, of a worker too."""
         self._undeclared: set[tuple[int, int]] = set()
         """(node, incarnation) of those that have died, and of which the GCS has not announced it,
         nor a later incarnation."""
@@ -63,7 +66,7 @@ class Deaths:
         """The number of deaths so far."""
         return len(self.nodes) + self._killed
 
-    def hits(self, name: str, before_s: float = float("inf")) -> int:
+    def hits(self, name: str, before_s: float = inf) -> int:
         """Return the most deaths before a time that hit one element of that name."""
         self._decode()
         found: defaultdict[Element, int] = defaultdict(int)
@@ -83,6 +86,7 @@ class Deaths:
     def _on_kill(self, address: str) -> None:
         """The plan is about to kill a worker."""
         self._killed += 1
+        self._note_death()
         now_s, node = self._cluster.env.now, self._cluster.node_managers[node_of(address)]
         worker = node.dispatcher.workers.get(address)
         running = [self._cluster.workers[address].executor.running]
@@ -101,13 +105,18 @@ class Deaths:
         key = (node, self._cluster.incarnations[node])
         if key not in self.nodes:
             self.nodes[key] = self._cluster.env.now
+            self._note_death()
             self._undeclared.add(key)
+
+    def _note_death(self) -> None:
+        self.first_s = min(self.first_s, self._cluster.env.now)
 
     def _on_membership(self, node: int, alive: bool) -> None:
         """The GCS has announced that a node has joined or is dead: maybe it was only slow."""
         incarnation = self._cluster.known[node].incarnation
         if not alive:
             self.nodes.setdefault((node, incarnation), self._cluster.env.now)
+            self._note_death()
         over = incarnation - alive
         self._undeclared = {(n, i) for n, i in self._undeclared if n != node or i > over}
 

@@ -36,6 +36,8 @@ class Kind(Enum):
     MEMORY = "memory"
     TIMELINE = "timeline"
     """The timeline has other tasks than have run."""
+    REPEATED = "repeated"
+    """A task has run again, though nothing had died and its options ask for no retry."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -54,11 +54,18 @@ class History:
     """How many tasks have begun, by node and name."""
     returned: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How many of them have returned."""
+    begun_s: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """When each task has begun, by its name."""
 
     keys: list[Operation] = field(default_factory=list)
     """The operations on the key-value table, of all processes."""
     clock: Callable[[], float] = time.monotonic
     """Returns the time in seconds, the same in all processes whatever clocks a plan sets."""
+
+    def begin(self, node: int, name: str) -> None:
+        """Note that a task begins on a node."""
+        self.begun[node, name] += 1
+        self.begun_s[name].append(self.clock())
 
     def own(self, array: str, owner: str) -> None:
         """Note that a process has submitted or put an array."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from raytwin.chaos.fuzz.programs.interpreter import FoldActor, run_task
 from raytwin.chaos.fuzz.programs.outcomes import CORRECT, Boom, Stream, digest, in_place
-from raytwin.chaos.fuzz.programs.program import Call, Op
+from raytwin.chaos.fuzz.programs.program import Call, Op, task_name
 
 
 class Sequential:
     """An engine that runs every task in place, when it is called."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[str] = Counter()
+        """How often each task runs where nothing dies, by its name: flaky ones several times."""
 
     def sleep(self, seconds: float) -> None:
         """Do nothing: the sequential run has no time."""
@@ -38,6 +43,7 @@ class Sequential:
 
     def _run(self, op: Op, actors: list[Any], lent: list[Any], inputs: list[Any]) -> Any:
         assert op.call is not None
+        self.runs[task_name(op.call)] += 1
         try:
             return run_task(self, op.call, actors, lent, inputs)
         except Boom as boom:
@@ -85,7 +91,8 @@ class Sequential:
         return actor
 
     def flake(self, call: Call) -> None:
-        """Do nothing: a task that is retried has the value of its last run."""
+        """A task that is retried has the value of its last run: only its tries count."""
+        self.runs[task_name(call)] += call.flaky
 
     def leave(self) -> None:
         """Do nothing: only ``gone`` uses an actor that has ended."""

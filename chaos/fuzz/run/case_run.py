@@ -2,7 +2,7 @@
 
 A seed decides a case (`generate.cases`): a cluster, a program and a plan. `run_case` executes
 it on `sim`; a second run of the case repeats the first to the last message. `run_case` checks
-six properties:
+seven properties:
 
 - every value is that of a sequential run (`oracle.sequential`), or an error that
   `oracle.legitimate_errors` accepts;
@@ -10,6 +10,8 @@ six properties:
   raises in one that is busy for longer after the last fault than `liveness` allows;
 - the history of each key of the key-value table is linearizable (`oracle.register`);
 - the timeline has the tasks that ran (`oracle.executed_tasks`);
+- no task runs again before anything has died, but for errors that its options ask to retry
+  (`oracle.repeated_tasks`);
 - no node is declared dead that no step of the plan can have silenced (`oracle.unjustified_deaths`);
 - the invariants of `oracle.invariants` hold, at every turn of a node and at the end.
 """
@@ -34,6 +36,7 @@ from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
 from raytwin.chaos.fuzz.oracle.history import begin_history, history
 from raytwin.chaos.fuzz.oracle.legitimate_errors import Objection, Oracle, Verdict
 from raytwin.chaos.fuzz.oracle.register import wrong_keys
+from raytwin.chaos.fuzz.oracle.repeated_tasks import repeated_tasks
 from raytwin.chaos.fuzz.oracle.sequential import Sequential
 from raytwin.chaos.fuzz.oracle.unjustified_deaths import unjustified_deaths
 from raytwin.chaos.fuzz.programs.interpreter import run_body
@@ -72,7 +75,8 @@ def run_case(
     """
     report = Report(case, tasks=case.program.tasks)
     bodies = (case.program, *case.drivers)
-    expected = [run_body(Sequential(), body) for body in bodies]
+    sequential = Sequential()
+    expected = [run_body(sequential, body) for body in bodies]
     begin_history()
     begin_program()
     try:
@@ -130,6 +134,7 @@ def run_case(
         report.failures.append(raised(error))
     finally:
         injector.stop()
+        report.failures += repeated_tasks(history, sequential.runs, deaths.first_s)
         report.failures += unjustified_deaths(
             deaths.nodes, injector.injections, case.heartbeat_timeout_s
         )

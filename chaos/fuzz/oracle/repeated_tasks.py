@@ -1,0 +1,29 @@
+"""What runs more often than it has to: only a death, or the error of a flaky task, is a reason.
+
+Until the first death of a process nothing is lost, so each task runs once at most, and a flaky one
+once more for each error that its options ask to retry. After a death tasks run again that lineage
+needs, and nothing is said of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
+from raytwin.chaos.fuzz.oracle.history import History
+
+FINDINGS_MAX = 10
+
+
+def repeated_tasks(
+    history: History, runs: Mapping[str, int], first_death_s: float
+) -> list[Finding]:
+    """Return the tasks that have begun more often before the first death than a sequential run
+    begins them: `runs` has how often that is, by name."""
+    found = []
+    for name, begun_s in sorted(history.begun_s.items()):
+        begun = sum(each < first_death_s for each in begun_s)
+        if begun > runs.get(name, 0):
+            text = f"{name} has begun {begun} times before anything died, not {runs.get(name, 0)}"
+            found.append(Finding(Kind.REPEATED, text))
+    return found[:FINDINGS_MAX]

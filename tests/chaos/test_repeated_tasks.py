@@ -1,0 +1,29 @@
+"""A task that runs again needs a reason: a death before it, or a retry that its options ask for."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from raytwin.chaos.fuzz.oracle.history import History
+from raytwin.chaos.fuzz.oracle.repeated_tasks import repeated_tasks
+from raytwin.chaos.fuzz.oracle.sequential import Sequential
+from raytwin.chaos.fuzz.programs.program import Call, Op
+
+
+@pytest.mark.parametrize(("first_death_s", "wrong"), [(1.5, False), (2.5, True), (inf, True)])
+def test_a_task_runs_again_only_after_a_death(first_death_s: float, wrong: bool) -> None:
+    history = History()
+    for begun_s in (1.0, 2.0):
+        history.clock = lambda begun_s=begun_s: begun_s
+        history.begin(0, "k1r3")
+    assert bool(repeated_tasks(history, {"k1r3": 1}, first_death_s)) is wrong
+    assert not repeated_tasks(history, {"k1r3": 2}, first_death_s)
+
+
+def test_a_sequential_run_counts_the_elements_of_a_map_and_the_tries_of_a_flaky_task() -> None:
+    sequential = Sequential()
+    sequential.map(Op("map", call=Call(1, retries=3), count=4), [])
+    sequential.call(Op("call", call=Call(2, retries=3, flaky=2)), [])
+    assert sequential.runs == {"k1r3": 4, "k2r3": 3}
