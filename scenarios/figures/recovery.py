@@ -67,6 +67,13 @@ class Fault:
     """Options of `init` without which there is no such target."""
 
 
+def both_ways(action: str, **parameters: float) -> tuple[Step, ...]:
+    """Return the steps of a fault on the link between the driver's node and node 1."""
+    return tuple(
+        Step(action, link, 0.0, parameters=parameters) for link in ("link:0>1", "link:1>0")
+    )
+
+
 BACK = Step("restart", "node:1", after="node_died:1")
 STORAGE = "gcs_storage"
 FAULTS = {
@@ -75,12 +82,16 @@ FAULTS = {
     "node killed": Fault((Step("kill", "node:1", 0.0), BACK)),
     "node silent": Fault((Step("pause", "node:1", 0.0), BACK)),
     "connections reset": Fault((Step("reset", "link:0>1", 0.0),)),
-    "link cut": Fault((Step("cut", "link:0>1", 0.0), Step("cut", "link:1>0", 0.0)), held=0.25),
+    "link cut": Fault(both_ways("cut"), held=0.25),
+    "link stalled": Fault(both_ways("stall"), held=0.25),
+    "link slow": Fault(both_ways("latency", latency_ms=50.0), held=0.5),
+    "link narrow": Fault(both_ways("bandwidth", bytes_per_s=10_000.0), held=0.5),
     "GCS replica killed": Fault((Step("kill", "replica:0.1", 0.0),), needs={REPLICATED: REPLICAS}),
     "head killed": Fault((Step("kill", "head", 0.0),), needs={STORAGE: True}),
 }
 QUICK = tuple(fault for fault, each in FAULTS.items() if not each.needs)
-NOTICED = tuple(fault for fault in FAULTS if fault not in ("connections reset", "link cut"))
+OF_LINKS = ("connections reset", "link cut", "link stalled", "link slow", "link narrow")
+NOTICED = tuple(fault for fault in FAULTS if fault not in OF_LINKS)
 """Faults by which something dies that the GCS logs."""
 
 
@@ -364,7 +375,8 @@ SCENARIO = Scenario(
         "\n\n"
         "A process that ends is noticed at once by its parent. A silent node is paused for good:"
         " only the failure detector sees it, whose limit is `limit_s`; a link between the driver's"
-        " node and another is cut for a quarter of that: nothing dies. Anchors from elsewhere"
+        " node and another is cut or stalled for a quarter of that, and slow or narrow (50 ms,"
+        " 10 KB/s, each way) for half of it: nothing dies. Anchors from elsewhere"
         " are of other systems and programs: they give the scale, not a target."
         "\n\n"
         "Tasks and calls do not wait for the GCS. Where a replica of it is killed, the driver"
@@ -452,6 +464,9 @@ SCENARIO = Scenario(
             y_label="time since the fault",
             y_scale="log",
             y_unit="s",
+            compare=Compare(
+                on=("fault", "offered_per_s"), column="detect_s", aim_percent=AIM_PERCENT
+            ),
         ),
         FigureSpec(
             title="The slowest operation after a fault",

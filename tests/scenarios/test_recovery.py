@@ -37,7 +37,7 @@ def test_every_fault_in_virtual_time() -> None:
         if row["fault"] == "node silent":
             # The last thing that the cluster heard of it was at most a heartbeat earlier.
             assert limit_s - 0.2 < row["detect_s"] <= row["first_result_s"] <= row["full_s"]
-        elif row["fault"] == "link cut":
+        elif row["fault"] in ("link cut", "link stalled"):
             assert row["executed_again"] == 0
             assert row["first_result_s"] >= 0.25 * limit_s - 1e-6
         # Where a replica of the GCS is killed, something waits for the GCS.
