@@ -283,3 +283,60 @@ def test_what_a_scenario_is_expected_to_be_is_checked(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert "FAILS expected nothing ≥ 0: no metric 'nothing'" in " ".join(done.stdout.split())
+
+
+STEADY = """
+import ray
+
+ray.init()
+
+@ray.remote(max_retries=-1)
+def double(x):
+    ray.sleep(0.05)
+    return 2 * x
+
+@ray.remote(num_cpus=0, resources={"node:0": 0.01})
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+    def add(self):
+        self.count += 1
+        return self.count
+
+counter, rounds, begin = Counter.remote(), 0, ray.now()
+while ray.now() < begin + {lasts_s}:
+    rounds += 1
+    assert ray.get([double.remote(i) for i in range(16)]) == [2 * i for i in range(16)]
+    assert ray.get(counter.add.remote()) == rounds
+"""
+READY = {
+    # By name of a plan that is ready: how long it takes, and how many nodes die of it.
+    "spot": (7, 2),
+    "rolling": (6, 2),
+    "flaky-link": (6, 0),
+    "partition": (12, 1),
+    "split-brain": (12, 2),
+    "slow-disk": (12, 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((name, "sim") for name in READY), ("split-brain", "local")]
+)
+def test_a_program_outlives_each_plan_that_is_ready(
+    tmp_path: Path, name: str, backend: str
+) -> None:
+    lasts_s, died = READY[name]
+    script, summary = tmp_path / "script.py", tmp_path / "recovery-ready.json"
+    script.write_text(STEADY.replace("{lasts_s}", str(lasts_s)))
+    done = raytwin(
+        "exec", "--faults", name, "--backend", backend, "--nodes", "4",
+        "--json", str(summary), str(script),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (script_run,) = read_measurements(tmp_path).scripts
+    (cluster,) = script_run.clusters
+    found = cluster.numbers
+    assert found["nodes_died"] == died, done.stderr
+    assert found["faults_failed"] == found["faults_not_due"] == found["errors"] == 0, done.stderr
