@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import pytest
 
 import raytwin as ray
+from raytwin.runtime.processes.net.connection import TCP_SILENCE_S
 from tests.chaos.test_link_faults import NODES, Program, alive
 from tests.requirements import require
 
@@ -73,6 +74,11 @@ def reset(pid: int, fd: int) -> bool:
     return True
 
 
+def listens(sock: socket.socket) -> bool:
+    """Whether a socket waits for connections, and so is none."""
+    return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
 @pytest.fixture
 def pids() -> Iterator[list[int]]:
     """Of a cluster: the processes of its nodes and its head, whose sockets may be duplicated."""
@@ -87,6 +93,21 @@ def pids() -> Iterator[list[int]]:
         yield found
     finally:
         ray.shutdown()
+
+
+def test_the_kernel_ends_a_connection_whose_peer_is_silent(pids: list[int]) -> None:
+    """Long after the failure detector would: only what nothing else notices is left to it."""
+    timeouts_ms = []
+    for pid in pids:
+        for fd in sockets_of(pid):
+            with socket.socket(fileno=duplicate(pid, fd)) as sock:
+                if sock.family == socket.AF_INET and not listens(sock):
+                    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                    timeouts_ms.append(
+                        sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+                    )
+    assert {*timeouts_ms} == {1000 * int(TCP_SILENCE_S)}
+    assert len(timeouts_ms) >= 2 * NODES, "each node has two connections to the head, at least"
 
 
 def test_connections_that_are_reset_from_outside_change_nothing(pids: list[int], seed: int) -> None:
