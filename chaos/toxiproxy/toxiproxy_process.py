@@ -72,8 +72,8 @@ class ToxiproxyProcess:
     Raises ServerError if it does not start.
     """
 
-    def __init__(self, command: Sequence[str] = OURS) -> None:
-        self.host = HOST
+    def __init__(self, command: Sequence[str] = OURS, host: str = HOST) -> None:
+        self.host = host
         self.port = free_port()
         self._command = [*command, "-host", self.host, "-port", str(self.port)]
         # The kernel ends the child with the thread that started it, so this one waits for it.
