@@ -49,7 +49,8 @@ WORKERS_MAX = 32
 """Of one node: each has a port, and each port has proxies."""
 WORKER_PORTS = range(7010, 7010 + WORKERS_MAX)
 PORTS = (NODE_MANAGER_PORT, OBJECT_MANAGER_PORT, *WORKER_PORTS)
-FILTER = "iptables"
+PROGRAMS = {"ip": "iproute2", "iptables": "iptables"}
+"""Their packages, by name."""
 MISSING = "faults of links on Ray need a network namespace for each node: "
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -63,9 +64,9 @@ class NodeNetwork:
     """
 
     def __init__(self, make_links: Callable[[str], ProxiedLinks]) -> None:
-        for program in ("ip", FILTER):
+        for program, package in PROGRAMS.items():
             if shutil.which(program) is None:
-                raise NotOnRay(f"{MISSING}the program {program!r} is missing (Debian: {program})")
+                raise NotOnRay(f"{MISSING}install {package}, which has the program {program}")
         self._spaces: dict[int, int] = {}
         self._hub = _new_space()
         try:
@@ -136,7 +137,7 @@ class NodeNetwork:
         rule = ("OUTPUT", "-d", host, "-p", "tcp", "-j", "DNAT", "--to-destination", at)
         with _inside(self._spaces[dialing]):
             # An earlier cluster may have left the same rule to the driver's namespace.
-            _run(FILTER, "-w", "-t", "nat", "-A", *rule)
+            _run("iptables", "-w", "-t", "nat", "-A", *rule)
 
 
 def address(node: int) -> str:
@@ -164,36 +165,37 @@ def _drivers_space() -> int:
 
 def _new_space() -> int:
     """Return the descriptor of a new namespace that has its loopback."""
-    with _returning():
+    before = os.open(OWN, os.O_RDONLY)
+    try:
         if _libc.unshare(CLONE_NEWNET):
             number = ctypes.get_errno()
             why = "only root may make one" if number == errno.EPERM else os.strerror(number)
             raise NotOnRay(MISSING + why)
-        space = os.open(OWN, os.O_RDONLY)
-        _ip("link", "set", "lo", "up")
-    return space
+        try:
+            _ip("link", "set", "lo", "up")
+            return os.open(OWN, os.O_RDONLY)
+        finally:
+            _enter(before)
+    finally:
+        os.close(before)
 
 
 @contextmanager
 def _inside(space: int) -> Iterator[None]:
     """Have this thread be in a namespace meanwhile."""
-    with _returning():
-        _enter(space)
-        yield
-
-
-@contextmanager
-def _returning() -> Iterator[None]:
-    """Have this thread be in its namespace again afterwards."""
     before = os.open(OWN, os.O_RDONLY)
     try:
-        yield
+        _enter(space)
+        try:
+            yield
+        finally:
+            _enter(before)
     finally:
-        _enter(before)
         os.close(before)
 
 
 def _enter(space: int) -> None:
+    """Move this thread to a namespace."""
     if _libc.setns(space, CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "setns")
 
