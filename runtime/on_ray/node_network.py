@@ -45,8 +45,8 @@ DEVICE = "eth0"
 GCS_PORT = 6379
 NODE_MANAGER_PORT = 7001
 OBJECT_MANAGER_PORT = 7002
-WORKERS_MAX = 32
-"""Of one node: each has a port, and each port has proxies."""
+WORKERS_MAX = 64
+"""Of one node: each has a port, and each port has proxies. What needs more waits."""
 WORKER_PORTS = range(7010, 7010 + WORKERS_MAX)
 PORTS = (NODE_MANAGER_PORT, OBJECT_MANAGER_PORT, *WORKER_PORTS)
 PROGRAMS = {"ip": "iproute2", "iptables": "iptables"}

@@ -255,7 +255,7 @@ def _judge(outcome: Outcome, settings: Any, missed: int, died: int) -> None:
 
 SCENARIO = Scenario(
     name="slow-network",
-    nodes_max={"sim": 100, "local": 16, "docker": 16, "ray": 16},
+    nodes_max={"sim": 100, "local": 16, "docker": 16, "ray": 8},
     title="What a delay on every link costs",
     figure=BEYOND,
     backends=("sim", "local", "docker", "ray"),

@@ -18,7 +18,7 @@ from raytwin.scenarios.core.scenario import Silent
 from raytwin.scenarios.figures.slow_network import LOADS
 from raytwin.scenarios.measure import runner
 from tests.ray_programs_with_slow_links import BYTES_PER_S, DELAY_S, NBYTES
-from tests.requirements import require
+from tests.requirements import require, require_namespaces
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 600
@@ -39,8 +39,7 @@ def ray_installed() -> None:
 
 @pytest.fixture
 def namespaces(ray_installed: None) -> None:
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    require("ray", os.geteuid() == 0 and not missing, f"root, and {', '.join(PROGRAMS)}")
+    require_namespaces()
 
 
 @pytest.mark.ray
