@@ -297,10 +297,9 @@ class Link(Target):
 
     def refusal(self, backend: str, action: str) -> str:
         """The GCS of Ray is one process, on node 0, and has its address."""
-        if backend == "ray" and not self.source.startswith("node:"):
-            return f"the GCS of Ray is on node 0: name a node in place of {self.source}"
-        if backend == "ray" and not self.destination.startswith("node:"):
-            return f"the GCS of Ray is on node 0: name a node in place of {self.destination}"
+        others = [end for end in astuple(self) if not end.startswith("node:")]
+        if backend == "ray" and others:
+            return f"the GCS of Ray is on node 0: name a node in place of {others[0]}"
         return ""
 
     def latency(self, cluster: Any, latency_ms: float, jitter_ms: float = 0.0) -> None:

@@ -82,7 +82,8 @@ class NodeNetwork:
         try:
             self._connect(0, _drivers_space())
         except BaseException:
-            self.close()
+            self.links.close()
+            os.close(self._hub)
             raise
 
     def options(self, node: int) -> dict[str, Any]:
@@ -107,11 +108,12 @@ class NodeNetwork:
         """End the proxies, and leave the namespaces to the processes that are in them."""
         self.links.close()
         with _inside(self._hub):
-            for node in self._spaces:
-                _ip("link", "delete", _port(node))
-        for space in (self._hub, *(self._spaces[node] for node in self._spaces if node)):
-            os.close(space)
-        self._spaces.clear()
+            # The kernel takes its time to remove the others: the driver's is free at once.
+            _ip("link", "delete", _port(0))
+        for node, space in self._spaces.items():
+            if node:
+                os.close(space)
+        os.close(self._hub)
 
     def _connect(self, node: int, space: int) -> None:
         """Connect a namespace to the bridge, with rules and proxies between it and the others."""
