@@ -6,7 +6,7 @@ whose namespace, the *hub*, is where the proxies run. In each namespace a rule o
 leads what is dialed at another node's address to an address of the hub that stands for these two
 nodes; the proxy that listens there, at the port that was dialed, leads to the node itself:
 
-    node 1 dials 10.77.0.3:7001 -> 10.78.1.3:7001 in the hub, a proxy -> 10.77.0.3:7001
+    node 1 dials 10.77.0.3:7001 -> 10.78.2.3:7001 in the hub, a proxy -> 10.77.0.3:7001
 
 Nodes listen on the same `PORTS`, and nothing passes at others.
 
@@ -52,6 +52,7 @@ PORTS = (NODE_MANAGER_PORT, OBJECT_MANAGER_PORT, *WORKER_PORTS)
 PROGRAMS = {"ip": "iproute2", "iptables": "iptables"}
 """Their packages, by name."""
 MISSING = "faults of links on Ray need a network namespace for each node: "
+NOT_ROOT = "only root may make one (CAP_SYS_ADMIN)"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -171,8 +172,7 @@ def _new_space() -> int:
     try:
         if _libc.unshare(CLONE_NEWNET):
             number = ctypes.get_errno()
-            why = "only root may make one" if number == errno.EPERM else os.strerror(number)
-            raise NotOnRay(MISSING + why)
+            raise NotOnRay(MISSING + (NOT_ROOT if number == errno.EPERM else os.strerror(number)))
         try:
             _ip("link", "set", "lo", "up")
             return os.open(OWN, os.O_RDONLY)
