@@ -29,7 +29,7 @@ import typer
 
 from raytwin.scenarios.cli.main import app
 from raytwin.scenarios.peers import simgrid_bag
-from tests.requirements import require
+from tests.requirements import require, require_namespaces
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -120,6 +120,7 @@ SHORT = {
         "--set cpus=8 --set steps=4000"
     ),
     "raytwin run slow-network --backend sim,local": "--set delays_ms=0,20 --set tasks=20",
+    "raytwin run slow-network --backend ray": "--set delays_ms=0,20 --set tasks=20",
     "raytwin run policies --backend sim": FEW_POLICIES,
     "raytwin run policies --backend sim,local": f"--backend sim {FEW_POLICIES}",
     (
@@ -440,6 +441,8 @@ def test_a_command_runs(command: Command, folder: Path, request: pytest.FixtureR
     if request.node.get_closest_marker("ray"):
         for peer, package in ("ray", "ray"), ("peers", "distributed"):
             require(peer, find_spec(package) is not None, f"{package} is not installed")
+        if "slow-network" in command.text:
+            require_namespaces()
     if request.node.get_closest_marker("docker"):
         require("docker", *engine())
     if "simgrid" in command.text:

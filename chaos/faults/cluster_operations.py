@@ -142,7 +142,8 @@ class ClusterOperations(Protocol):
 
 
 SLOW_LINKS = frozenset({"set_latency", "set_bandwidth", "stall_link"})
-PROXIED = {"local": SLOW_LINKS | {"reset_links", "cut"}, "docker": SLOW_LINKS}
+BROKEN_LINKS = SLOW_LINKS | {"reset_links", "cut"}
+PROXIED = {"local": BROKEN_LINKS, "docker": SLOW_LINKS, "ray": BROKEN_LINKS}
 """By backend: the operations for which a cluster needs proxies on its links from its start; in
 containers packet filters do what they can of the rest (see `targets.Link`)."""
 

@@ -5,7 +5,9 @@ Each process reaches each other one by way of a proxy of its own, named ``node0�
 ways, so what node 1 sends to node 2 goes *upstream* on ``node1→node2`` and *downstream* on
 ``node2→node1``, and a fault of that link is a toxic on each. The proxies of the processes that a
 cluster starts with, and of some further ones, are there before these. In containers the nodes reach
-the proxies at the gateway of the cluster's network, on which the server listens.
+the proxies at the gateway of the cluster's network, on which the server listens. A node of Ray
+listens on several ports: there a link has a proxy for each, such as ``node0→node1:7001``, and a
+fault is a toxic on all of them (`runtime/on_ray/node_network.py`).
 
 | operation | toxic |
 |---|---|
@@ -23,7 +25,12 @@ from contextlib import contextmanager
 from functools import partial
 
 from raytwin.chaos.toxiproxy.proxies import Proxies
-from raytwin.chaos.toxiproxy.toxiproxy_process import OURS, ToxiproxyProcess, find_server
+from raytwin.chaos.toxiproxy.toxiproxy_process import (
+    HOST,
+    OURS,
+    ToxiproxyProcess,
+    find_server,
+)
 from raytwin.runtime.control.core.addresses import HEAD, chain_of, is_replica
 from raytwin.runtime.processes.spawn import local_cluster
 
@@ -42,15 +49,20 @@ class ToxiproxyLinks:
     Raises ServerError if the server does not start.
     """
 
-    def __init__(self, nodes: int, host: str, spare_nodes: int = SPARE_NODES) -> None:
-        """The proxies listen at `host`; `spare_nodes` may be added."""
+    def __init__(
+        self, nodes: int, host: str, spare_nodes: int = SPARE_NODES, server_host: str = HOST
+    ) -> None:
+        """The proxies listen at `host`, and their server at `server_host`; `spare_nodes` may be
+        added."""
         self._host = host
         server = find_server()
-        self._server = ToxiproxyProcess([server] if server else OURS)
+        self._server = ToxiproxyProcess([server] if server else OURS, server_host)
         self._proxies = Proxies(self._server.url)
         self._names = [f"node:{number}" for number in range(nodes + spare_nodes)]
-        self._addresses: dict[tuple[str, str], tuple[str, int]] = {}
-        """By (dialing process, process that it reaches)."""
+        self._of_link: dict[tuple[str, str], list[str]] = {}
+        """The names of the proxies by (dialing process, process that it reaches)."""
+        self._addresses: dict[str, tuple[str, int]] = {}
+        """By proxy: where it listens."""
         self._upstreams: dict[str, str] = {}
         """By proxy: where it leads."""
         self._toxics: dict[tuple[str, str, str], dict[str, int]] = {}
@@ -67,8 +79,21 @@ class ToxiproxyLinks:
             for destination in destinations:
                 if source != destination and not _of_two_chains(source, destination):
                     name = proxy_name(source, destination)
-                    address = self._proxies.add(name, NOWHERE, self._host)
-                    self._addresses[source, destination] = address
+                    self._addresses[name] = self._proxies.add(name, NOWHERE, self._host)
+                    self._of_link[source, destination] = [name]
+
+    def lead_ports(
+        self, source: str, destination: str, at: str, host: str, ports: Iterable[int]
+    ) -> None:
+        """Make proxies that listen `at` these ports, and lead from one process to the same ports
+        of another, whose host is `host`."""
+        names = {f"{proxy_name(source, destination)}:{port}": port for port in ports}
+        self._upstreams |= {name: f"{host}:{port}" for name, port in names.items()}
+        self._addresses |= {name: (at, port) for name, port in names.items()}
+        self._proxies.add_all(
+            {name: (self._upstreams[name], self._addresses[name]) for name in names}
+        )
+        self._of_link[source, destination] = list(names)
 
     def close(self) -> None:
         """End the server, and with it every proxied connection."""
@@ -77,15 +102,18 @@ class ToxiproxyLinks:
     def listening(self, process: str, address: tuple[str, int]) -> None:
         """Have the proxies lead to where a process listens now."""
         host, port = address
-        for source, destination in self._addresses:
+        for (_, destination), (name, *_) in self._of_link.items():
             if destination == process:
-                name = proxy_name(source, destination)
                 self._upstreams[name] = f"{host}:{port}"
                 self._proxies.lead(name, self._upstreams[name])
 
     def addresses_for(self, process: str) -> dict[str, tuple[str, int]]:
         """Return where a process dials the others, by their names."""
-        return {to: address for (by, to), address in self._addresses.items() if by == process}
+        return {
+            to: self._addresses[name]
+            for (by, to), (name, *_) in self._of_link.items()
+            if by == process
+        }
 
     # -- faults --------------------------------------------------------------------
 
@@ -152,11 +180,8 @@ class ToxiproxyLinks:
     def _replace(self, name: str) -> None:
         """Start another proxy in place of one, at its address and with its other toxics; all of its
         connections end."""
-        host, port = next(
-            address for ends, address in self._addresses.items() if proxy_name(*ends) == name
-        )
         self._proxies.remove(name)
-        self._proxies.add(name, self._upstreams.get(name, NOWHERE), host, port)
+        self._proxies.add(name, self._upstreams.get(name, NOWHERE), *self._addresses[name])
         for (proxy, kind, direction), attributes in self._toxics.items():
             if proxy == name:
                 self._proxies.add_toxic(name, kind, direction, attributes)
@@ -164,11 +189,14 @@ class ToxiproxyLinks:
     def _carriers(self, source: str, destination: str) -> list[tuple[str, str]]:
         """Return the proxies, and the direction in each, that carry what `source` sends to
         `destination`. Raises ValueError if there are none."""
-        found = []
-        if (source, destination) in self._addresses:
-            found.append((proxy_name(source, destination), "upstream"))
-        if (destination, source) in self._addresses:
-            found.append((proxy_name(destination, source), "downstream"))
+        found = [
+            (name, direction)
+            for ends, direction in (
+                ((source, destination), "upstream"),
+                ((destination, source), "downstream"),
+            )
+            for name in self._of_link.get(ends, ())
+        ]
         if not found:
             raise ValueError(f"no proxy carries the link {source}>{destination}")
         return found
@@ -189,6 +217,12 @@ def proxy_name(source: str, destination: str) -> str:
     return f"{source}→{destination}".replace(":", "")
 
 
+def _links_of_ray(nodes: int, host: str) -> ToxiproxyLinks:
+    """Return links of which `lead_ports` makes the proxies as nodes start, with a server at `host`
+    as the proxies: its namespace is not the driver's."""
+    return ToxiproxyLinks(0, host, spare_nodes=0, server_host=host)
+
+
 @contextmanager
 def proxied(*backends: str, spare_nodes: int = SPARE_NODES) -> Iterator[None]:
     """Put proxies on the links of clusters of these backends that start within this context.
@@ -198,6 +232,8 @@ def proxied(*backends: str, spare_nodes: int = SPARE_NODES) -> Iterator[None]:
     before = dict(local_cluster.make_links)
     make = partial(ToxiproxyLinks, spare_nodes=spare_nodes)
     local_cluster.make_links.update(dict.fromkeys(backends, make))
+    if "ray" in backends:
+        local_cluster.make_links["ray"] = _links_of_ray
     try:
         yield
     finally:

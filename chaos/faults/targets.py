@@ -295,6 +295,13 @@ class Link(Target):
         filtered = ends - {HEAD, "node:0"} and not any(map(is_replica_end, ends))
         return backend == "docker" and (not filtered or parameters.get("kind") == "fin")
 
+    def refusal(self, backend: str, action: str) -> str:
+        """The GCS of Ray is one process, on node 0, and has its address."""
+        others = [end for end in astuple(self) if not end.startswith("node:")]
+        if backend == "ray" and others:
+            return f"the GCS of Ray is on node 0: name a node in place of {others[0]}"
+        return ""
+
     def latency(self, cluster: Any, latency_ms: float, jitter_ms: float = 0.0) -> None:
         """Set the latency of each frame; 0 restores the link's own latency."""
         cluster.set_latency(self.source, self.destination, latency_ms / 1000, jitter_ms / 1000)

@@ -46,6 +46,14 @@ class Proxies:
         found, _, port = proxy["listen"].rpartition(":")
         return found, int(port)
 
+    def add_all(self, ends: Mapping[str, tuple[str, tuple[str, int]]]) -> None:
+        """Start a proxy for each name, in one request: its upstream, and where it listens."""
+        given = [
+            {"name": name, "upstream": upstream, "listen": f"{host}:{port}", "enabled": True}
+            for name, (upstream, (host, port)) in ends.items()
+        ]
+        self._request(APIConsumer.post, "/populate", json=given)
+
     def remove(self, name: str) -> None:
         """Close a proxy's connections and its listener, and forget it."""
         self._request(APIConsumer.delete, path("proxies", name))

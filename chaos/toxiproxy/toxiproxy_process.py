@@ -30,16 +30,19 @@ STOP_TIMEOUT_S = 10.0
 POLL_S = 0.01
 
 DIE_WITH_PARENT = """
-import ctypes, os, sys
+import ctypes, os, resource, sys
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: exec keeps it
 if os.getppid() != int(sys.argv[1]):
     sys.exit("its parent has gone")
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 try:
     os.execvp(sys.argv[2], sys.argv[2:])
 except OSError as error:
     sys.exit(f"{sys.argv[2]} does not start: {error.strerror}")
 """
-"""Becomes the server, and ends with the thread that started it."""
+"""Becomes the server, which may have as many sockets as it can, and ends with the thread that
+started it."""
 OURS = (sys.executable, "-m", "raytwin.chaos.toxiproxy")
 
 
@@ -72,8 +75,8 @@ class ToxiproxyProcess:
     Raises ServerError if it does not start.
     """
 
-    def __init__(self, command: Sequence[str] = OURS) -> None:
-        self.host = HOST
+    def __init__(self, command: Sequence[str] = OURS, host: str = HOST) -> None:
+        self.host = host
         self.port = free_port()
         self._command = [*command, "-host", self.host, "-port", str(self.port)]
         # The kernel ends the child with the thread that started it, so this one waits for it.

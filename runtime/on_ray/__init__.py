@@ -11,6 +11,7 @@ The variable counts when `raytwin` is imported: a driver on Ray is a process of 
 Modules, the lower first:
 
 - `cluster_processes`: finds and ends all processes of a cluster.
+- `node_network`: addresses for the nodes of a cluster, and proxies between them.
 - `ray_cluster`: starts the nodes of a Ray cluster on this machine, and breaks them for fault plans.
 - `ray_session`: what `init` returns: the cluster that was started or joined.
 - `front_door`: the names of `raytwin`.

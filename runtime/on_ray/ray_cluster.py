@@ -3,7 +3,8 @@
 Ray's own `ray.cluster_utils.Cluster` starts the nodes: each is a raylet with an object store and
 workers of its own. Nodes have numbers, from 0 on, and a node that starts again is a new one for
 Ray under the number that it had. All files are in a folder that the cluster removes at its end, or
-a watcher at the end of this process.
+a watcher at the end of this process. If its links are to have faults, its nodes are in a
+`NodeNetwork`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import signal
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from raytwin.runtime.on_ray import cluster_processes
+from raytwin.runtime.on_ray.node_network import NodeNetwork
 from raytwin.runtime.processes.spawn.driver_watcher import Watcher
+from raytwin.runtime.processes.spawn.local_cluster import ProxiedLinks, make_links
 
 TMPDIR = "RAY_TMPDIR"
 """The environment variable with the folder of Ray's files."""
@@ -61,7 +65,10 @@ class RayCluster:
         self._processes: dict[int, psutil.Process] = {}
         """The raylet of each node that was not killed, by number."""
         self._cluster: Any = None
+        self._network: NodeNetwork | None = None
         try:
+            if make := make_links.get(self.backend):
+                self._network = NodeNetwork(partial(make, len(self.resources)))
             from ray.cluster_utils import Cluster
 
             self._cluster = Cluster(shutdown_at_exit=True)
@@ -92,14 +99,20 @@ class RayCluster:
         on_main = threading.current_thread() is threading.main_thread()
         self._cluster._shutdown_at_exit = on_main
         own = {name: amount for name, amount in self.resources[number].items() if amount}
-        self._nodes[number] = node = self._cluster.add_node(
-            num_cpus=own.pop("CPU", 0),
-            num_gpus=own.pop("GPU", 0),
-            # Tasks name a node by it, as on raytwin's own backends.
-            resources={**own, f"node:{number}": 1.0},
-            object_store_memory=self._store_bytes,
-            **more,
-        )
+        place: AbstractContextManager[None] = nullcontext()
+        if self._network is not None:
+            more |= self._network.options(number)
+            place = self._network.inside(number)
+        with place:
+            node = self._cluster.add_node(
+                num_cpus=own.pop("CPU", 0),
+                num_gpus=own.pop("GPU", 0),
+                # Tasks name a node by it, as on raytwin's own backends.
+                resources={**own, f"node:{number}": 1.0},
+                object_store_memory=self._store_bytes,
+                **more,
+            )
+        self._nodes[number] = node
         self._processes[number] = psutil.Process(node.all_processes["raylet"][0].process.pid)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -123,6 +136,8 @@ class RayCluster:
             self._cluster.shutdown()
         # Ray knows neither what its raylets have started, nor a node whose start was interrupted.
         cluster_processes.clean_up(self._folder)
+        if self._network is not None:
+            self._network.close()
         self._watcher.dismiss()
         if self._tmpdir is None:
             os.environ.pop(TMPDIR, None)
@@ -200,6 +215,48 @@ class RayCluster:
         """Resume all actors' processes, by SIGCONT."""
         with self._lock:
             _signal(_living(self._actors()), signal.SIGCONT)
+
+    # -- faults of links, by proxies -----------------------------------------------------
+
+    @property
+    def proxied(self) -> bool:
+        """Whether the cluster was started with proxies on its links."""
+        return self._network is not None
+
+    @property
+    def links(self) -> ProxiedLinks:
+        """The proxies. Raises ValueError if the cluster was started without."""
+        if self._network is None:
+            raise ValueError("the cluster was started without proxies on its links")
+        return self._network.links
+
+    def set_latency(
+        self, source: str, destination: str, latency_s: float, jitter_s: float = 0.0
+    ) -> None:
+        """Delay what one node sends to another; 0: no longer."""
+        self.links.set_latency(source, destination, latency_s, jitter_s)
+
+    def set_bandwidth(self, source: str, destination: str, bytes_per_s: float) -> None:
+        """Limit the bandwidth of each connection from one node to another."""
+        self.links.set_bandwidth(source, destination, bytes_per_s)
+
+    def reset_links(self, source: str, destination: str, rst: bool = True) -> None:
+        """Close the connections between two nodes; new ones may open."""
+        self.links.reset_links(source, destination, rst)
+
+    def stall_link(self, source: str, destination: str) -> None:
+        """Hold back what one node sends to another, until `heal`."""
+        self.links.stall_link(source, destination)
+
+    def cut(self, source: str, destination: str) -> None:
+        """Lose what one node sends to another, until `heal`."""
+        self.links.cut(source, destination)
+
+    def heal(self, source: str, destination: str) -> None:
+        """End all faults of a link."""
+        self.links.heal(source, destination)
+
+    # -- processes -----------------------------------------------------------------------
 
     def _signal_actor(self, which: int, number: int) -> None:
         with self._lock:

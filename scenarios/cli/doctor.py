@@ -41,6 +41,15 @@ assert ray.get(double.remote(21)) == 42
 ray.shutdown()
 print("ran on a cluster of two nodes")
 """
+_LINKS = """
+from raytwin.chaos.faults.proxied_links import ToxiproxyLinks
+from raytwin.runtime.on_ray.node_network import NodeNetwork
+
+network = NodeNetwork(lambda host: ToxiproxyLinks(0, host, 0, host))
+network.options(1)
+network.close()
+print("two network namespaces, with proxies between them")
+"""
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,10 @@ def examine() -> Iterator[Finding]:
         ("Docker engine", DOCKER, _engine, "install docker.io, start dockerd, or set DOCKER_HOST"),
         ("a task on docker", DOCKER, _run(_TASK, DOCKER), "mend what is missing above"),
         ("a task on ray", RAY, _run(_TASK, RAY, on_ray=True), "pip install 'raytwin[ray]'"),
+        (
+            "links of ray", "faults of links on ray", _run(_LINKS),
+            "be root, and apt install iproute2 iptables",
+        ),
         ("ray", "bench --peers ray", partial(_version, "ray"), "pip install 'raytwin[ray]'"),
         (
             "dask", "bench --peers dask", partial(_version, "distributed"),

@@ -319,25 +319,32 @@ def test_the_nodes_that_a_plan_needs() -> None:
     ("steps", "proxied"),
     [
         ([{**KILL}], []),
-        ([{**SLOW, "parameters": {"latency_ms": 1}}], ["local", "docker"]),
-        ([{**KILL, "action": "cut", "target": "link:1>head"}], ["local"]),
-        ([{**KILL, "action": "cut", "target": "link:0>head"}], ["local", "docker"]),
-        ([{**KILL, "action": "reset", "target": "link:0>1"}], ["local"]),
+        ([{**SLOW, "parameters": {"latency_ms": 1}}], ["local", "docker", "ray"]),
+        ([{**KILL, "action": "cut", "target": "link:1>head"}], ["local", "ray"]),
+        ([{**KILL, "action": "cut", "target": "link:0>head"}], ["local", "docker", "ray"]),
+        ([{**KILL, "action": "reset", "target": "link:0>1"}], ["local", "ray"]),
         ([{**KILL, "action": "reset", "target": "link:0>1", "parameters": {"kind": "fin"}}],
-         ["local", "docker"]),
-        ([{**KILL, "action": "cut", "target": "link:1>replica:0.1"}], ["local", "docker"]),
+         ["local", "docker", "ray"]),
+        ([{**KILL, "action": "cut", "target": "link:1>replica:0.1"}], ["local", "docker", "ray"]),
         ([{**CLUSTER, "action": "partition", "parameters": {"sets": [["head"], ["node:1"]]}}],
-         ["local"]),
+         ["local", "ray"]),
         ([{**CLUSTER, "action": "partition", "parameters": {"sets": [["head"], ["node:0"]]}}],
-         ["local", "docker"]),
+         ["local", "docker", "ray"]),
         ([{**KILL, "action": "swizzle", "target": "nodes:0,1", "parameters": {"over_s": 1}}],
-         ["local"]),
+         ["local", "ray"]),
     ],
 )  # fmt: skip
 def test_a_plan_has_proxies_where_nothing_else_breaks_its_links(
     steps: list[Any], proxied: list[str]
 ) -> None:
     assert from_data({"steps": steps}).proxied_on == proxied
+
+
+@pytest.mark.parametrize("link", ["link:head>1", "link:1>head", "link:1>replica:0.1"])
+def test_a_link_of_ray_has_nodes_at_its_ends(link: str) -> None:
+    with pytest.raises(PlanError, match="the GCS of Ray is on node 0: name a node in place of"):
+        Plan([Step("cut", link, 1.0)]).check_backend("ray")
+    Plan([Step("cut", "link:0>1", 1.0)]).check_backend("ray")
 
 
 def test_packets_are_lost_in_virtual_time_and_between_containers_without_proxies() -> None:

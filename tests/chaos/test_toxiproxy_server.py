@@ -11,6 +11,7 @@ import contextlib
 import http.client
 import json
 import random
+import resource
 import signal
 import socket
 import statistics
@@ -950,3 +951,21 @@ def test_a_hop_costs_no_more_than_a_few_times_that_of_the_real_server() -> None:
                 times[kind] += [seconds_to(*way, 100) + seconds_to(*way[::-1], 100)]
     medians = {kind: statistics.median(found) for kind, found in times.items()}
     assert medians["ours"] < 5 * medians["real"], medians
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_server_has_more_proxies_than_its_parent_may_have_files(kind: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = 256
+    ends = {f"{n}": ("127.0.0.1:1", (f"127.0.1.{n}", 0)) for n in range(1, 250)}
+    ends |= {f"{n}'": each for n, each in ends.items()}
+    assert few < len(ends) < hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+    try:
+        with ToxiproxyProcess(command(kind)) as process:
+            proxies = Proxies(process.url)
+            proxies.add_all(ends)
+            proxies.add_toxic("249'", "latency", "upstream", {"latency": 1})
+            assert len(proxies.toxics("249'")) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -301,7 +301,7 @@ def test_a_driver_that_ends_while_a_node_of_ray_starts_leaves_no_process_and_no_
     [
         (["run", "fig10a"], "it kills replicas of the GCS, and Ray's GCS has none"),
         (["run", "fig11b"], "Ray restarts actors without their state"),
-        (["run", "fig8b", "--faults", "isolate"], "cut"),
+        (["run", "fig8b", "--faults", "lossy"], "loss link:0>1 does not work on ray"),
         (["run", "fig8b", "--address", "nowhere"], "no address of a Ray cluster: give HOST:PORT"),
         (["exec", "script.py"], "RAYTWIN_ON_RAY=1 python SCRIPT"),
     ],
@@ -310,9 +310,10 @@ def test_a_driver_that_ends_while_a_node_of_ray_starts_leaves_no_process_and_no_
 def test_what_cannot_be_on_ray_is_refused_in_one_line(
     arguments: list[str], said: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / "isolate.yaml"
-    path.write_text('steps:\n  - {at_s: 1, action: cut, target: "link:0>1"}\n')
-    command = [str(path) if each == "isolate" else each for each in arguments]
+    path = tmp_path / "lossy.yaml"
+    step = '{at_s: 1, action: loss, target: "link:0>1", parameters: {probability: 0.1}}'
+    path.write_text(f"steps:\n  - {step}\n")
+    command = [str(path) if each == "lossy" else each for each in arguments]
     done = subprocess.run(
         [sys.executable, "-m", "raytwin", *command[:1], "--backend", "ray", *command[1:]],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,

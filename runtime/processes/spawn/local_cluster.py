@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,6 +73,12 @@ class ProxiedLinks(Protocol):
 
     def listening(self, process: str, address: tuple[str, int]) -> None:
         """A process listens at an address, in place of an earlier one of its name."""
+
+    def lead_ports(
+        self, source: str, destination: str, at: str, host: str, ports: Iterable[int]
+    ) -> None:
+        """Make proxies that listen `at` these ports, and lead from one process to the same ports
+        of another, whose host is `host`."""
 
     def addresses_for(self, process: str) -> dict[str, tuple[str, int]]:
         """Return the addresses at which a process reaches the others, by their names."""
