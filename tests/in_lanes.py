@@ -47,6 +47,7 @@ BESIDE_RAY = (
     "tests/actors/test_util.py",
     "tests/examples/test_examples.py",
     "tests/scenarios/test_bench_sides.py",
+    "tests/scenarios/test_links_on_ray.py",
     "tests/scenarios/test_on_ray.py",
     "tests/scenarios/test_record_on_ray.py",
     "tests/test_behaves_like_ray.py",

@@ -103,9 +103,7 @@ def test_the_kernel_ends_a_connection_whose_peer_is_silent(pids: list[int]) -> N
             with socket.socket(fileno=duplicate(pid, fd)) as sock:
                 if sock.family == socket.AF_INET and not listens(sock):
                     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-                    timeouts_ms.append(
-                        sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-                    )
+                    timeouts_ms.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
     assert {*timeouts_ms} == {1000 * int(TCP_SILENCE_S)}
     assert len(timeouts_ms) >= 2 * NODES, "each node has two connections to the head, at least"
 
