@@ -36,7 +36,7 @@ from raytwin.reports.numbers import short
 from raytwin.reports.what_if import Page, Table
 from raytwin.scenarios.cli.machine_use import MachineUse
 from raytwin.scenarios.cli.progress import Progress
-from raytwin.scenarios.core.near_threshold import near
+from raytwin.scenarios.core.near_threshold import milliseconds, near
 from raytwin.scenarios.core.scenario import UsageError
 from raytwin.simulator.cluster.cluster_usage import Usage
 from raytwin.simulator.machine.costs import load_profile
@@ -482,8 +482,8 @@ def _near(points: Sequence[Point]) -> list[str]:
             lower, higher = each.sides
             said.append(
                 f"Near a threshold{at}: {near(each.usage.threshold)}; with"
-                f" {short(lower.spill_wait_s, 's')} the makespan is {lower.makespan_s:.4g} s, with"
-                f" {short(higher.spill_wait_s, 's')} {higher.makespan_s:.4g} s."
+                f" {milliseconds(lower.spill_wait_s)} the makespan is {lower.makespan_s:.4g} s,"
+                f" with {milliseconds(higher.spill_wait_s)} {higher.makespan_s:.4g} s."
             )
     return said
 
