@@ -263,7 +263,8 @@ def _sides(
     for wait_s in usage.threshold.sides_s:
         usages, failed = runs.run({**given, "--spill-wait-s": wait_s})
         if failed:
-            raise UsageError(f"it failed at {where} with --spill-wait-s {wait_s:.6g}: {failed}")
+            at = f"at {where} " if where else ""
+            raise UsageError(f"it failed {at}with --spill-wait-s {wait_s:.6g}: {failed}")
         sides.append(Side(wait_s, _makespan_s(usages)))
     return tuple(sides)
 

@@ -302,6 +302,17 @@ def test_a_death_is_of_each_kind_of_node_and_of_the_head(tmp_path: Path) -> None
     assert "What a death costs" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.parametrize("options", [["inf"], ["0.1", "--address", "auto"]])
+def test_exec_refuses_a_threshold_that_it_cannot_set(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        app(["exec", "--spill-wait-s", *options, str(tmp_path / "script.py")])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert left.value.code == 2
+    assert line.endswith("is a number of seconds, for a cluster that the script starts")
+
+
 def test_exec_refuses_an_unknown_policy_before_the_script_begins(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('runs')")
     done = subprocess.run(
