@@ -131,7 +131,8 @@ def init(
         env = env_vars(runtime_env) if runtime_env is not None else ()
         namespace = checks.namespace(namespace)
         overrides = {} if _joins_started(address) else OVERRIDES
-        options.update(overrides)
+        timers = {**(options.get("timers") or {}), **overrides.get("timers", {})}
+        options.update(overrides, **({"timers": timers} if timers else {}))
         options.pop("address", None)
         address = _address_to_join(address, overrides)
         backend = options.pop("backend", None) or backend or "local"

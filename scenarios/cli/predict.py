@@ -14,6 +14,7 @@ import msgspec
 
 from raytwin.reports.numbers import short
 from raytwin.runtime.api import backend, lifecycle
+from raytwin.scenarios.core.near_threshold import near
 from raytwin.simulator.cluster.cluster_usage import Usage, UsageMeter
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
 from raytwin.simulator.programs import virtual_random, virtual_time
@@ -102,4 +103,10 @@ def describe(usage: Usage, cluster: SimCluster) -> list[str]:
             lines.append(f"saturated: {'; '.join(full)}")
         else:
             lines.append("nothing is saturated: the program waits for sleeps, latencies and itself")
+    if usage.threshold.is_near:
+        options = " and ".join(f"--spill-wait-s {each:.6g}" for each in usage.threshold.sides_s)
+        lines.append(
+            f"near a threshold: {near(usage.threshold)}; {options} give both sides, as 'raytwin"
+            " whatif' does"
+        )
     return lines

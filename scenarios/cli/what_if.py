@@ -9,6 +9,8 @@ The program is a script or a recording. Besides the makespans it finds what they
   efficiency over execution time is greatest. Efficiency goes as 1 / (nodes x makespan), so it is
   where nodes x makespan^2 is least;
 - which policy wins;
+- where local schedulers decide near their threshold: the makespans with a lower and a higher one
+  (`Side`);
 - how far the predictions are from this machine (`measure`): the same clusters on real processes,
   all nodes on one host, several times, each time in fresh clusters.
 """
@@ -34,6 +36,7 @@ from raytwin.reports.numbers import short
 from raytwin.reports.what_if import Page, Table
 from raytwin.scenarios.cli.machine_use import MachineUse
 from raytwin.scenarios.cli.progress import Progress
+from raytwin.scenarios.core.near_threshold import milliseconds, near
 from raytwin.scenarios.core.scenario import UsageError
 from raytwin.simulator.cluster.cluster_usage import Usage
 from raytwin.simulator.machine.costs import load_profile
@@ -71,6 +74,14 @@ class Choices:
 
 
 @dataclass(frozen=True)
+class Side:
+    """A prediction with another threshold."""
+
+    spill_wait_s: float
+    makespan_s: float
+
+
+@dataclass(frozen=True)
 class Point:
     """A cluster, and what the program is predicted to do there."""
 
@@ -88,6 +99,8 @@ class Point:
     """Makespans on this machine, of all clusters of the script together; empty: not measured."""
     others_share: float = 0.0
     """Of this machine's cores, in the median measurement: what else ran meanwhile."""
+    sides: tuple[Side, ...] = ()
+    """With a threshold that is lower, and one that is higher; empty: no wait is near it."""
 
     @property
     def error(self) -> float | None:
@@ -217,12 +230,15 @@ def predict(
             where = _where(nodes, latency, policy, faults)
             if failed:
                 raise UsageError(f"{program} failed at {where or 'its own options'}: {failed}")
-            makespan_s = sum(usage.makespan_s for usage in usages)
+            makespan_s = _makespan_s(usages)
             longest = max(usages, key=lambda usage: usage.makespan_s)
+            sides = _sides(runs, given, where, longest) if longest.threshold.is_near else ()
             cost = None
             if price is not None:
                 cost = price * sum(each.nodes * each.makespan_s for each in usages) / HOUR_S
-            found.points.append(Point(nodes, latency, policy, faults, makespan_s, longest, cost))
+            found.points.append(
+                Point(nodes, latency, policy, faults, makespan_s, longest, cost, sides=sides)
+            )
             if victims is not None and given["--faults"] is None:
                 if len(usages) > 1:
                     raise UsageError(
@@ -233,6 +249,24 @@ def predict(
                     found.deaths.append(_death(runs, given, where, victim, makespan_s, folder))
             progress.advance()
     return found
+
+
+def _makespan_s(usages: Sequence[Usage]) -> float:
+    return sum(usage.makespan_s for usage in usages)
+
+
+def _sides(
+    runs: _Runs[Usage], given: Mapping[str, object], where: str, usage: Usage
+) -> tuple[Side, ...]:
+    """Predict a program again with a lower threshold and with a higher one."""
+    sides = []
+    for wait_s in usage.threshold.sides_s:
+        usages, failed = runs.run({**given, "--spill-wait-s": wait_s})
+        if failed:
+            at = f"at {where} " if where else ""
+            raise UsageError(f"it failed {at}with --spill-wait-s {wait_s:.6g}: {failed}")
+        sides.append(Side(wait_s, _makespan_s(usages)))
+    return tuple(sides)
 
 
 def _where(*choices: object) -> str:
@@ -332,7 +366,7 @@ def _death(
         usages, failed = runs.run(given)
         if failed:
             raise UsageError(f"it failed at {where}, with --gcs-storage: {failed}")
-        makespan_s = sum(usage.makespan_s for usage in usages)
+        makespan_s = _makespan_s(usages)
     plan = Path(folder) / "death.json"
     step = {"at_s": makespan_s / 2, "action": "kill", "target": target}
     plan.write_text(json.dumps({"steps": [step]}))
@@ -340,7 +374,7 @@ def _death(
     killed = target.replace(":", " ")
     if failed:
         return Death(where, killed, None, None, failed)
-    took_s = sum(usage.makespan_s for usage in usages)
+    took_s = _makespan_s(usages)
     return Death(where, killed, took_s, took_s / makespan_s - 1)
 
 
@@ -399,7 +433,7 @@ def findings(found: Found) -> list[str]:
                 f" (Eager, Zahorjan and Lazowska 1989): {at.makespan_s:.4g} s there,"
                 f" {last.makespan_s:.4g} s on {_nodes(last)}."
             )
-    said += _cheapest(points) + _winner(points) + _worst(found.deaths)
+    said += _cheapest(points) + _winner(points) + _near(points) + _worst(found.deaths)
     said.append(errors(points) if points[0].measured_s else accuracy(points))
     return said
 
@@ -437,6 +471,22 @@ def _winner(points: Sequence[Point]) -> list[str]:
     lead = median(each[second] / each[first] - 1 for each in by_rest.values())
     of = f" on {wins} of {len(by_rest)} clusters" if len(by_rest) > 1 else ""
     return [f"{first} wins{of}: {second}, the next, takes {lead:.1%} longer in the median."]
+
+
+def _near(points: Sequence[Point]) -> list[str]:
+    """Return where a prediction depends on the policy's threshold, with both sides."""
+    names = varied(points)
+    said = []
+    for each in points:
+        if each.sides:
+            at = f" at {label(each, names)}" if names else ""
+            lower, higher = each.sides
+            said.append(
+                f"Near a threshold{at}: {near(each.usage.threshold)}; with"
+                f" {milliseconds(lower.spill_wait_s)} the makespan is {lower.makespan_s:.4g} s,"
+                f" with {milliseconds(higher.spill_wait_s)} {higher.makespan_s:.4g} s."
+            )
+    return said
 
 
 def _worst(deaths: Sequence[Death]) -> list[str]:

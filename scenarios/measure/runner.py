@@ -54,7 +54,7 @@ from raytwin.scenarios.core.scenario import (
     UsageError,
     did_you_mean,
 )
-from raytwin.scenarios.measure import ray_process, registry
+from raytwin.scenarios.measure import both_sides, ray_process, registry
 from raytwin.scenarios.measure.registry import ALL
 from raytwin.scenarios.measure.under_faults import run_under
 from raytwin.scenarios.peers import PeerError
@@ -408,6 +408,8 @@ def carry_out(
     try:
         if job.backend == "ray":
             outcome = ray_process.run(job.scenario.run_as, request, faults, job.address)
+        elif job.backend == "sim" and profile is not None and faults is None:
+            outcome = both_sides.simulate(job.scenario, request)
         else:
             outcome = run_under(faults, job.scenario, request)
     finally:

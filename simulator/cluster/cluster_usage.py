@@ -15,9 +15,10 @@ head, node  node's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raytwin.runtime.control.core.resources import UNIT
+from raytwin.runtime.control.scheduling.near_threshold import ThresholdTally
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
 from raytwin.simulator.machine.network import Racks
 from raytwin.simulator.machine.simulated_process import role_of
@@ -40,6 +41,8 @@ class Usage:
     bytes_within_hosts: int
     shares: dict[str, float]
     """By resource: the share of the time in which it was busy; see the module."""
+    threshold: ThresholdTally = field(default_factory=ThresholdTally)
+    """Of the cluster since it began."""
 
 
 class UsageMeter:
@@ -110,6 +113,7 @@ class UsageMeter:
             sum(count for (source, to), count in moved.items() if source != to),
             sum(count for (source, to), count in moved.items() if source == to),
             shares,
+            cluster.threshold.tally,
         )
 
     def _network(self, moved: dict[tuple[int, int], int]) -> float:

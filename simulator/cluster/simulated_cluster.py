@@ -65,6 +65,7 @@ from raytwin.runtime.control.node.heartbeats import Heartbeats
 from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
+from raytwin.runtime.control.scheduling.near_threshold import ThresholdCounter
 from raytwin.runtime.journal import Journal
 from raytwin.runtime.session.node_resources import (
     EXITED,
@@ -204,6 +205,8 @@ class SimCluster:
         """Turns, messages and frames of components so far, by role."""
         self.tasks = 0
         """Tasks and calls that workers have run so far, repetitions included."""
+        self.threshold = ThresholdCounter(config)
+        """Counts what the local schedulers decide near their policy's threshold."""
         self.closed = False
         process_ends.install()
         self._gc_thresholds = gc.get_threshold()
@@ -305,6 +308,7 @@ class SimCluster:
         component, chains, manager = make_node(
             process.context(address), address, incarnation, self.config, make
         )
+        manager.spillback.policy.on_threshold = self.threshold
         self.journaled.add(address)
         process.add(address, component)
         store = self.stores[number] = SimStore(self, number, self._store_bytes)

@@ -77,6 +77,79 @@ def test_a_latency_is_that_of_the_links_between_hosts(tmp_path: Path) -> None:
     assert float(slow[3]) > float(fast[3]) + 0.2, "a task was placed over the link"
 
 
+BURSTS = """
+import sys, time
+import ray
+
+@ray.remote
+def nap():
+    time.sleep(0.005)
+
+ray.init()
+for _ in range(5):
+    ray.get([nap.remote() for _ in range(int(sys.argv[1]))])
+"""
+
+
+def bursts(folder: Path, command: list[str], *args: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of raytwin on bursts of tasks, on nodes whose thresholds have 8 of them."""
+    (folder / "bursts.py").write_text(BURSTS, encoding="utf-8")
+    given = ["--nodes", "4", "--cpus-per-node", "2", "--cost", "declared"]
+    return subprocess.run(
+        [sys.executable, "-m", "raytwin", *command, *given, "bursts.py", *args], cwd=folder,
+        capture_output=True, text=True, timeout=LIMIT_S, check=True,
+    )  # fmt: skip
+
+
+def test_a_prediction_near_a_threshold_has_both_sides(tmp_path: Path) -> None:
+    done = bursts(tmp_path, ["whatif", "--json", "-o", "page.html"], "12")
+    found: dict[str, Any] = json.loads(done.stdout)
+    (point,) = found["points"]
+    tally, (lower, higher) = point["usage"]["threshold"], point["sides"]
+    assert tally["near"] > 0.05 * tally["tasks"]
+    assert lower["spill_wait_s"] == pytest.approx(0.016)
+    assert higher["spill_wait_s"] == pytest.approx(0.024)
+    assert lower["makespan_s"] != point["makespan_s"] != higher["makespan_s"]
+    (said,) = [each for each in found["findings"] if each.startswith("Near a threshold at 4: ")]
+    assert said.endswith(
+        f" with 16 ms the makespan is {lower['makespan_s']:.4g} s, with 24 ms"
+        f" {higher['makespan_s']:.4g} s."
+    )
+    assert said in (tmp_path / "page.html").read_text()
+    alone = bursts(tmp_path, ["exec", "--backend", "sim", "--spill-wait-s", "0.016"], "12")
+    assert f"makespan {lower['makespan_s']:.4g} s," in alone.stderr, "exec gives a side, too"
+
+
+def test_a_prediction_far_from_the_threshold_says_nothing_of_it(tmp_path: Path) -> None:
+    found = json.loads(bursts(tmp_path, ["whatif", "--json"], "4").stdout)
+    assert found["points"][0]["sides"] == []
+    assert not any("threshold" in each for each in found["findings"])
+
+
+def test_exec_names_what_gives_both_sides_of_a_threshold(tmp_path: Path) -> None:
+    command = ["exec", "--backend", "sim"]
+    (line,) = [
+        line for line in bursts(tmp_path, command, "12").stderr.splitlines() if "threshold" in line
+    ]
+    assert line.startswith("raytwin: near a threshold: ")
+    assert "--spill-wait-s 0.016 and --spill-wait-s 0.024 give both sides" in line
+    assert "threshold" not in bursts(tmp_path, command, "4").stderr
+
+
+def test_the_threshold_of_the_command_line_leaves_a_scripts_other_timers(tmp_path: Path) -> None:
+    (tmp_path / "timers.py").write_text(
+        "import ray\n"
+        "config = ray.init(timers={'spill_wait_s': 1.0, 'linger_s': 0.002}).cluster.config\n"
+        "print(config.spill_wait_s, config.linger_s)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "raytwin", "exec", "--backend", "sim", "--spill-wait-s", "0.5",
+         "timers.py"], cwd=tmp_path,
+        capture_output=True, text=True, timeout=LIMIT_S, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["0.5", "0.002"]
+
+
 def test_predictions_are_printed_and_then_measured_on_this_machine(tmp_path: Path) -> None:
     paper = files("raytwin.simulator").joinpath("profiles", "paper.json").read_bytes()
     here = {**json.loads(paper), "cores": os.cpu_count()}
@@ -227,6 +300,17 @@ def test_a_death_is_of_each_kind_of_node_and_of_the_head(tmp_path: Path) -> None
     assert node["slower"] == pytest.approx(node["makespan_s"] / only["makespan_s"] - 1)
     assert head["failed"] == "" and abs(head["slower"]) < 0.1
     assert "What a death costs" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("options", [["inf"], ["0.1", "--address", "auto"]])
+def test_exec_refuses_a_threshold_that_it_cannot_set(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        app(["exec", "--spill-wait-s", *options, str(tmp_path / "script.py")])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert left.value.code == 2
+    assert line.endswith("is a number of seconds, for a cluster that the script starts")
 
 
 def test_exec_refuses_an_unknown_policy_before_the_script_begins(tmp_path: Path) -> None:

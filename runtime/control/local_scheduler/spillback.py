@@ -41,7 +41,7 @@ class Spillback:
         bundles: Bundles,
     ) -> None:
         self._node = node
-        self._policy = policy
+        self.policy = policy
         self._pool = pool
         self._members = members
         self._dispatcher = dispatcher
@@ -58,7 +58,7 @@ class Spillback:
         """Return how many elements of a range this node keeps, from its start on."""
         if spec.extra is None and self._view_of == (spec.function, spec.demand):
             self._view.queue = self._dispatcher.queue
-            return self._policy.keep(self._view, spec.count)
+            return self.policy.keep(self._view, spec.count)
         feasible = self._pool.feasible(spec.demand)
         if spec.extra is not None:
             group = group_of(spec)
@@ -77,4 +77,4 @@ class Spillback:
         )
         if spec.extra is None:
             self._view_of, self._view = (spec.function, spec.demand), view
-        return self._policy.keep(view, spec.count)
+        return self.policy.keep(view, spec.count)

@@ -26,6 +26,7 @@ group is reserved whole or not at all.
 |---|---|
 | `global_scheduler` | places ranges and actors, and dispatches the messages |
 | `policies` | how much of a range stays on its node, and the nodes of the rest: one class each |
+| `near_threshold` | counts what a policy decides near its threshold, where somebody asks for it |
 | `actor_placement` | chooses the node of an actor |
 | `strategies` | the nodes that the strategy of a task or an actor allows |
 | `node_views` | the scheduler's data about each node, and by demand the nodes that could run it |

@@ -66,6 +66,8 @@ class Policy:
     """Whether `choose` looks at `NodeView.remote_bytes`, which costs a look-up."""
     steals = False
     """Whether a node with idle workers and an empty queue asks other nodes for ranges."""
+    on_threshold: Callable[[LocalView, int], None] | None = None
+    """Called with what `keep` is about to compare with ``spill_wait_s``; see `near_threshold`."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -79,6 +81,8 @@ class Policy:
             return 0
         if view.alone:
             return count
+        if self.on_threshold is not None:
+            self.on_threshold(view, count)
         if view.busy_s >= self.config.spill_wait_s:
             return 0
         if view.mean_task_s > 0:

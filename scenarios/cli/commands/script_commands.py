@@ -137,6 +137,15 @@ def execute(
             metavar="FILE", help="The head keeps its state here, and starts again if it is killed."
         ),
     ] = None,
+    spill_wait_s: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="S",
+            help="The threshold of bottom-up policies: a node keeps a task while its queue is less"
+            " than so many seconds of work (default 0.02).",
+        ),
+    ] = None,
     journal: Annotated[
         Path | None,
         typer.Option(
@@ -190,9 +199,15 @@ def execute(
         from raytwin.scenarios.measure.runner import check_backend
 
         check_backend(backend)
+    if spill_wait_s is not None and (spill_wait_s == math.inf or address not in (None, "local")):
+        raise UsageError(
+            f"--spill-wait-s {spill_wait_s:g} is a number of seconds, for a cluster that the script"
+            " starts"
+        )
     given = {
         "backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed,
         "policy": policy, "gcs_storage": gcs_storage,
+        "timers": None if spill_wait_s is None else {"spill_wait_s": spill_wait_s},
     }  # fmt: skip
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
     if journal is not None:
@@ -553,7 +568,8 @@ def whatif(
     """Predict a script or a recording on several clusters: what if there were more nodes?
 
     Each combination of what is varied is a run of 'raytwin exec --backend sim' of its own. Prints
-    a table, and what it comes to: the knee of the curve, what a death costs, which policy wins.
+    a table, and what it comes to: the knee of the curve, what a death costs, which policy wins, and
+    where a prediction depends on the local schedulers' threshold.
     With --measure also how far the predictions are from this machine; they are printed before.
 
     Example: `raytwin whatif --nodes 1,10,100 --latency 0.1ms,10ms script.py`

@@ -1,0 +1,72 @@
+"""How many tasks the policy has decided on near its threshold, ``spill_wait_s``.
+
+A task is near the threshold if a threshold `NEAR` lower or higher would decide otherwise on it: its
+estimated wait is within that part of the threshold, and small errors of the estimate, or of a
+simulation's costs, turn the decision. Real nodes count nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.scheduling.policies import LocalView, Policy
+
+NEAR = 0.2
+"""A wait is near the threshold if they differ by no more than this part of the threshold."""
+NEAR_SHARE_MIN = 0.05
+"""From this share of near tasks on a run is near the threshold."""
+
+
+@dataclass(frozen=True)
+class ThresholdTally:
+    """Counts of a run."""
+
+    spill_wait_s: float = 0.0
+    """The threshold."""
+    tasks: int = 0
+    """On which it has decided."""
+    near: int = 0
+    """Those of them on which a threshold `NEAR` lower or higher would have decided otherwise."""
+
+    @property
+    def share(self) -> float:
+        """The share of the tasks that are near."""
+        return self.near / self.tasks if self.tasks else 0.0
+
+    @property
+    def is_near(self) -> bool:
+        """Whether so many tasks are near that the run depends on the threshold."""
+        return self.share >= NEAR_SHARE_MIN
+
+    @property
+    def sides_s(self) -> tuple[float, float]:
+        """The threshold `NEAR` lower and higher."""
+        return self.spill_wait_s * (1 - NEAR), self.spill_wait_s * (1 + NEAR)
+
+
+class ThresholdCounter:
+    """Counts the decisions of policies; each calls it as its `Policy.on_threshold`.
+
+    Cost: the rule of `Policy.keep` twice more for each decision.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._wait_s = config.spill_wait_s
+        self._lower, self._higher = (
+            Policy(replace(config, spill_wait_s=wait_s))
+            for wait_s in ThresholdTally(config.spill_wait_s).sides_s
+        )
+        self._tasks = 0
+        self._near = 0
+
+    def __call__(self, view: LocalView, count: int) -> None:
+        self._tasks += count
+        self._near += self._higher.keep(view, count) - self._lower.keep(view, count)
+
+    @property
+    def tally(self) -> ThresholdTally:
+        """The counts up to now."""
+        return ThresholdTally(self._wait_s, self._tasks, self._near)
