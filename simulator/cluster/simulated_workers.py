@@ -32,6 +32,8 @@ class SimZygotes:
         self._warm_up_s = profile.warm_up_s
         if "numpy" in sys.modules:
             self._warm_up_s += profile.warm_up_numpy_s
+        self._number = 0
+        """Of processes that were forked."""
         self._warm: set[int] = set()
         """Hosts whose zygote has loaded the modules."""
         self._waiting: dict[int, list[Callable[[], None]]] = {}
@@ -41,7 +43,7 @@ class SimZygotes:
         """Call `begin` when a new process of a node runs."""
         host = self._cluster.network.host_of(node)
         if host in self._warm or not self._warm_up_s:
-            self._cluster.env.after(self._cluster.profile.start_worker_s, begin)
+            self._start(host, begin)
         elif host in self._waiting:
             self._waiting[host].append(begin)
         else:
@@ -52,7 +54,13 @@ class SimZygotes:
     def _warmed_up(self, host: int) -> None:
         self._warm.add(host)
         for begin in self._waiting.pop(host):
-            self._cluster.env.after(self._cluster.profile.start_worker_s, begin)
+            self._start(host, begin)
+
+    def _start(self, host: int, begin: Callable[[], None]) -> None:
+        """Have a new process prepare itself, on a core: many at once wait for one another."""
+        self._number += 1
+        start_s = self._cluster.profile.start_worker_s
+        self._cluster.hosts[host].run(start_s, begin, f"forked:{self._number}")
 
 
 class SimWorkers(Mapping[str, SimWorker]):

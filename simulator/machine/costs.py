@@ -135,7 +135,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     memory_bandwidth: float
     """Of a copy into or out of the object store by one thread."""
     start_worker_s: float
-    """From the request until a warm zygote's new process can report."""
+    """CPU time from the request until a warm zygote's new process can report."""
     head: RoleCost
     node: RoleCost
     worker: RoleCost
