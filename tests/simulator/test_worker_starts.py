@@ -41,4 +41,5 @@ def test_workers_that_start_at_once_share_the_cores(
     profile = changed(free, tmp_path, start_worker_s=START_S, run_queues=run_queues)
     few, many = (seconds_to_start(profile, number) for number in (CORES, ACTORS))
     assert START_S <= few < 1.5 * START_S
-    assert many == pytest.approx(START_S * ACTORS / CORES, rel=0.2)
+    # The node starts some more, for the CPUs of its own.
+    assert START_S * ACTORS / CORES <= many < 1.5 * START_S * ACTORS / CORES
