@@ -16,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
@@ -26,7 +27,9 @@ import numpy as np
 import psutil
 
 import raytwin as ray
+from raytwin.runtime.control.messages import Command
 from raytwin.runtime.processes.client import preload
+from raytwin.runtime.processes.head.gcs_storage import SqliteFile
 from raytwin.runtime.serialization.real_blob import Blob
 from raytwin.runtime.store.arena_writer import Copier
 from raytwin.runtime.store.scratch import shared
@@ -53,6 +56,8 @@ COPY_ROUNDS = 11
 BLOB_BYTES = 1_000_000
 BLOB_ROUNDS = 41
 TOUCH_BYTES = 64_000_000
+COMMITS = 200
+COMMAND_BYTES = 512
 
 
 def calibrate(progress: Progress) -> dict[str, Any]:
@@ -103,6 +108,7 @@ def measure_machine(progress: Progress) -> dict[str, Any]:
         "run_queues": True,
         "blob_byte_s": _measure_blob(),
         "touch_byte_s": _measure_touch(),
+        "commit_s": _measure_commit(),
         **_measure_copies(memory),
     }
 
@@ -301,6 +307,21 @@ def _measure_touch() -> float:
             took.append(time.thread_time() - started_s)
         found.append((took[0] - took[1]) / TOUCH_BYTES)
     return max(0.0, statistics.median(found))
+
+
+def _measure_commit() -> float:
+    """Return how long a durable head takes to write one command to its file."""
+    found = []
+    with tempfile.TemporaryDirectory(prefix="raytwin-") as folder:
+        file = SqliteFile(lambda delay_s, callback: None, Path(folder, "gcs"))
+        for index in range(1, COMMITS + 1):
+            command = Command(index, 0.0, "driver:0.0", 0.0, index, 0, bytes(COMMAND_BYTES))
+            started_s = time.perf_counter()
+            file.begin()
+            file.append([command])
+            file.commit()
+            found.append(time.perf_counter() - started_s)
+    return statistics.median(found)
 
 
 def _measure_copies(memory: float) -> dict[str, Any]:

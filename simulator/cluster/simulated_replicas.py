@@ -8,13 +8,15 @@ The state travels to a joining replica over the network like any message. Beside
 and restoring it each cost the CPU time of one copy (`ReplicaCosts`): a lower bound, and the
 only figure that profiles have for it.
 
-The one replica of a durable GCS is in the head's process. Its storage is in memory, and writing
-takes no time. When the head is killed, another one starts after the time that a process takes
-to start; nodes reconnect a latency later.
+The one replica of a durable GCS is in the head's process. Its storage is in memory, and a turn that
+writes takes the time of a transaction. When the head is killed, another one starts after the time
+that a process takes to start; nodes reconnect a latency later.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from raytwin.runtime.control.assembly import Masters, make_durable_replica, make_machine
@@ -157,6 +159,7 @@ class SimReplicas:
     def _start_in_head(self, name: str) -> None:
         """Start the one replica of a durable GCS, and its storage, in the head."""
         cluster, head = self.cluster, self.cluster.head
+        self._file.on_commit = partial(head.charge, cluster.profile.commit_s)
         storage = Storage(head.context(STORAGE), self._file)
         head.add(STORAGE, storage)
         machine = storage.recover(make_machine(cluster.config))
@@ -198,9 +201,11 @@ class SimFile:
         self._state: bytes | None = None
         self._commands: list[Command] = []
         self.add_rows = self._cold.append
+        self.on_commit: Callable[[], None] = lambda: None
+        """Called when a turn has written."""
 
     def begin(self) -> None:
-        """Do nothing: writing takes no time."""
+        """Do nothing: what is written counts at once."""
 
     def append(self, commands: list[Command]) -> None:
         self._commands += commands
@@ -210,7 +215,7 @@ class SimFile:
         self._commands = [command for command in self._commands if command.index > index]
 
     def commit(self) -> None:
-        """Do nothing: what is written counts."""
+        self.on_commit()
 
     def snapshot(self) -> bytes | None:
         return self._state

@@ -175,6 +175,8 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     copy."""
     transfer_byte_s: float = 0.0
     """CPU time of each of two nodes for a byte of an object that one sends to the other."""
+    commit_s: float = 0.0
+    """Of a turn in which a durable head writes to its file: the transaction."""
     disk_bandwidth: float = 1.25e9
     """Of a node's disk, which takes evicted objects; the default is the rate of an
     m4.16xlarge to its network disks (10 Gbit/s)."""
@@ -220,7 +222,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
                 raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
         times = (
             "latency_s", "loopback_latency_s", "start_worker_s", "range_s", "task_s", "warm_up_s",
-            "warm_up_numpy_s", "blob_byte_s", "touch_byte_s", "transfer_byte_s",
+            "warm_up_numpy_s", "blob_byte_s", "touch_byte_s", "transfer_byte_s", "commit_s",
         )  # fmt: skip
         for field in times:
             if getattr(self, field) < 0:

@@ -306,6 +306,10 @@ class SimProcess:
             now_s = self.cluster.env.now + self.skew_s
             self.journal.write([address, now_s, received, timer, outputs])
 
+    def charge(self, cpu_s: float) -> None:
+        """Have the turn under way take longer, for what a component does besides messages."""
+        self._cost_s += cpu_s
+
     def _send_all(self) -> None:
         assert self._leaving is not None, "frames leave when the turn ends"
         self._cost_s += self._collect(self._leaving)

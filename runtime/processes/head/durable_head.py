@@ -30,7 +30,7 @@ def durable_head(
 
     def add_launcher(process: ComponentProcess) -> None:
         ctx = process.context(STORAGE)
-        storage = Storage(ctx, SqliteFile(ctx, settings.storage))
+        storage = Storage(ctx, SqliteFile(ctx.after, settings.storage))
         process.add(STORAGE, storage)
         launcher = _InProcessLauncher(process, settings, storage)
         process.add(LAUNCHER, launcher)

@@ -15,13 +15,12 @@ cold      flushed rows, one batch a row: see `ColdRows`
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from raytwin.runtime.api.options.init_options import check_directory
-from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.messages import Command
 from raytwin.runtime.processes.net.heap_trim import trim
@@ -97,9 +96,11 @@ class ColdRows:
 class SqliteFile:
     """The `LogFile` of a durable GCS on a real disk."""
 
-    def __init__(self, ctx: Context, path: str | Path) -> None:
-        """`ctx`: that of the storage, for timers."""
-        self._ctx = ctx
+    def __init__(
+        self, after: Callable[[float, Callable[[], None]], object], path: str | Path
+    ) -> None:
+        """`after`: as that of the storage's `Context`."""
+        self._after = after
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
@@ -119,13 +120,13 @@ class SqliteFile:
         self._db.execute("INSERT OR REPLACE INTO snapshot VALUES (0, ?, ?)", (index, state))
         self._db.execute("DELETE FROM log WHERE first <= ?", (index,))
         # After this turn, which still references the snapshot, as large as the whole state.
-        self._ctx.after(0.0, trim)
+        self._after(0.0, trim)
 
     def commit(self) -> None:
         self._db.execute("COMMIT")
         if not self._trim_due:
             self._trim_due = True
-            self._ctx.after(TRIM_S, self._trim)
+            self._after(TRIM_S, self._trim)
 
     def snapshot(self) -> bytes | None:
         found = self._db.execute("SELECT state FROM snapshot").fetchone()
