@@ -32,6 +32,8 @@ PAPER = "paper's cluster"
 HOST = "one host"
 TREE, ALONE = "tree of actors", "driver alone"
 CORES_PER_NODE = 64
+WORKERS_START_S = 1.0
+"""Until a simulated cluster's workers have started, which minutes of learning do not see."""
 FAN_OUT = 16
 STEPS_MIN, STEPS_MAX = 10, 1_000
 POLICY_BYTES = 667_000
@@ -115,6 +117,7 @@ def _run_sim(request: Request) -> Outcome:
                 profile="paper",
                 seed=request.seed,
             )
+            ray.sleep(WORKERS_START_S)
             children = es.plant(ray, problem, nodes, FAN_OUT) if aggregation == TREE else []
             for number in range(settings["iterations_simulated"]):
                 seeds = range(number * tasks, (number + 1) * tasks)
