@@ -16,7 +16,7 @@ kernel removes each, with its devices and rules, when no process is in it and no
 process is left.
 
 A namespace is that of a thread, and what a thread starts begins in it. The driver belongs to node
-0, so the thread that makes the network is in node 0's namespace from then on, even when the
+0, so the main thread, which makes the network, is in node 0's namespace from then on, even when the
 cluster has ended: gRPC has threads that stay, and a later cluster uses them.
 """
 
@@ -28,6 +28,7 @@ import functools
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -61,10 +62,13 @@ class NodeNetwork:
     """The namespaces of a cluster's nodes, by number, and the proxies between them.
 
     `make_links` gets the host at which the proxies' server listens. Raises NotOnRay if this process
-    may not make namespaces, or a program for it is missing.
+    may not make namespaces, a program for it is missing, or this is not the main thread.
     """
 
     def __init__(self, make_links: Callable[[str], ProxiedLinks]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            # The server's port, for instance, is looked up among those of the main thread's.
+            raise NotOnRay(f"{MISSING}start the cluster on the main thread")
         for program, package in PROGRAMS.items():
             if shutil.which(program) is None:
                 raise NotOnRay(f"{MISSING}install {package}, which has the program {program}")
@@ -108,13 +112,15 @@ class NodeNetwork:
     def close(self) -> None:
         """End the proxies, and leave the namespaces to the processes that are in them."""
         self.links.close()
-        with _inside(self._hub):
-            # The kernel takes its time to remove the others: the driver's is free at once.
-            _ip("link", "delete", _port(0))
-        for node, space in self._spaces.items():
-            if node:
-                os.close(space)
-        os.close(self._hub)
+        try:
+            with _inside(self._hub):
+                # The kernel takes its time to remove the others: the driver's is free at once.
+                _ip("link", "delete", _port(0))
+        finally:
+            for node, space in self._spaces.items():
+                if node:
+                    os.close(space)
+            os.close(self._hub)
 
     def _connect(self, node: int, space: int) -> None:
         """Connect a namespace to the bridge, with rules and proxies between it and the others."""

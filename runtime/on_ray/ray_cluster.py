@@ -136,13 +136,13 @@ class RayCluster:
             self._cluster.shutdown()
         # Ray knows neither what its raylets have started, nor a node whose start was interrupted.
         cluster_processes.clean_up(self._folder)
-        if self._network is not None:
-            self._network.close()
         self._watcher.dismiss()
         if self._tmpdir is None:
             os.environ.pop(TMPDIR, None)
         else:
             os.environ[TMPDIR] = self._tmpdir
+        if self._network is not None:
+            self._network.close()
 
     # -- faults ------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ import msgspec
 
 from raytwin.reports.numbers import short
 from raytwin.reports.what_if import Page, Table
+from raytwin.runtime.control.scheduling.near_threshold import ThresholdTally
 from raytwin.scenarios.cli.machine_use import MachineUse
 from raytwin.scenarios.cli.progress import Progress
 from raytwin.scenarios.core.near_threshold import milliseconds, near
@@ -78,7 +79,16 @@ class Side:
     """A prediction with another threshold."""
 
     spill_wait_s: float
-    makespan_s: float
+    makespan_s: float | None
+    """None: the program failed."""
+    failed: str = ""
+    """Why it did."""
+
+    def __str__(self) -> str:
+        with_ = f"with {milliseconds(self.spill_wait_s)}"
+        if self.makespan_s is None:
+            return f"{with_} the program fails ({self.failed})"
+        return f"{with_} the makespan is {self.makespan_s:.4g} s"
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,8 @@ class Point:
     """Of this machine's cores, in the median measurement: what else ran meanwhile."""
     sides: tuple[Side, ...] = ()
     """With a threshold that is lower, and one that is higher; empty: no wait is near it."""
+    threshold: ThresholdTally = field(default_factory=ThresholdTally)
+    """Of the script's cluster that is nearest to it."""
 
     @property
     def error(self) -> float | None:
@@ -232,12 +244,23 @@ def predict(
                 raise UsageError(f"{program} failed at {where or 'its own options'}: {failed}")
             makespan_s = _makespan_s(usages)
             longest = max(usages, key=lambda usage: usage.makespan_s)
-            sides = _sides(runs, given, where, longest) if longest.threshold.is_near else ()
+            threshold = max((usage.threshold for usage in usages), key=lambda each: each.share)
+            sides = _sides(runs, given, threshold) if threshold.is_near else ()
             cost = None
             if price is not None:
                 cost = price * sum(each.nodes * each.makespan_s for each in usages) / HOUR_S
             found.points.append(
-                Point(nodes, latency, policy, faults, makespan_s, longest, cost, sides=sides)
+                Point(
+                    nodes,
+                    latency,
+                    policy,
+                    faults,
+                    makespan_s,
+                    longest,
+                    cost,
+                    sides=sides,
+                    threshold=threshold,
+                )
             )
             if victims is not None and given["--faults"] is None:
                 if len(usages) > 1:
@@ -256,16 +279,13 @@ def _makespan_s(usages: Sequence[Usage]) -> float:
 
 
 def _sides(
-    runs: _Runs[Usage], given: Mapping[str, object], where: str, usage: Usage
+    runs: _Runs[Usage], given: Mapping[str, object], threshold: ThresholdTally
 ) -> tuple[Side, ...]:
     """Predict a program again with a lower threshold and with a higher one."""
     sides = []
-    for wait_s in usage.threshold.sides_s:
+    for wait_s in threshold.sides_s:
         usages, failed = runs.run({**given, "--spill-wait-s": wait_s})
-        if failed:
-            at = f"at {where} " if where else ""
-            raise UsageError(f"it failed {at}with --spill-wait-s {wait_s:.6g}: {failed}")
-        sides.append(Side(wait_s, _makespan_s(usages)))
+        sides.append(Side(wait_s, None if failed else _makespan_s(usages), failed))
     return tuple(sides)
 
 
@@ -480,12 +500,8 @@ def _near(points: Sequence[Point]) -> list[str]:
     for each in points:
         if each.sides:
             at = f" at {label(each, names)}" if names else ""
-            lower, higher = each.sides
-            said.append(
-                f"Near a threshold{at}: {near(each.usage.threshold)}; with"
-                f" {milliseconds(lower.spill_wait_s)} the makespan is {lower.makespan_s:.4g} s,"
-                f" with {milliseconds(higher.spill_wait_s)} {higher.makespan_s:.4g} s."
-            )
+            sides = ", ".join(map(str, each.sides))
+            said.append(f"Near a threshold{at}: {near(each.threshold)}; {sides}.")
     return said
 
 

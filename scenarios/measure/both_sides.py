@@ -25,9 +25,6 @@ SAME = 0.01
 SHOWN_MAX = 3
 """So many of the predictions that change most are in the finding."""
 
-_Values = Mapping[str, float]
-"""Predictions by name."""
-
 
 @dataclass(frozen=True)
 class _Change:
@@ -51,7 +48,8 @@ class _Change:
 def simulate(scenario: Scenario, request: Request) -> Outcome:
     """Run a scenario on `sim`; a finding says if its predictions are near a threshold.
 
-    `request` has this machine's profile. Raises whatever the scenario raises.
+    `request` has this machine's profile. Raises whatever the scenario raises with the threshold
+    that it has; if it fails with another one, the finding says so.
     """
     if not any(spec.compare for spec in scenario.figures):
         return scenario.run(request)
@@ -62,21 +60,27 @@ def simulate(scenario: Scenario, request: Request) -> Outcome:
     if not close:
         return outcome
     closest = max(close, key=lambda tally: tally.share)
+    said = (
+        f"Near a threshold in {len(close)} of {len(tallies)} simulated clusters of this machine:"
+        f" up to {near(closest)}"
+    )
     sides = []
     for wait_s in closest.sides_s:
-        with _threshold(wait_s):
-            sides.append(_predictions(scenario, scenario.run(request)))
+        try:
+            with _threshold(wait_s):
+                sides.append(_predictions(scenario, scenario.run(request)))
+        except Exception as error:
+            fails = f"with {milliseconds(wait_s)} it fails: {type(error).__name__}: {error}"
+            outcome.findings.append(f"{said}; {fails}")
+            return outcome
     lower, higher = sides
     changes = [
         _Change(name, value, (lower[name], higher[name]))
         for name, value in before.items()
         if name in lower and name in higher
     ]
-    outcome.findings.append(
-        f"Near a threshold in {len(close)} of {len(tallies)} simulated clusters of this machine:"
-        f" up to {near(closest)}; with {' and '.join(map(milliseconds, closest.sides_s))}"
-        f" {_said(changes)}."
-    )
+    both = " and ".join(map(milliseconds, closest.sides_s))
+    outcome.findings.append(f"{said}; with {both} {_said(changes)}.")
     return outcome
 
 
@@ -104,12 +108,12 @@ def _threshold(wait_s: float) -> Iterator[None]:
     lifecycle.OVERRIDES["timers"] = {"spill_wait_s": wait_s}
     try:
         yield
-        lifecycle.shutdown()
     finally:
+        lifecycle.shutdown()
         del lifecycle.OVERRIDES["timers"]
 
 
-def _predictions(scenario: Scenario, outcome: Outcome) -> _Values:
+def _predictions(scenario: Scenario, outcome: Outcome) -> Mapping[str, float]:
     """Return what is predicted of this machine."""
     found: dict[str, float] = {}
     for spec in scenario.figures:

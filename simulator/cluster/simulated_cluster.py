@@ -384,6 +384,7 @@ class SimCluster:
             if address.partition(":")[2].partition(".")[0] == str(number):
                 self._end_process(address)
         self.hosts[self._hosts_of[number]].cancel(_transfers_of(number))
+        self.zygotes.end_node(number)
         self.stores.pop(number, None)
         self._leaving.discard(number)
         self.network.remove_node(number)

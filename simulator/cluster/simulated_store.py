@@ -408,7 +408,8 @@ class SimPool:
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, StartWorker):
-            self.cluster.zygotes.fork(self.node, partial(self._started, message.worker))
+            begin = partial(self._started, message.worker)
+            self.cluster.zygotes.fork(self.node, message.worker, begin)
         elif isinstance(message, StopWorker):
             self.cluster.stop_worker(message.worker)
         elif isinstance(message, KillWorker):

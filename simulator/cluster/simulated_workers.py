@@ -32,35 +32,47 @@ class SimZygotes:
         self._warm_up_s = profile.warm_up_s
         if "numpy" in sys.modules:
             self._warm_up_s += profile.warm_up_numpy_s
-        self._number = 0
-        """Of processes that were forked."""
         self._warm: set[int] = set()
         """Hosts whose zygote has loaded the modules."""
         self._waiting: dict[int, list[Callable[[], None]]] = {}
-        """By host whose zygote loads them: what begins afterwards."""
+        """By host whose zygote loads them: the starts that it begins afterwards."""
+        self._starting: dict[int, set[str]] = {}
+        """By node: the workers whose processes prepare themselves."""
 
-    def fork(self, node: int, begin: Callable[[], None]) -> None:
-        """Call `begin` when a new process of a node runs."""
+    def fork(self, node: int, worker: str, begin: Callable[[], None]) -> None:
+        """Call `begin` when a node's new process for a worker runs."""
         host = self._cluster.network.host_of(node)
+        start = partial(self._start, node, host, worker, begin)
         if host in self._warm or not self._warm_up_s:
-            self._start(host, begin)
+            start()
         elif host in self._waiting:
-            self._waiting[host].append(begin)
+            self._waiting[host].append(start)
         else:
-            self._waiting[host] = [begin]
+            self._waiting[host] = [start]
             done = partial(self._warmed_up, host)
             self._cluster.hosts[host].run(self._warm_up_s, done, f"zygote:{host}")
 
+    def end_node(self, node: int) -> None:
+        """End the processes of a node that prepare themselves."""
+        for worker in sorted(self._starting.pop(node, ())):
+            self._cluster.hosts[self._cluster.network.host_of(node)].cancel(worker)
+
     def _warmed_up(self, host: int) -> None:
         self._warm.add(host)
-        for begin in self._waiting.pop(host):
-            self._start(host, begin)
+        for start in self._waiting.pop(host):
+            start()
 
-    def _start(self, host: int, begin: Callable[[], None]) -> None:
+    def _start(self, node: int, host: int, worker: str, begin: Callable[[], None]) -> None:
         """Have a new process prepare itself, on a core: many at once wait for one another."""
-        self._number += 1
-        start_s = self._cluster.profile.start_worker_s
-        self._cluster.hosts[host].run(start_s, begin, f"forked:{self._number}")
+        cores, starting = self._cluster.hosts[host], self._starting.setdefault(node, set())
+
+        def started() -> None:
+            starting.discard(worker)
+            cores.cancel(worker)  # it runs under another name from now on
+            begin()
+
+        starting.add(worker)
+        cores.run(self._cluster.profile.start_worker_s, started, worker)
 
 
 class SimWorkers(Mapping[str, SimWorker]):

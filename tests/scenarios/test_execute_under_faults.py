@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from raytwin.chaos.faults import plan_schema
+from raytwin.chaos.faults.plan_files import ready_plans
 from raytwin.reports.measurements import read_measurements
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -317,8 +318,26 @@ READY = {
     "flaky-link": (6, 0),
     "partition": (12, 1),
     "split-brain": (12, 2),
-    "slow-disk": (12, 0),
 }
+SPILLING = """
+import ray
+
+ray.init(object_store_memory=8_000_000)
+
+@ray.remote(resources={"node:1": 0.01})
+def block(n):
+    return bytes([n]) * 1_000_000
+
+rounds, begin = 0, ray.now()
+while ray.now() < begin + 14:
+    blocks = [block.remote(n) for n in range(16)]
+    ray.wait(blocks, num_returns=16, fetch_local=False)
+    for n, ref in enumerate(blocks):
+        assert ray.get(ref)[0] == n
+        ray.sleep(0.02)
+    rounds += 1
+print(rounds)
+"""
 
 
 @pytest.mark.parametrize(
@@ -340,3 +359,15 @@ def test_a_program_outlives_each_plan_that_is_ready(
     found = cluster.numbers
     assert found["nodes_died"] == died, done.stderr
     assert found["faults_failed"] == found["faults_not_due"] == found["errors"] == 0, done.stderr
+
+
+def test_a_program_that_spills_waits_for_the_disk_of_the_plan_slow_disk(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SPILLING)
+    command = ("exec", "--backend", "sim", "--nodes", "2", str(tmp_path / "script.py"))
+    fast, slow = raytwin(*command), raytwin("exec", "--faults", "slow-disk", *command[1:])
+    assert slow.returncode == fast.returncode == 0, slow.stderr
+    assert int(slow.stdout) < int(fast.stdout) / 2
+
+
+def test_each_ready_plan_has_a_program_here() -> None:
+    assert {*READY, "slow-disk"} == {*ready_plans()}

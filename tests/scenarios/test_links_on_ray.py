@@ -56,13 +56,15 @@ def test_links_between_nodes_of_ray_are_slow_stall_break_and_heal(tmp_path: Path
     assert found["errors"] == []
     assert found["one way"] >= DELAY_S
     assert found["both ways"] >= 2 * DELAY_S
-    assert found["healed"] < DELAY_S
-    assert found["narrow"] >= NBYTES / BYTES_PER_S - BURST_S > found["wide"]
+    assert found["healed"] < found["one way"]
+    assert found["narrow"] >= NBYTES / BYTES_PER_S - BURST_S
+    assert found["wide"] < found["narrow"]
     for action in ("stall", "cut"):
         assert not found[action], "it was answered by way of a link that passes nothing"
         assert found[f"after {action}"]
     assert found["after reset"]
-    assert found["restarted"] < DELAY_S <= found["to a new node"]
+    assert found["to a new node"] >= DELAY_S
+    assert found["restarted"] < found["to a new node"]
     assert os.listdir("/sys/class/net") == devices
 
 

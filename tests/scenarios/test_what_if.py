@@ -88,6 +88,12 @@ def nap():
 ray.init()
 for _ in range(5):
     ray.get([nap.remote() for _ in range(int(sys.argv[1]))])
+if "then" in sys.argv:
+    ray.shutdown()
+    ray.init()
+    time.sleep(9)
+if "strict" in sys.argv:
+    assert ray.init(ignore_reinit_error=True).cluster.config.spill_wait_s >= 0.02, "too low"
 """
 
 
@@ -112,12 +118,25 @@ def test_a_prediction_near_a_threshold_has_both_sides(tmp_path: Path) -> None:
     assert lower["makespan_s"] != point["makespan_s"] != higher["makespan_s"]
     (said,) = [each for each in found["findings"] if each.startswith("Near a threshold at 4: ")]
     assert said.endswith(
-        f" with 16 ms the makespan is {lower['makespan_s']:.4g} s, with 24 ms"
+        f" with 16 ms the makespan is {lower['makespan_s']:.4g} s, with 24 ms the makespan is"
         f" {higher['makespan_s']:.4g} s."
     )
     assert said in (tmp_path / "page.html").read_text()
     alone = bursts(tmp_path, ["exec", "--backend", "sim", "--spill-wait-s", "0.016"], "12")
     assert f"makespan {lower['makespan_s']:.4g} s," in alone.stderr, "exec gives a side, too"
+
+
+def test_a_side_on_which_the_program_fails_leaves_the_prediction(tmp_path: Path) -> None:
+    """Of several clusters of a script one that is near the threshold suffices."""
+    done = bursts(tmp_path, ["whatif", "--json"], "12", "then", "strict")
+    found: dict[str, Any] = json.loads(done.stdout)
+    (point,) = found["points"]
+    assert point["usage"]["makespan_s"] == pytest.approx(9, rel=0.01), "the longest is another one"
+    lower, higher = point["sides"]
+    assert (lower["makespan_s"], lower["failed"]) == (None, "AssertionError: too low")
+    assert higher["makespan_s"] > 9
+    (said,) = [each for each in found["findings"] if each.startswith("Near a threshold at 4: ")]
+    assert "with 16 ms the program fails (AssertionError: too low), with 24 ms" in said
 
 
 def test_a_prediction_far_from_the_threshold_says_nothing_of_it(tmp_path: Path) -> None:
@@ -302,15 +321,18 @@ def test_a_death_is_of_each_kind_of_node_and_of_the_head(tmp_path: Path) -> None
     assert "What a death costs" in (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.parametrize("options", [["inf"], ["0.1", "--address", "auto"]])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["inf"], "give a number of seconds"), (["0.1", "--address", "auto"], "leave --address out")],
+)
 def test_exec_refuses_a_threshold_that_it_cannot_set(
-    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as left:
         app(["exec", "--spill-wait-s", *options, str(tmp_path / "script.py")])
     (line,) = capsys.readouterr().err.splitlines()
     assert left.value.code == 2
-    assert line.endswith("is a number of seconds, for a cluster that the script starts")
+    assert line.endswith(said)
 
 
 def test_exec_refuses_an_unknown_policy_before_the_script_begins(tmp_path: Path) -> None:

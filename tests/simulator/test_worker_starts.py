@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,3 +44,18 @@ def test_workers_that_start_at_once_share_the_cores(
     assert START_S <= few < 1.5 * START_S
     # The node starts some more, for the CPUs of its own.
     assert START_S * ACTORS / CORES <= many < 1.5 * START_S * ACTORS / CORES
+
+
+def test_a_node_that_dies_takes_the_workers_that_start_with_it(free: str, tmp_path: Path) -> None:
+    profile = changed(free, tmp_path, start_worker_s=10 * START_S, run_queues=True)
+    session: Any = ray.init(
+        backend="sim", nodes=2, nodes_per_host=2, cpus_per_node=1, profile=profile
+    )
+    session.cluster.zygotes.end_node(0)  # those that a node starts of its own accord
+    actors = [Idle.options(resources={"node:1": 0.01}).remote() for _ in range(ACTORS)]
+    ray.sleep(START_S)
+    session.cluster.kill_node(1)
+    began_s = ray.now()
+    ray.compute(START_S)
+    assert ray.now() - began_s == pytest.approx(START_S), "it shares its core with nobody"
+    assert actors

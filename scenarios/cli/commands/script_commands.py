@@ -199,10 +199,11 @@ def execute(
         from raytwin.scenarios.measure.runner import check_backend
 
         check_backend(backend)
-    if spill_wait_s is not None and (spill_wait_s == math.inf or address not in (None, "local")):
+    if spill_wait_s == math.inf:
+        raise UsageError("--spill-wait-s inf: give a number of seconds")
+    if spill_wait_s is not None and address not in (None, "local"):
         raise UsageError(
-            f"--spill-wait-s {spill_wait_s:g} is a number of seconds, for a cluster that the script"
-            " starts"
+            "--spill-wait-s is for a cluster that the script starts: leave --address out"
         )
     given = {
         "backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed,
