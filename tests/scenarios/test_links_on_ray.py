@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from raytwin.runtime.on_ray import ray_session
@@ -29,6 +30,17 @@ UNPRIVILEGED = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(24, 21)  # PR_CAPBSET_DROP, CAP_SYS_ADMIN: what runs next lacks it
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+UP = """
+import sys
+from raytwin.chaos.faults.proxied_links import proxied
+from raytwin.runtime.on_ray.ray_cluster import RayCluster
+with proxied("ray"):
+    RayCluster([{"CPU": 1.0}] * 2)
+print("up", flush=True)
+sys.stdin.read()
 """
 
 
@@ -66,6 +78,35 @@ def test_links_between_nodes_of_ray_are_slow_stall_break_and_heal(tmp_path: Path
     assert found["to a new node"] >= DELAY_S
     assert found["restarted"] < found["to a new node"]
     assert os.listdir("/sys/class/net") == devices
+
+
+def network_of(pid: int) -> str:
+    """Return the network namespace of a process; "" if it has ended, or is another user's."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except (FileNotFoundError, PermissionError):
+        return ""
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.usefixtures("namespaces")
+def test_sigkill_of_a_driver_leaves_no_process_in_its_networks() -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", UP], cwd=ROOT, env=ray_session.environment(),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert driver.stdout is not None
+    while driver.stdout.readline() != "up\n":
+        assert driver.poll() is None
+    started = psutil.Process(driver.pid).children(recursive=True)
+    networks = {network_of(each.pid) for each in started} - {network_of(os.getpid())}
+    assert len(networks) == 3, "two nodes have one each, and the proxies"
+    driver.kill()
+    driver.communicate()
+    _, left = psutil.wait_procs(started, timeout=60)
+    assert not left
+    assert not networks & {network_of(pid) for pid in psutil.pids()}
 
 
 @pytest.mark.ray
