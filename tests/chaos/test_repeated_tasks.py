@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from raytwin.chaos.fuzz.oracle.history import History
+from raytwin.chaos.fuzz.oracle.history import End, History
 from raytwin.chaos.fuzz.oracle.repeated_tasks import repeated_tasks
 from raytwin.chaos.fuzz.oracle.sequential import Sequential
 from raytwin.chaos.fuzz.programs.program import Call, Op
@@ -20,6 +20,14 @@ def test_a_task_runs_again_only_after_a_death(first_death_s: float, wrong: bool)
         history.begin(0, "k1r3")
     assert bool(repeated_tasks(history, {"k1r3": 1}, first_death_s)) is wrong
     assert not repeated_tasks(history, {"k1r3": 2}, first_death_s)
+
+
+def test_an_actor_that_the_program_has_ended_may_replay_what_runs_tasks() -> None:
+    history = History(clock=lambda: 1.0)
+    history.begin(0, "k1r3")
+    history.end(End.KILL, "a2r1")
+    history.begin(0, "k1r3")
+    assert not repeated_tasks(history, {"k1r3": 1}, inf)
 
 
 def test_a_sequential_run_counts_the_elements_of_a_map_and_the_tries_of_a_flaky_task() -> None:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from math import inf
 
 from raytwin.chaos.fuzz.oracle.register import Operation
 from raytwin.chaos.fuzz.programs.program import ActorSpec
@@ -42,6 +43,8 @@ class History:
     """The placement group of each task or actor, by its name."""
     ends: list[tuple[End, str]] = field(default_factory=list)
     """The actors and groups that the program has ended, in order."""
+    first_end_s: float = inf
+    """When it has ended the first."""
 
     pinned: dict[str, int] = field(default_factory=dict)
     """The only node on which each task may run, by its name; -1: one that there never is."""
@@ -66,6 +69,11 @@ class History:
         """Note that a task begins on a node."""
         self.begun[node, name] += 1
         self.begun_s[name].append(self.clock())
+
+    def end(self, how: End, what: str) -> None:
+        """Note that the program ends an actor or a group."""
+        self.ends.append((how, what))
+        self.first_end_s = min(self.first_end_s, self.clock())
 
     def own(self, array: str, owner: str) -> None:
         """Note that a process has submitted or put an array."""

@@ -219,7 +219,7 @@ class Api:
         return [misplaced(placement_group_table(ins[0])) or CORRECT]
 
     def remove(self, op: Op, ins: list[Any]) -> None:
-        history.ends.append((End.REMOVE, ins[0].id.hex()))
+        history.end(End.REMOVE, ins[0].id.hex())
         remove_placement_group(ins[0])
         _groups.remove(ins[0])
 
@@ -239,7 +239,7 @@ class Api:
         actor, *others = ins
         name, spec = call_name(op.call), _started[actor._actor_id]
         if op.call.leaves:
-            history.ends.append((End.LEAVE, actor_name(spec)))
+            history.end(End.LEAVE, actor_name(spec))
         tell = actor.tell.options(name=name, **_retries(op.call))
         ref = tell.remote(op.call, others[: op.handles], *others[op.handles :])
         if actor_name(spec) in history.placed:
@@ -274,7 +274,7 @@ class Api:
 
     def kill(self, op: Op, ins: list[Any]) -> None:
         end = End.KILL if op.count else End.KILL_FOR_GOOD
-        history.ends.append((end, actor_name(_started[ins[0]._actor_id])))
+        history.end(end, actor_name(_started[ins[0]._actor_id]))
         api.kill(ins[0], no_restart=not op.count)
 
     def find(self, op: Op, ins: list[Any]) -> Any:

@@ -10,7 +10,7 @@ seven properties:
   raises in one that is busy for longer after the last fault than `liveness` allows;
 - the history of each key of the key-value table is linearizable (`oracle.register`);
 - the timeline has the tasks that ran (`oracle.executed_tasks`);
-- no task runs again before anything has died, but for errors that its options ask to retry
+- no task runs again before anything is lost, but for errors that its options ask to retry
   (`oracle.repeated_tasks`);
 - no node is declared dead that no step of the plan can have silenced (`oracle.unjustified_deaths`);
 - the invariants of `oracle.invariants` hold, at every turn of a node and at the end.
