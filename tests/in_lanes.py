@@ -2,9 +2,10 @@
 
 What is simulated computes all the time and does not mind how fast; what runs on real processes
 mostly waits, and what runs beside Ray waits for the start of Ray's daemons. So the first lane has
-raytwin's real processes; the others run beside it with a lower priority and get what it leaves of
-the processors. What is simulated is two of them, so that the end does not wait for one processor
-alone. Nothing in these looks at the machine's processes or its load.
+raytwin's real processes, and what runs beside Ray, which takes longest, is as urgent; the two with
+what is simulated have a lower priority and get what these leave of the processors. They are two,
+so that the end does not wait for one processor alone. Nothing in these looks at the machine's
+processes or its load.
 
     python -m tests.in_lanes [OPTION of pytest for all...]
 
@@ -55,7 +56,7 @@ BESIDE_RAY = (
     "tests/test_pages_run.py",
 )
 """Files that start Ray, or commands that do."""
-NICE = {"what runs beside Ray": 5, "what is simulated": 10, "what is under faults": 10}
+NICE = {"what runs beside Ray": 0, "what is simulated": 10, "what is under faults": 10}
 """The lanes behind the real one, and how much each gives way."""
 TIMEOUT_S = 900
 """What gets little of the processors may take long."""
