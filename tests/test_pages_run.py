@@ -120,7 +120,9 @@ SHORT = {
         "--set cpus=8 --set steps=4000"
     ),
     "raytwin run slow-network --backend sim,local": "--set delays_ms=0,20 --set tasks=20",
-    "raytwin run slow-network --backend ray": "--set delays_ms=0,20 --set tasks=20",
+    "raytwin run slow-network --backend sim,local,ray --set passes=1000 --set delays_ms=0,200": (
+        "--set passes=3 --set delays_ms=0,20 --set tasks=20"
+    ),
     "raytwin run policies --backend sim": FEW_POLICIES,
     "raytwin run policies --backend sim,local": f"--backend sim {FEW_POLICIES}",
     (
