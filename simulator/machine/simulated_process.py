@@ -240,9 +240,15 @@ class SimProcess:
             self._begin()
 
     def begin(self) -> None:
-        """Begin the first turn, which sends the messages of the components' constructors."""
-        self._busy = True
-        self._wake()
+        """Begin the first turn, which sends the messages of the components' constructors.
+
+        A process that is paused, or that a frame has reached before, has that turn ahead of it.
+        """
+        if self.paused and not self._busy:
+            self._begin()
+        elif not self._busy:
+            self._busy = True
+            self._wake()
 
     def _begin(self) -> None:
         self._busy = True
