@@ -17,6 +17,7 @@ from typing import Any
 import raytwin as ray
 from raytwin.chaos.faults.injector import attach, proxied_for
 from raytwin.chaos.faults.plan import Plan, Step
+from raytwin.scenarios.figures import slow_network
 
 DELAY_S = 0.3
 """Of each direction."""
@@ -29,14 +30,7 @@ LATENCY: dict[str, Any] = {"latency_ms": 1000 * DELAY_S}
 
 
 @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
-class Counter:
-    def __init__(self) -> None:
-        self.count = 0
-
-    def add(self) -> int:
-        self.count += 1
-        return self.count
-
+class Counter(slow_network.Counter):
     def much(self) -> bytes:
         return bytes(NBYTES)
 

@@ -30,7 +30,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from raytwin.runtime.on_ray import NotOnRay
@@ -73,23 +73,18 @@ class NodeNetwork:
             if shutil.which(program) is None:
                 raise NotOnRay(f"{MISSING}install {package}, which has the program {program}")
         self._spaces: dict[int, int] = {}
-        self._hub = _new_space()
-        try:
+        with ExitStack() as undo:
+            self._hub = _new_space()
+            undo.callback(os.close, self._hub)
             with _inside(self._hub):
                 _ip("link", "add", "bridge", "type", "bridge")
                 _ip("address", "add", f"{HUB}/{BITS}", "dev", "bridge")
                 _ip("link", "set", "bridge", "up")
                 _ip("route", "add", "local", PAIRS, "dev", "lo")
                 self.links = make_links(HUB)
-        except BaseException:
-            os.close(self._hub)
-            raise
-        try:
+            undo.callback(self.links.close)
             self._connect(0, _drivers_space())
-        except BaseException:
-            self.links.close()
-            os.close(self._hub)
-            raise
+            undo.pop_all()
 
     def options(self, node: int) -> dict[str, Any]:
         """Return the parameters with which Ray starts a node that is to start `inside`."""

@@ -1,4 +1,4 @@
-"""What is said of a simulated run that depends on the threshold of its policy."""
+"""This module describes how far a simulated run depends on the threshold of its policy."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from raytwin.simulator.machine.costs import load_profile
 SAME = 0.01
 """Predictions that differ by no more than this part are the same to a user."""
 SHOWN_MAX = 3
-"""So many of the predictions that change most are in the finding."""
+"""A finding lists at most so many predictions, those that the threshold changes most."""
 
 
 @dataclass(frozen=True)

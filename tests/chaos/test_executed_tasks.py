@@ -23,7 +23,7 @@ def is_wrong(
 ) -> bool:
     """Whether a timeline is, of a program in which a task ran on node 1."""
     history = History()
-    history.begun[1, "k1r0"], history.returned[1, "k1r0"] = BEGUN, RETURNED
+    history.begun_s[1, "k1r0"], history.returned[1, "k1r0"] = [0.0] * BEGUN, RETURNED
     found = wrong_timeline(rows, history, dead, lossy)
     assert all(each.kind is Kind.TIMELINE for each in found)
     return bool(found)

@@ -15,18 +15,15 @@ from raytwin.chaos.fuzz.programs.program import Call, Op
 @pytest.mark.parametrize(("first_death_s", "wrong"), [(1.5, False), (2.5, True), (inf, True)])
 def test_a_task_runs_again_only_after_a_death(first_death_s: float, wrong: bool) -> None:
     history = History()
-    for begun_s in (1.0, 2.0):
-        history.clock = lambda begun_s=begun_s: begun_s
-        history.begin(0, "k1r3")
+    history.begun_s[0, "k1r3"], history.begun_s[1, "k1r3"] = [1.0], [2.0]
     assert bool(repeated_tasks(history, {"k1r3": 1}, first_death_s)) is wrong
     assert not repeated_tasks(history, {"k1r3": 2}, first_death_s)
 
 
 def test_an_actor_that_the_program_has_ended_may_replay_what_runs_tasks() -> None:
     history = History(clock=lambda: 1.0)
-    history.begin(0, "k1r3")
     history.end(End.KILL, "a2r1")
-    history.begin(0, "k1r3")
+    history.begun_s[0, "k1r3"] = [0.5, 1.5]
     assert not repeated_tasks(history, {"k1r3": 1}, inf)
 
 

@@ -38,6 +38,16 @@ expect:
   - {metric: after_latency_p99_ms, min: 0}
 """
 
+COUNTER = """
+@ray.remote(max_restarts=-1, max_task_retries=-1, num_cpus=0, resources={"node:0": 0.01})
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+    def add(self):
+        self.count += 1
+        return self.count
+"""
 SCRIPT = """
 import sys
 import ray
@@ -58,15 +68,7 @@ def again():
     ray.sleep(1.2)
     return "again"
 
-@ray.remote(max_restarts=-1, max_task_retries=-1, num_cpus=0, resources={"node:0": 0.01})
-class Counter:
-    def __init__(self):
-        self.count = 0
-
-    def add(self):
-        self.count += 1
-        return self.count
-
+{COUNTER}
 counter, lost, kept, begin = Counter.remote(), long.remote(), again.remote(), ray.now()
 rounds = 0
 while ray.now() < begin + 4:
@@ -79,7 +81,7 @@ try:
 except ray.exceptions.RayError as error:
     print("lost")
 sys.exit(int(sys.argv[1]))
-"""
+""".replace("{COUNTER}", COUNTER)
 
 
 def raytwin(*args: str) -> subprocess.CompletedProcess[str]:
@@ -296,21 +298,13 @@ def double(x):
     ray.sleep(0.05)
     return 2 * x
 
-@ray.remote(num_cpus=0, resources={"node:0": 0.01})
-class Counter:
-    def __init__(self):
-        self.count = 0
-
-    def add(self):
-        self.count += 1
-        return self.count
-
+{COUNTER}
 counter, rounds, begin = Counter.remote(), 0, ray.now()
 while ray.now() < begin + {lasts_s}:
     rounds += 1
     assert ray.get([double.remote(i) for i in range(16)]) == [2 * i for i in range(16)]
     assert ray.get(counter.add.remote()) == rounds
-"""
+""".replace("{COUNTER}", COUNTER)
 READY = {
     # By name of a plan that is ready: how long it takes, and how many nodes die of it.
     "spot": (7, 2),

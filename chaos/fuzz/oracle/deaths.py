@@ -45,12 +45,11 @@ class Deaths:
         self._cluster = cluster
         self.nodes: dict[tuple[int, int], float] = {}
         """{(node, incarnation): time of its death}"""
-        self.first_s = inf
-        """The time of the first death, of a worker too."""
         self._undeclared: set[tuple[int, int]] = set()
         """(node, incarnation) of those that have died, and of which the GCS has not announced it,
         nor a later incarnation."""
-        self._killed = 0
+        self._killed_s: list[float] = []
+        """When the plan has killed each worker."""
         self._kills: defaultdict[str, list[tuple[Element, float]]] = defaultdict(list)
         """By name: what killed workers ran, and when they were killed."""
         self._visits: defaultdict[str, list[Visit]] = defaultdict(list)
@@ -64,7 +63,12 @@ class Deaths:
     @property
     def total(self) -> int:
         """The number of deaths so far."""
-        return len(self.nodes) + self._killed
+        return len(self.nodes) + len(self._killed_s)
+
+    @property
+    def first_s(self) -> float:
+        """The time of the first death."""
+        return min((*self.nodes.values(), *self._killed_s), default=inf)
 
     def hits(self, name: str, before_s: float = inf) -> int:
         """Return the most deaths before a time that hit one element of that name."""
@@ -85,9 +89,8 @@ class Deaths:
 
     def _on_kill(self, address: str) -> None:
         """The plan is about to kill a worker."""
-        self._killed += 1
-        self._note_death()
         now_s, node = self._cluster.env.now, self._cluster.node_managers[node_of(address)]
+        self._killed_s.append(now_s)
         worker = node.dispatcher.workers.get(address)
         running = [self._cluster.workers[address].executor.running]
         if worker is not None:
@@ -105,18 +108,13 @@ class Deaths:
         key = (node, self._cluster.incarnations[node])
         if key not in self.nodes:
             self.nodes[key] = self._cluster.env.now
-            self._note_death()
             self._undeclared.add(key)
-
-    def _note_death(self) -> None:
-        self.first_s = min(self.first_s, self._cluster.env.now)
 
     def _on_membership(self, node: int, alive: bool) -> None:
         """The GCS has announced that a node has joined or is dead: maybe it was only slow."""
         incarnation = self._cluster.known[node].incarnation
         if not alive:
             self.nodes.setdefault((node, incarnation), self._cluster.env.now)
-            self._note_death()
         over = incarnation - alive
         self._undeclared = {(n, i) for n, i in self._undeclared if n != node or i > over}
 

@@ -38,7 +38,7 @@ def wrong_timeline(
     for node, name in sorted({*rows, *history.returned}):
         if node in dead:
             continue
-        most, number = history.begun[node, name], rows[node, name]
+        most, number = len(history.begun_s.get((node, name), ())), rows[node, name]
         exact = node not in lossy and name not in history.cancelled
         least = history.returned[node, name] if exact else 0
         if not least <= number <= most:

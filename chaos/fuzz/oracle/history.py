@@ -53,22 +53,17 @@ class History:
     looked_up: list[bytes] = field(default_factory=list)
     """Objects whose tasks the program looks up in the task history."""
 
-    begun: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """How many tasks have begun, by node and name."""
+    begun_s: defaultdict[tuple[int, str], list[float]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """When tasks have begun, by node and name."""
     returned: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How many of them have returned."""
-    begun_s: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """When each task has begun, by its name."""
 
     keys: list[Operation] = field(default_factory=list)
     """The operations on the key-value table, of all processes."""
     clock: Callable[[], float] = time.monotonic
     """Returns the time in seconds, the same in all processes whatever clocks a plan sets."""
-
-    def begin(self, node: int, name: str) -> None:
-        """Note that a task begins on a node."""
-        self.begun[node, name] += 1
-        self.begun_s[name].append(self.clock())
 
     def end(self, how: End, what: str) -> None:
         """Note that the program ends an actor or a group."""

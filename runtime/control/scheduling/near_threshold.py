@@ -1,4 +1,4 @@
-"""How many tasks the policy has decided on near its threshold, ``spill_wait_s``.
+"""This module counts the tasks that a policy keeps or spills near its threshold, ``spill_wait_s``.
 
 A task is near the threshold if a threshold `NEAR` lower or higher would decide otherwise on it: its
 estimated wait is within that part of the threshold, and small errors of the estimate, or of a
@@ -27,9 +27,10 @@ class ThresholdTally:
     spill_wait_s: float = 0.0
     """The threshold."""
     tasks: int = 0
-    """On which it has decided."""
+    """The tasks that the policy has kept or spilled by comparing a wait with it."""
     near: int = 0
-    """Those of them on which a threshold `NEAR` lower or higher would have decided otherwise."""
+    """The tasks that the policy would have kept or spilled otherwise, had its threshold been `NEAR`
+    lower or higher."""
 
     @property
     def share(self) -> float:
