@@ -110,6 +110,15 @@ class Config(Struct, frozen=True, array_like=True):
         return max(own_s, HEAD_RETURN_S) if self.gcs_durable else own_s
 
     @property
+    def heartbeat_silence_s(self) -> float:
+        """Seconds without an echo after which a node replaces its connection for heartbeats.
+
+        The node does so four times within the failure detector's limit; but a connection needs the
+        time to carry a heartbeat and its echo, at whatever moment the node looks.
+        """
+        return max(self.heartbeat_timeout_s / 4, 2 * self.heartbeat_s)
+
+    @property
     def chains(self) -> int:
         """The number of chains; see `gcs.sharding.router`."""
         return self.gcs_shards + 1 if self.gcs_shards > 1 else 1

@@ -8,22 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raytwin.runtime.control.core.addresses import HEALTH
-from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import Frame
 from raytwin.runtime.processes.net import auth
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection, DialedConnection
 
 REDIAL_S = 0.1
-
-
-def silence_s(config: Config) -> float:
-    """Return the seconds of silence after which a node replaces its connection.
-
-    Four times within the failure detector's limit; but a connection has to have the time to carry
-    a heartbeat and its echo, at whatever moment the look falls between two heartbeats.
-    """
-    return max(config.heartbeat_timeout_s / 4, 2 * config.heartbeat_s)
 
 
 class HeartbeatRoute:

@@ -26,7 +26,7 @@ from raytwin.runtime.journal import Origin
 from raytwin.runtime.processes.net.channels import Channels
 from raytwin.runtime.processes.net.component_process import ComponentProcess, Route
 from raytwin.runtime.processes.net.connection import Connection, listen, log
-from raytwin.runtime.processes.net.heartbeat_connections import HeartbeatRoute, silence_s
+from raytwin.runtime.processes.net.heartbeat_connections import HeartbeatRoute
 from raytwin.runtime.processes.net.process_settings import (
     NodeSettings,
     journal_path,
@@ -110,7 +110,7 @@ class Node:
         self.process.add(heartbeat, heartbeats)
         self.process.routes[HEALTH] = HeartbeatRoute(
             self.process, lambda: self._head, self._token, heartbeat,
-            silence_s(settings.config),
+            settings.config.heartbeat_silence_s,
         )  # fmt: skip
         self._first_driver = ""
         if settings.join_socket:
