@@ -193,6 +193,9 @@ CHECKS_MAY_FAIL = {
     "raytwin run partition --backend docker --nodes 3",
     "raytwin run fig11a --backend docker --nodes 3",
     "raytwin run fig11a --backend sim,local",
+    "raytwin run table3",
+    "raytwin run table3 --backend sim,local",
+    "raytwin run table3 --backend local --set peers=fastapi,ray",
     "raytwin run table4",
     "raytwin run table4 --backend local",
 }
