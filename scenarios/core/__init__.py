@@ -15,7 +15,8 @@ Modules, the lower first:
 - `measured_host`: versions and host of a run.
 - `excerpt`: keeps a timeline short enough for a browser.
 - `run_trace`: the tasks of a run as events of Chrome's trace format.
-- `executions`: counts how often tasks took effect, and where, from inside the tasks.
+- `execution_record`: a task writes down, from inside, that it has begun.
+- `executions`: counts how often tasks took effect, and where, from these records.
 """
 
 from __future__ import annotations

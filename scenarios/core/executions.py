@@ -3,6 +3,7 @@
 A node that is killed takes its memories along, so nobody else knows for sure what it had begun.
 A body therefore writes a line to a file before it does anything else: what the kernel has been
 given, SIGKILL does not take back. In virtual time bodies write to the same kind of file.
+`execution_record` has what they call.
 All nodes are on one machine, as they are on `sim` and `local`; containers share the file's folder.
 
 The first line of a task or call is its first execution; each later one is it executed again,
@@ -20,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import raytwin as ray
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.observability.timeline import REPLAY
@@ -65,15 +65,6 @@ def record() -> Iterator[str]:
 def shared_by(backend: str, path: str) -> dict[str, Any]:
     """Return the options of `init` with which all nodes can write to the file."""
     return {"shared_directories": [str(Path(path).parent)]} if backend == "docker" else {}
-
-
-def begin(path: str) -> None:
-    """Write down that the calling task or call has begun."""
-    context = ray.get_runtime_context()
-    line = f"{context.get_task_id()} {context.get_worker_id()} {ray.now()!r}\n"
-    # One write to the end of the file: lines of several processes do not mix.
-    with open(path, "ab", buffering=0) as file:
-        file.write(line.encode())
 
 
 def _place(each: Execution) -> tuple[bytes, int, int]:

@@ -12,6 +12,7 @@ from raytwin.chaos.faults.injector import Injection, attach, recovery_span, time
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets import Node
 from raytwin.scenarios.core import executions, run_trace
+from raytwin.scenarios.core.execution_record import begin
 from raytwin.scenarios.core.executions import Executions
 from raytwin.scenarios.core.scenario import (
     Band,
@@ -54,7 +55,7 @@ def plan(settings: Any) -> Plan:
 def _link(state: Any, key: int, seconds: float, nbytes: int, record: str = "") -> Any:
     """One link of a chain: takes its time, and folds its key into what came before."""
     if record:
-        executions.begin(record)
+        begin(record)
     ray.sleep(seconds)
     number = (fold(state) * 31 + key) % MODULUS
     return number.to_bytes(8, "big") * (-(-nbytes // 8)) if nbytes else number

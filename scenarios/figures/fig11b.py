@@ -11,6 +11,7 @@ from raytwin.chaos.faults.injector import attach, recovery_span, timeline
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.runtime.api.backend import current
 from raytwin.scenarios.core import executions, run_trace
+from raytwin.scenarios.core.execution_record import begin
 from raytwin.scenarios.core.executions import Execution, Executions
 from raytwin.scenarios.core.scenario import (
     Band,
@@ -49,7 +50,7 @@ class Stepper:
 
     def step(self, busy_s: float) -> tuple[int, float]:
         """Return how many calls have taken effect, and when this one ended."""
-        executions.begin(self.record)
+        begin(self.record)
         ray.sleep(busy_s)
         self.count += 1
         return self.count, ray.now()

@@ -24,7 +24,8 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
-from raytwin.scenarios.workloads.steady_load import fold, nodes
+from raytwin.scenarios.workloads.steady_load import nodes
+from raytwin.scenarios.workloads.steady_work import fold
 
 NODES = 3
 ACTORS = 3

@@ -7,8 +7,8 @@ turn; the others are tasks. A call returns how many calls of its actor have take
 the fold of its number, so a lost or doubled effect is a wrong value.
 
 The driver's node is meant to have no CPU, so that all work crosses links and can be hit by faults;
-see `nodes`. Actors take a checkpoint every `CHECKPOINT_INTERVAL` calls: a later fault costs no more
-replays than an early one.
+see `nodes`. Actors take checkpoints (`steady_work`), so a later fault costs no more replays
+than an early one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from typing import Any
 
 import raytwin as ray
 from raytwin.runtime.api.exceptions import RayError
-from raytwin.scenarios.core import executions
+from raytwin.scenarios.workloads.steady_work import fold, tally, work
 
 CALL_EVERY = 3
-CHECKPOINT_INTERVAL = 5
-MODULUS = 2**31 - 1
 SLOTS = 1_000.0
 """Of a resource that only the nodes with CPUs have, where actors live."""
 MARGIN_S = 1e-6
@@ -56,49 +54,6 @@ class Operation:
 def nodes(workers: int, cpus: int) -> list[dict[str, float]]:
     """Return the resources of a driver's node without CPUs, and of `workers` nodes that work."""
     return [{"CPU": 0.0}, *({"CPU": float(cpus), "slot": SLOTS} for _ in range(workers))]
-
-
-def fold(number: int) -> int:
-    """Return the value of the task of a number."""
-    return (number * 31 + 7) % MODULUS
-
-
-def _work(number: int, seconds: float, record: str) -> int:
-    """A task: takes its time, and returns the fold of its number."""
-    if record:
-        executions.begin(record)
-    ray.sleep(seconds)
-    return fold(number)
-
-
-class Tally:
-    """An actor that counts its calls."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def add(self, seconds: float, record: str) -> int:
-        """Take the time of a call, and return how many have taken effect."""
-        if record:
-            executions.begin(record)
-        ray.sleep(seconds)
-        self.count += 1
-        return self.count
-
-    def __ray_save__(self) -> int:
-        return self.count
-
-    def __ray_restore__(self, state: int) -> None:
-        self.count = state
-
-
-work = ray.remote(max_retries=-1)(_work)
-tally = ray.remote(
-    num_cpus=0,
-    max_restarts=-1,
-    max_task_retries=-1,
-    checkpoint_interval=CHECKPOINT_INTERVAL,
-)(Tally)
 
 
 @dataclass
