@@ -13,6 +13,8 @@ fitted.
 from __future__ import annotations
 
 import os
+import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -58,6 +60,8 @@ BLOB_ROUNDS = 41
 TOUCH_BYTES = 64_000_000
 COMMITS = 3_000
 COMMAND_BYTES = 512
+ENDS = 9
+"""Workers that are killed, each in a cluster of its own."""
 
 
 def calibrate(progress: Progress) -> dict[str, Any]:
@@ -103,6 +107,7 @@ def measure_machine(progress: Progress) -> dict[str, Any]:
         "memory_bandwidth": memory,
         "transfer_byte_s": transfer_byte_s,
         "start_worker_s": start_worker_s,
+        "end_process_s": _measure_end_process(),
         "warm_up_s": warm_up_s,
         "warm_up_numpy_s": max(0.0, with_numpy_s - warm_up_s),
         "run_queues": True,
@@ -232,6 +237,26 @@ def _measure_start_worker() -> float:
         finally:
             ray.shutdown()
     return max(LEAST_S, statistics.median(found))
+
+
+def _measure_end_process() -> float:
+    """Return how long a worker takes to end once it is killed, where nothing else runs."""
+    found = []
+    for _ in range(ENDS):
+        ray.init(backend="local", nodes=1, cpus_per_node=1)
+        try:
+            pid = ray.get(_pid.remote())
+            ended = os.pidfd_open(pid)
+            try:
+                began_s = time.perf_counter()
+                os.kill(pid, signal.SIGKILL)
+                select.select([ended], [], [])
+                found.append(time.perf_counter() - began_s)
+            finally:
+                os.close(ended)
+        finally:
+            ray.shutdown()
+    return statistics.median(found)
 
 
 @ray.remote

@@ -43,6 +43,9 @@ class ClusterPort(ProgramPort, Protocol):
     def use_core(self, node: int, cpu_s: float, done: Callable[[], None]) -> None:
         """Have a node's process use a core of its host for `cpu_s` seconds, then call `done`."""
 
+    def after_end(self, host: Processor, process: str, reaped: Callable[[], None]) -> None:
+        """Call back when the parent of a process that has ended on a host reaps it."""
+
     def start_worker(self, address: str, node: int) -> None:
         """Make a worker on a node, after the time that its process takes to start."""
 

@@ -373,7 +373,21 @@ class SimCluster:
         def report() -> None:
             self.head.channels.peers.on_ended(f"node:{number}", how, incarnation)
 
-        self.env.after(self.profile.latency_s, report)
+        host = self.hosts[self._hosts_of[number]]
+        self.after_end(
+            host, f"node:{number}", partial(self.env.after, self.profile.latency_s, report)
+        )
+
+    def after_end(self, host: Processor, process: str, reaped: Callable[[], None]) -> None:
+        """Call back when the parent of a process that has ended reaps it.
+
+        Before, the kernel gives back the memory of the process, on a core of its host.
+        """
+        cpu_s = self.profile.end_process_s
+        if cpu_s:
+            host.run(cpu_s, reaped, f"end of {process}")
+        else:
+            reaped()
 
     def _end_node(self, number: int) -> None:
         """End every process of a node at once."""
@@ -463,9 +477,9 @@ class SimCluster:
         process = self.processes[f"node:{node}"]
         # The node receives the worker's last frames before `WorkerDied`.
         died = [WorkerDied(address, reason)]
-        self.network.send(
-            node, node, 0, partial(process.arrive, f"pool:{node}", f"node:{node}", died)
-        )
+        arrive = partial(process.arrive, f"pool:{node}", f"node:{node}", died)
+        reaped = partial(self.network.send, node, node, 0, arrive)
+        self.after_end(process.host, address, reaped)
 
     # -- drivers ---------------------------------------------------------------
 

@@ -189,7 +189,8 @@ class SimReplicas:
 
         same_host = head.host is process.host
         profile = cluster.profile
-        cluster.env.after(profile.loopback_latency_s if same_host else profile.latency_s, ended)
+        latency_s = profile.loopback_latency_s if same_host else profile.latency_s
+        cluster.after_end(process.host, name, partial(cluster.env.after, latency_s, ended))
 
 
 class SimFile:

@@ -152,6 +152,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     body_scale: float = 1.0
     """CPU time that the body of a task takes on the modelled machine, for each second that it takes
     where the simulation runs. Used where bodies are measured."""
+    end_process_s: float = 0.0
+    """CPU time of the kernel from a process's end until its parent can reap it, and so learns of
+    it: it gives back the memory."""
     warm_up_s: float = 0.0
     """CPU time of a host's zygote before it forks the first worker: it loads the modules of
     workers."""
@@ -221,8 +224,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
         times = (
-            "latency_s", "loopback_latency_s", "start_worker_s", "range_s", "task_s", "warm_up_s",
-            "warm_up_numpy_s", "blob_byte_s", "touch_byte_s", "transfer_byte_s", "commit_s",
+            "latency_s", "loopback_latency_s", "start_worker_s", "end_process_s", "range_s",
+            "task_s", "warm_up_s", "warm_up_numpy_s", "blob_byte_s", "touch_byte_s",
+            "transfer_byte_s", "commit_s",
         )  # fmt: skip
         for field in times:
             if getattr(self, field) < 0:

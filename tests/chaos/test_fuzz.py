@@ -38,9 +38,8 @@ def test_nothing_is_lost_while_nodes_live() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(0, 200, 100))
-def test_many_programs_survive_faults(start: int) -> None:
-    assert run(range(start, start + 100), jobs=2) == []
+def test_many_programs_survive_faults() -> None:
+    assert run(range(100), jobs=2) == []
 
 
 def test_one_seed_is_one_execution() -> None:
