@@ -30,6 +30,8 @@ class ClusterPort(ProgramPort, Protocol):
     costs: dict[str, CostModel]
     """By the role of a process."""
     head: SimProcess
+    on_output: list[Callable[[str, float, bytes], None]]
+    """Called with each output of a replica's machine: the client, its `born`, and the frames."""
     stores: dict[int, Any]
     """The `SimStore` of each node that lives, by number."""
     zygotes: Any

@@ -187,6 +187,7 @@ class SimCluster:
         """Called with a worker's address before it is killed by an operation of this cluster."""
         self.on_frame: list[Callable[[str, list[Any]], None]] = []
         """Called with the receiver's address and the messages of each frame that is sent."""
+        self.on_output: list[Callable[[str, float, bytes], None]] = []
         self.workers = SimWorkers(self)
         self.drivers: list[SimDriver] = []
         """All drivers but the first."""

@@ -19,7 +19,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from raytwin.runtime.control.assembly import Masters, make_durable_replica, make_machine
+from raytwin.runtime.control.assembly import (
+    STATE_TYPES,
+    Masters,
+    factories_of,
+    make_durable_replica,
+)
 from raytwin.runtime.control.channels.channel import Me
 from raytwin.runtime.control.core.addresses import (
     STORAGE,
@@ -61,6 +66,25 @@ class ReplicaCosts(CostModel):
 
     def _copying_s(self, messages: list[Any]) -> float:
         return sum(len(m.data) for m in messages if type(m) is Snapshot) / self._bandwidth
+
+
+class SimMachine(Machine):
+    """A machine whose outputs can be observed, also those that never leave its replica."""
+
+    def __init__(self, cluster: ClusterPort, chain: int = 0) -> None:
+        super().__init__(factories_of(cluster.config, chain), cluster.config, STATE_TYPES)
+        self._on_output = cluster.on_output
+
+    def apply(self, command: Command) -> None:
+        """Apply the next command, and show its outputs."""
+        super().apply(command)
+        there = [(c, self.sessions[c]) for c in self.touched if c in self.sessions]
+        for client, session in there if self._on_output else ():
+            for output in reversed(session.outbox):
+                if output.index < command.index:
+                    break
+                for callback in self._on_output:
+                    callback(client, session.born, output.body)
 
 
 class SimReplicas:
@@ -130,7 +154,7 @@ class SimReplicas:
             process.context(name),
             ReplicaInfo(name, f"host-{host}", 0),
             cluster.config,
-            lambda: make_machine(cluster.config, chain_of(name)),
+            lambda: SimMachine(cluster, chain_of(name)),
         )
         process.add(name, replica)
         self._add_channels(process)
@@ -162,7 +186,7 @@ class SimReplicas:
         self._file.on_commit = partial(head.charge, cluster.profile.commit_s)
         storage = Storage(head.context(STORAGE), self._file)
         head.add(STORAGE, storage)
-        machine = storage.recover(make_machine(cluster.config))
+        machine = storage.recover(SimMachine(cluster))
         replica = make_durable_replica(head.context(name), name, cluster.config, machine)
         head.add(name, replica)
         replica.start()

@@ -120,8 +120,8 @@ def test_a_restart_is_spent_on_a_node_that_died_before_the_actor_s_placement_lef
         session.cluster.kill_actor(1)
         with pytest.raises(ray.exceptions.ActorDiedError) as died:
             ray.get(second.add.remote())
-        assert deaths.hits("a1r1") == 1
-        assert Oracle(History(), deaths).judge(died.value) is Verdict.EXCUSED
+        assert deaths.hits("a1r1") == 2
+        assert Oracle(History(), deaths).judge(died.value) is Verdict.CHARGED
 
 
 def test_a_campaign_that_excuses_too_much_fails() -> None:

@@ -8,8 +8,9 @@ records, which a defect could falsify:
   run there, and the worker's actor;
 - a node dies, or the GCS declares it dead: this hits the tasks and actors that were submitted or
   assigned to this incarnation, since they were queued or ran there, or it had their values. Where
-  the GCS is sharded, the global scheduler's choice travels to the shard that logs it: a node that
-  dies meanwhile was assigned the task, and is sent nothing.
+  the GCS is a chain, an assignment counts before it leaves: the node may not be attached, and die
+  first. Where the GCS is sharded, the global scheduler's choice travels to the shard that logs it:
+  a node that dies meanwhile was assigned the task, and is sent nothing.
 
 So the charges of an element are at least the retries that the faults may cost it, and at most the
 deaths of the few processes that it has met.
@@ -25,7 +26,6 @@ from typing import Any
 from raytwin.runtime.control.core.addresses import RELAY, node_of
 from raytwin.runtime.control.messages import (
     AssignTasks,
-    ChainOutput,
     SubmitTasks,
     TaskSpec,
     TasksPlaced,
@@ -53,12 +53,14 @@ class Deaths:
         self._kills: defaultdict[str, list[tuple[Element, float]]] = defaultdict(list)
         """By name: what killed workers ran, and when they were killed."""
         self._visits: defaultdict[str, list[Visit]] = defaultdict(list)
-        self._outputs: list[tuple[ChainOutput, tuple[int, ...]]] = []
-        """Outputs of a chain to nodes, not decoded yet, each with `_believed` at its time."""
+        self._outputs: dict[tuple[int, bytes], None] = {}
+        """Outputs of chains to nodes, not decoded yet: each with the node's incarnation, 0 for
+        the relay. All replicas of a chain have the same."""
         cluster.on_kill.append(self._on_kill)
         cluster.on_end.append(self._on_end)
         cluster.on_membership.append(self._on_membership)
         cluster.on_frame.append(self._on_frame)
+        cluster.on_output.append(self._on_output)
 
     @property
     def total(self) -> int:
@@ -123,25 +125,27 @@ class Deaths:
             kind = type(message)
             if kind is SubmitTasks or kind is AssignTasks:
                 self._visit(destination, message, self._believed(destination))
-            elif kind is ChainOutput and message.body and destination.startswith(("node:", RELAY)):
-                self._outputs.append((message, self._believed(destination)))
+
+    def _on_output(self, client: str, born: float, body: bytes) -> None:
+        if client == RELAY:
+            self._outputs[0, body] = None  # what passes there names the incarnation
+        elif client.startswith("node:"):
+            self._outputs[int(born), body] = None
 
     def _believed(self, destination: str) -> tuple[int, ...]:
         """Return the incarnations of a node of which a sender may think now."""
-        if destination == RELAY:
-            return ()  # what passes there names the incarnation
         node = node_of(destination)
         present = self._cluster.incarnations[node]
         return (*sorted(i for n, i in self._undeclared if n == node and i < present), present)
 
     def _decode(self) -> None:
-        """Read what the chains have sent: only where it matters, since decoding takes long."""
-        outputs, self._outputs = self._outputs, []
-        for output, believed in outputs:
-            for frame in decode_frames(output.body):
+        """Read what the chains have put out: only where it matters, since decoding takes long."""
+        outputs, self._outputs = self._outputs, {}
+        for incarnation, body in outputs:
+            for frame in decode_frames(body):
                 for message in frame.messages:
-                    if type(message) is AssignTasks and believed:
-                        self._visit(frame.destination, message, believed)
+                    if type(message) is AssignTasks and incarnation:
+                        self._visit(frame.destination, message, (incarnation,))
                     elif type(message) is TasksPlaced:
                         self._visit(f"node:{message.node}", message, (message.incarnation,))
 
