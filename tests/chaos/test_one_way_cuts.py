@@ -17,8 +17,9 @@ import pytest
 
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets import Link
-from raytwin.chaos.fuzz.generate.cases import Case, draw_case
+from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, Case, draw_case
 from raytwin.chaos.fuzz.generate.plans import HORIZON_S
+from raytwin.chaos.fuzz.programs.program import ActorSpec, Body, Call, Op
 from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.chaos.fuzz.run.liveness import leaves_s
 from raytwin.runtime.control.core.config import Config
@@ -73,3 +74,26 @@ def test_what_waits_for_a_node_that_must_leave_counts_as_settled_when_it_has_lef
     assert leaves_s(case, Config(heartbeat_timeout_s=case.heartbeat_timeout_s)) > 10
     assert run_case(case).failures == []
     assert leaves_s(replace(case, plan=Plan([])), Config()) == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("way", ["lend", "call"])
+def test_a_borrower_gets_a_value_of_which_its_node_has_told_the_owner_alone(
+    way: str, seed: int
+) -> None:
+    """The owner has dropped the task's input, so that another run would raise."""
+    program = Body((
+        Op("call", (), 9, Call(9, seconds=1.0, strategy="0!")),  # the owner's node is busy
+        Op("actor", (), 4, spec=ActorSpec(7)),
+        Op("tell", (4,), 1, Call(16, seconds=0.1)),
+        Op(way, (1,), 2, Call(25, strategy="1", cpus=0.0)),
+        Op("lend", (2,), 3, Call(51, strategy="2")),
+    ))  # fmt: skip
+    cut = Plan([Step("cut", Link("node:1", "head"), 0.05)])
+    case = replace(
+        draw_case(seed), nodes=4, cpus=1, gpus=0.0, gcs={}, timers={}, policy="bottom-up",
+        program=program, drivers=(), plan=cut, store_bytes=STORE_BYTES, heartbeat_timeout_s=0.5,
+    )  # fmt: skip
+    report = run_case(case)
+    assert report.failures == []
+    assert not report.verdicts, "no value is lost"

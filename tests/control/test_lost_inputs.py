@@ -33,6 +33,7 @@ from raytwin.runtime.control.messages import (
     ResultsMissing,
     SeekOwners,
     TaskExtra,
+    TasksClaimed,
     TaskSpec,
     TaskUpdates,
 )
@@ -416,3 +417,60 @@ def test_an_owner_that_lost_its_copy_gets_the_one_that_was_made_for_a_former_own
     (asked,) = table.ctx.take(ForwardResults, to="node:1")
     assert (asked.array, asked.start, asked.count) == (array(1), 0, 1)
     assert table.placed() == []
+
+
+# -- runs whose end a dead node has told nobody but the owner ------------------------
+
+
+def unfinished() -> tuple[Table, TaskSpec]:
+    """Return a table after the death of the node that had a task with an input, and the task."""
+    table = Table()
+    task = spec(2, deps=(oid(1),))
+    table.gcs.handle("global", TaskUpdates(1, [task], [], [], [], incarnation=1))
+    table.kill(1)
+    [message] = table.ctx.take(PlaceTasks, "node:0")
+    assert not table.ctx.take(PlaceTasks)
+    [again] = message.tasks
+    return table, again
+
+
+def test_the_owner_s_node_has_an_unfinished_task_with_inputs_placed() -> None:
+    table, again = unfinished()
+    assert (again.array, again.retries) == (array(2), 2)
+    table.ask(oid(2))
+    assert table.placed() == [], "it is under way"
+    table.gcs.handle("global", TaskUpdates(2, [again], [], [], [], incarnation=1))
+    table.kill(2)
+    [third] = table.placed()
+    assert (third.array, third.retries) == (array(2), 1)
+
+
+def test_an_unfinished_task_without_inputs_is_placed_at_once() -> None:
+    table = Table()
+    table.gcs.handle("global", TaskUpdates(1, [spec(2)], [], [], [], incarnation=1))
+    table.kill(1)
+    assert len(table.ctx.take(PlaceTasks, "global")) == 1
+
+
+def test_a_borrower_gets_the_value_that_only_the_owner_s_node_has() -> None:
+    table, _ = unfinished()
+    table.ask(oid(2))
+    table.news(0, done=[(array(2), 0, 1, ())])
+    assert [(location.nodes, location.lost) for location in table.told()] == [((0,), None)]
+    assert table.placed() == []
+    table.news(0, released=[array(2)])
+    assert not table.gcs.arrays and not table.gcs.table.store.tombstones
+
+
+def test_a_task_that_its_owner_s_node_should_have_placed_runs_for_its_next_owner() -> None:
+    """The node dies with the owner, whose task runs again on another node."""
+    table = Table()
+    task = spec(2, deps=(oid(1),), owner="worker:3.1")
+    table.gcs.handle("global", TaskUpdates(1, [task], [], [], [], incarnation=1))
+    table.kill(1)
+    assert len(table.ctx.take(PlaceTasks, "node:3")) == 1
+    table.kill(3)
+    assert table.placed() == []
+    claimed = replace(task, owner="worker:2.1")
+    table.gcs.handle("node:2", ClaimTasks([claimed]))
+    assert [m.tasks for m in table.ctx.take(TasksClaimed, "node:2")] == [[claimed]]

@@ -13,8 +13,8 @@ In: a node registers, sends heartbeats and reports changes of its tasks and obje
 (`TaskUpdates`); nodes ask where objects are (`LocateObjects`), whether children of a task that runs
 again exist (`ClaimTasks`), and for the rows of a table (`Query`); the actors' nodes log calls
 (`LogCalls`). Out: changes to subscribers (`NodesJoined`, `NodeChanged`, `ActorChanged`, `JobEnded`,
-`ObjectLocations`), tasks to place again (`PlaceTasks`, to the global scheduler), values to free
-(`FreeObjects`).
+`ObjectLocations`), tasks to place again (`PlaceTasks`, to the global scheduler or their owner's
+node), values to free (`FreeObjects`).
 
 Pub-sub: a subscriber of a channel (a table, an actor, an object, a function) gets its messages
 in the order of the changes. A location or a function is published once and its channel closed.

@@ -113,9 +113,20 @@ class ArrayRow:
     # -- changes -----------------------------------------------------------------
 
     def accept(self, spec: TaskSpec, node: int) -> None:
-        """Note that a node has a range to run."""
+        """Note that a node has a range to run, or its owner's node one to place."""
+        if attempt_of(spec):
+            self._placed(spec)
         self.accepted.append((spec, node))
         self.outdated(spec)
+
+    def _placed(self, again: TaskSpec) -> None:
+        """A range that runs again is not at its owner's node any more, which has had it placed."""
+        home, attempt = node_of(again.owner), attempt_of(again)
+        staying: list[tuple[TaskSpec, int]] = []
+        for known, at in self.accepted:
+            placed = at == home and attempt_of(known) == attempt
+            staying += [(part, at) for part in (without(known, again) if placed else (known,))]
+        self.accepted = staying
 
     def outdated(self, newer: TaskSpec) -> None:
         """Forget the specs that `newer` replaces, a later placement of the same range."""

@@ -11,6 +11,11 @@
 An element is placed once at a time, however many nodes ask: `ArrayRow.resubmitted` has it until
 its end. The GCS does not place the calls of an actor that is being rebuilt: the actor replays them.
 What descends from these calls is placed without a node that waits (`follow_replays`).
+
+A dead node may have sent a result to its owner, and not have reported it to the GCS. The owner has
+released the inputs then, so that another run would fail. So the owner's node gets unfinished
+elements with inputs first, as if it had accepted them: it reports those whose results it has, and
+spills the others (`Submission.on_place`).
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_result
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, object_id, split_object_id
 from raytwin.runtime.control.core.range_set import Ranges
-from raytwin.runtime.control.core.task_ranges import task_of
+from raytwin.runtime.control.core.task_ranges import needs_of, task_of
 from raytwin.runtime.control.gcs.array_row import ArrayRow, Done
 from raytwin.runtime.control.gcs.array_store import LOST_S, ArrayStore, ObjectWaiters
 from raytwin.runtime.control.gcs.event_log import Log
@@ -165,9 +170,13 @@ class Reconstruction:
                     self._waiters.notify(Location(oid, (), 0, lost=why, ended=ended))
 
     def _place(
-        self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, detail: str
-    ) -> None:
-        """Send elements to the global scheduler to be placed again."""
+        self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, detail: str,
+        maybe_made: bool = False,
+    ) -> None:  # fmt: skip
+        """Send elements to the global scheduler to be placed again.
+
+        `maybe_made`: their owner may have their results; see this module's docstring.
+        """
         freed = row.was_freed(start)
         part = resubmission(spec, start, count, row.live_owner(self._store.alive), freed)
         made = any(row.ended(start))
@@ -176,7 +185,12 @@ class Reconstruction:
         row.resubmitted.add(start, count)
         self._lineage.need(array, row)
         self._log("task_reconstructed" if made else "task_retried", spec.name, detail, count)
-        self._ctx.send("global", PlaceTasks([part]))
+        home = node_of(part.owner)
+        if maybe_made and needs_of(part) and home in self._store.alive:
+            row.accept(part, home)
+            self._ctx.send(f"node:{home}", PlaceTasks([part]))
+        else:
+            self._ctx.send("global", PlaceTasks([part]))
 
     def await_row(self, array: bytes) -> None:
         """A node waits for an array that has no row: look up its owner, at once or later."""
@@ -297,7 +311,7 @@ class Reconstruction:
         why = refusal(row, spec, lost or died, row.was_freed(start))
         if why is None:
             detail = reason if lost is None else brief(lost)
-            self._place(array, row, spec, start, count, detail)
+            self._place(array, row, spec, start, count, detail, maybe_made=True)
         elif lost is not None or row.unreconstructable is not None:
             error = replace(why, task=spec.name)
             self._fail(array, row, spec, start, count, owner, error)

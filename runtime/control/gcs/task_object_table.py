@@ -4,7 +4,8 @@ Nodes report ranges that they accepted and finished, copies, and releases (`Task
 where objects are (`LocateObjects`). `array_store` has the rows and the waiting nodes;
 `object_reconstruction` has these placed again:
 
-* a run that a dead node had not ended, if its owner lives: event ``task_retried``;
+* a run that a dead node had not ended, if its owner lives and has no result of it: event
+  ``task_retried``;
 * an element whose values are lost, once a node waits for it: ``task_reconstructed``;
 * an element whose result was on its way to its owner from a node that died
   (the owner's node reports the gap): ``task_reconstructed``.

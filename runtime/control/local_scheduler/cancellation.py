@@ -1,7 +1,7 @@
 """Cancellation of tasks: how a node handles `CancelTask`.
 
-The request takes the same path as the task, so it never overtakes it (for a stolen task it is
-sent on that way once more, if the GCS has named the victim of the theft)::
+The request takes the same path as the task, so it never overtakes it (for a task that
+this node has sent on it goes that way once more, if the GCS has named this node)::
 
     client ──> owner's node ──not here──> global scheduler ──> GCS ──> global scheduler
                                               └─ infeasible:            │ with the nodes
@@ -65,8 +65,8 @@ from raytwin.runtime.control.objects.node_objects import NodeObjects
 
 STUCK_S = 5.0
 """How long a worker may take to answer before the node kills it."""
-STOLEN_MAX = 4096
-"""How many arrays with stolen ranges a node remembers, to send their cancellation on."""
+SENT_ON_MAX = 4096
+"""How many arrays with ranges sent on a node remembers, to send their cancellation on, too."""
 DEAD_OWNERS_MAX = 4096
 """How many dead workers a node remembers, to end their tasks that arrive late."""
 
@@ -102,8 +102,8 @@ class Canceller:
         self._cancel_call = cancel_call
         self._dead_owners: BoundedMap[str, None] = BoundedMap(DEAD_OWNERS_MAX)
         """Workers all of whose tasks were cancelled."""
-        self._stolen: BoundedMap[bytes, bool] = BoundedMap(STOLEN_MAX)
-        """Arrays of which other nodes have stolen ranges; each stays for one request."""
+        self._sent_on: BoundedMap[bytes, bool] = BoundedMap(SENT_ON_MAX)
+        """Arrays with ranges that the node has sent on; each stays for one request."""
 
     def handlers(self) -> Handlers:
         return {CancelTask: self.on_cancel}
@@ -115,15 +115,16 @@ class Canceller:
         self._cancel_here(message)
         # With shards the GCS itself sends it to every node that may have the range.
         asked = source != "global" and not is_gcs(source)
-        # The GCS may have named this node before it heard of the theft.
-        stolen = self._stolen.pop(message.array, False)
-        if (asked or stolen) and not self._all_done(message):
+        # The GCS may have named this node before it heard where the range is.
+        sent_on = self._sent_on.pop(message.array, False)
+        if (asked or sent_on) and not self._all_done(message):
             self._ctx.send("global", message)
 
-    def on_stolen(self, ranges: list[TaskSpec]) -> None:
-        """Another node has stolen ranges: send the next request for these arrays on."""
+    def sent_on(self, ranges: list[TaskSpec]) -> None:
+        """The GCS believes ranges to be here that another node has stolen, or that the global
+        scheduler places again: send the next request for these arrays on."""
         for spec in ranges:
-            self._stolen[spec.array] = True
+            self._sent_on[spec.array] = True
 
     def _cancel_here(self, message: CancelTask) -> None:
         if not message.array:

@@ -134,7 +134,7 @@ class Stealing:
             count = sum(spec.count for spec in ranges)
             self._ctx.send(f"node:{thief}", StealAnswer(count))
             if ranges:
-                self._canceller.on_stolen(ranges)
+                self._canceller.sent_on(ranges)
                 self._starvation.send_away([], ranges, thief)
 
     def _give(self, available: dict[str, float]) -> list[TaskSpec]:

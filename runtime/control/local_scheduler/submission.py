@@ -20,6 +20,10 @@ incarnations, which the GCS places again, and ranges of jobs that have ended. If
 client of this node and has died, the node accepts the range and keeps the result for borrowers,
 which ask the GCS for it. A range ends at once if its owner's tasks were cancelled before, see
 `cancellation`. A range that fails before it has run ends here with that error.
+
+**Unfinished ranges** of a node that has died come from the GCS to the node of their owner, if they
+have inputs. Those whose results are here have ended: the node reports them, since the dead node has
+not. It spills the others.
 """
 
 from __future__ import annotations
@@ -109,6 +113,7 @@ class Submission:
             TasksClaimed: self.on_claimed,
             FindActor: self.on_find_actor,
             AssignTasks: self.on_assign,
+            PlaceTasks: self.on_place,
         }
 
     def on_submit(self, source: str, message: SubmitTasks) -> None:
@@ -286,6 +291,14 @@ class Submission:
         # The GCS needs no row of a range that was released before it first arrived here.
         if not gone or attempt_of(spec) or of_former_incarnation:
             self._log.expose(spec.array)
+
+    def on_place(self, source: str, message: PlaceTasks) -> None:
+        """The GCS knows of no end of these ranges of clients here; their node has died."""
+        for spec in message.tasks:
+            left = self._results.report(spec)
+            if left:
+                self._canceller.sent_on(left)
+                self._ctx.send("global", PlaceTasks(left))
 
     def fail(self, spec: TaskSpec, error: ObjectValue) -> None:
         """End a range, which has not run, with an error."""

@@ -51,7 +51,7 @@ node    -> gcs       RegisterNode, PeerUnreachable, ExportFunction, FetchFunctio
 gcs     -> node      Registered, NodesJoined, NodeChanged (deaths), FunctionBlob,
                      ObjectLocations, FreeObjects, QueryReply, TaskResults (of ranges that
                      cannot be reconstructed), TasksClaimed, ForwardResults,
-                     SeekOwners
+                     SeekOwners, PlaceTasks (to the owner's node)
 gcs     -> global    NodeChanged, ObjectLocations, PlaceTasks
 gcs     -> node      Event (a warning for the driver of a job)
 gcs     -> links     NodeChanged (which passes it on to health)

@@ -165,7 +165,8 @@ class TaskUpdates(Struct, array_like=True, tag=35):
 
 
 class PlaceTasks(Struct, array_like=True, tag=39):
-    """Ranges that a local scheduler spills to the global scheduler."""
+    """Ranges for the global scheduler to place: a local scheduler spills them, or the GCS has lost
+    them with a node. The GCS sends those that may have ended to their owner's node first."""
 
     tasks: list[TaskSpec]
 

@@ -12,7 +12,7 @@ The messages of a node, by the part that handles them. Each part declares its ow
 ===================== =============================================================
 part                  handles
 ===================== =============================================================
-`Submission`          SubmitTasks, TasksClaimed, FindActor, AssignTasks
+`Submission`          SubmitTasks, TasksClaimed, FindActor, AssignTasks, PlaceTasks
 `TaskInputs`          ExportFunction, FunctionBlob
 `Dispatcher`          WorkerReady, TasksDone, StreamItems, TakenBack, Blocked, Unblocked
 `Canceller`           CancelTask

@@ -115,12 +115,15 @@ class NodeObjects:
         """Whether a client here owns an array whose large values were on a node that died."""
         return array in self.owners and self.results.has_lost(array)
 
+    def received(self, array: bytes) -> list[RangeResult]:
+        """Return the results here but for copies that cannot replace the owner's result."""
+        return [each for each in self.results.of(array) if not self._is_foreign(each)]
+
     def missing(self, array: bytes) -> list[tuple[int, int]]:
         """Return (start, count) of submitted elements that have no result here."""
         made = Ranges()
-        for result in self.results.of(array):
-            if not self._is_foreign(result):
-                made.add(result.start, result.count)
+        for result in self.received(array):
+            made.add(result.start, result.count)
         return made.missing(0, self.owners.ends.get(array, 1))
 
     def copies(self, array: bytes, start: int, count: int) -> list[RangeResult]:

@@ -40,6 +40,7 @@ from raytwin.runtime.control.core.context import Context, Handlers
 from raytwin.runtime.control.core.failed_values import failed_result, is_lost
 from raytwin.runtime.control.core.ids import STREAM_BASE, job_of, object_id
 from raytwin.runtime.control.core.range_set import Ranges
+from raytwin.runtime.control.core.task_ranges import part_of
 from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,
     ForwardResults,
@@ -311,6 +312,31 @@ class ResultManager:
         if gaps and to == self._node and message.array in self._objects.owners:
             missing = [(message.array, start, count) for start, count in gaps]
             self._ctx.send("gcs", ResultsMissing(self._node, missing))
+
+    def report(self, spec: TaskSpec) -> list[TaskSpec]:
+        """Report to the GCS the results here of a range that it is about to run again; return the
+        parts without any.
+
+        A dead node has sent them, and had not reported them itself. Its large values are lost.
+        """
+        there = self._objects.received(spec.array)
+        here = [r for r in there if r.node == self._node or not any(r.sizes)]
+        made = Ranges()
+        for result in here:
+            if result.start < STREAM_BASE:
+                made.add(result.start, result.count)
+        gaps = made.missing(spec.start, spec.count)
+        if is_stream(spec) and (gaps or len(here) < len(there)):
+            return [spec]  # a run makes all items again
+        end = spec.start + spec.count
+        for result in here:
+            low, high = max(spec.start, result.start), min(end, result.start + result.count)
+            if result.start >= STREAM_BASE:
+                low, high = result.start, result.start + result.count
+            if low < high:
+                self._log.expose(spec.array)
+                self._log.finish(replace(result, start=low, count=high - low))
+        return [part_of(spec, start, count) for start, count in gaps]
 
     def claim(self, array: bytes, start: int, end: int) -> None:
         """A client of this node repeats the submission of a range that failed for another owner.
