@@ -63,7 +63,7 @@ def test_the_same_seed_gives_the_same_rows() -> None:
 @pytest.mark.slow
 def test_on_real_processes() -> None:
     """Right values, and plans that are carried out; times belong to quiet machines."""
-    small = settings(rates_per_s=(60,), limit_s=2.0)
+    small = settings(rates_per_s=(60,), limit_s=4.0)
     outcome = recovery.run(Request("local", settings=small))
     ok = {check.name: check.ok for check in outcome.checks}
     full = ok.pop("full throughput came back after every fault")
