@@ -95,7 +95,10 @@ SHORT = {
     "raytwin run fig8b --backend sim,local,ray": "--backend ray --nodes 1 --set tasks=1e2",
     "raytwin run fig8b --backend ray --nodes 1,2": "--nodes 1 --set tasks=1e2",
     "raytwin run recovery": f"--backend sim,local {ONE_FAULT}",
-    "raytwin run recovery --backend sim,local --profile profile.json --set repeats=3": ONE_FAULT,
+    (
+        "raytwin run recovery --backend sim,local --profile profile.json --set rates_per_s=150 "
+        "--set repeats=7"
+    ): ONE_FAULT,
     "raytwin run recovery --backend sim --scale full --set repeats=20": (
         f"{ONE_FAULT} --set repeats=2"
     ),
