@@ -445,6 +445,19 @@ def test_the_owner_s_node_has_an_unfinished_task_with_inputs_placed() -> None:
     assert (third.array, third.retries) == (array(2), 1)
 
 
+def test_a_task_that_was_placed_on_a_dead_node_is_not_under_way_at_its_owner_s_node() -> None:
+    """The global scheduler had not heard of the death; the value of the next run is lost, too."""
+    table, again = unfinished()
+    table.kill(2)
+    table.gcs.handle("global", TaskUpdates(2, [again], [], [], [], incarnation=1))
+    [third] = table.placed()
+    table.made(third, 3)
+    table.kill(3)
+    table.ask(oid(2), node=0)
+    [fourth] = table.placed()
+    assert (fourth.array, fourth.retries) == (array(2), 0)
+
+
 def test_an_unfinished_task_without_inputs_is_placed_at_once() -> None:
     table = Table()
     table.gcs.handle("global", TaskUpdates(1, [spec(2)], [], [], [], incarnation=1))

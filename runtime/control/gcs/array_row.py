@@ -114,12 +114,10 @@ class ArrayRow:
 
     def accept(self, spec: TaskSpec, node: int) -> None:
         """Note that a node has a range to run, or its owner's node one to place."""
-        if attempt_of(spec):
-            self._placed(spec)
         self.accepted.append((spec, node))
         self.outdated(spec)
 
-    def _placed(self, again: TaskSpec) -> None:
+    def placed(self, again: TaskSpec) -> None:
         """A range that runs again is not at its owner's node any more, which has had it placed."""
         home, attempt = node_of(again.owner), attempt_of(again)
         staying: list[tuple[TaskSpec, int]] = []

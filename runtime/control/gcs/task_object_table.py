@@ -240,6 +240,8 @@ class TaskObjectTable:
         if not attempt_of(spec) and not released and not moved:
             self.adopt(array, row, spec.owner)
         owner = self.store.owner_of(row)
+        if attempt_of(spec):
+            row.placed(spec)
         if alive:
             row.accept(spec, node)
             claimants = [owner] if owner and self.store.is_dead(spec.owner) else []
