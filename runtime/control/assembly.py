@@ -30,23 +30,22 @@ STATE_TYPES = StateTypes(messages, core, gcs, scheduling, state_machine)
 
 
 def make_machine(config: Config, chain: int = 0) -> Machine:
-    """Return a replica's machine in its first state."""
-    return Machine(factories_of(config, chain), config, STATE_TYPES)
-
-
-def factories_of(config: Config, chain: int = 0) -> dict[str, Factory]:
-    """Return what makes a machine's components: the GCS and the global scheduler, or a shard."""
+    """Return a replica's machine in its first state: the GCS and the global scheduler, or a
+    shard."""
+    factories: dict[str, Factory]
     if chain:
-        return {shard_address(chain): lambda ctx: Shard(ctx, config, chain)}
-    if config.gcs_shards > 1:
-        return {
+        factories = {shard_address(chain): lambda ctx: Shard(ctx, config, chain)}
+    elif config.gcs_shards > 1:
+        factories = {
             "gcs": lambda ctx: ShardedGcs(ctx, config),
             "global": lambda ctx: ShardedScheduler(ctx, config),
         }
-    return {
-        "gcs": lambda ctx: Gcs(ctx, config),
-        "global": lambda ctx: GlobalScheduler(ctx, config),
-    }
+    else:
+        factories = {
+            "gcs": lambda ctx: Gcs(ctx, config),
+            "global": lambda ctx: GlobalScheduler(ctx, config),
+        }
+    return Machine(factories, config, STATE_TYPES)
 
 
 def make_durable_replica(ctx: Context, name: str, config: Config, machine: Machine) -> Replica:

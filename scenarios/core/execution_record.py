@@ -1,4 +1,4 @@
-"""What a body calls to write down that it has begun; `executions` reads it.
+"""A task or call writes down that it has begun; `executions` reads the record.
 
 Each new worker imports the modules of the bodies that it runs, and its first task waits for that.
 So this one imports nothing else.

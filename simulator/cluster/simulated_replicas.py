@@ -19,12 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from raytwin.runtime.control.assembly import (
-    STATE_TYPES,
-    Masters,
-    factories_of,
-    make_durable_replica,
-)
+from raytwin.runtime.control.assembly import Masters, make_durable_replica, make_machine
 from raytwin.runtime.control.channels.channel import Me
 from raytwin.runtime.control.core.addresses import (
     STORAGE,
@@ -66,25 +61,6 @@ class ReplicaCosts(CostModel):
 
     def _copying_s(self, messages: list[Any]) -> float:
         return sum(len(m.data) for m in messages if type(m) is Snapshot) / self._bandwidth
-
-
-class SimMachine(Machine):
-    """A machine whose outputs can be observed, also those that never leave its replica."""
-
-    def __init__(self, cluster: ClusterPort, chain: int = 0) -> None:
-        super().__init__(factories_of(cluster.config, chain), cluster.config, STATE_TYPES)
-        self._on_output = cluster.on_output
-
-    def apply(self, command: Command) -> None:
-        """Apply the next command, and show its outputs."""
-        super().apply(command)
-        there = [(c, self.sessions[c]) for c in self.touched if c in self.sessions]
-        for client, session in there if self._on_output else ():
-            for output in reversed(session.outbox):
-                if output.index < command.index:
-                    break
-                for callback in self._on_output:
-                    callback(client, session.born, output.body)
 
 
 class SimReplicas:
@@ -154,7 +130,7 @@ class SimReplicas:
             process.context(name),
             ReplicaInfo(name, f"host-{host}", 0),
             cluster.config,
-            lambda: SimMachine(cluster, chain_of(name)),
+            partial(self._make_machine, chain_of(name)),
         )
         process.add(name, replica)
         self._add_channels(process)
@@ -186,11 +162,21 @@ class SimReplicas:
         self._file.on_commit = partial(head.charge, cluster.profile.commit_s)
         storage = Storage(head.context(STORAGE), self._file)
         head.add(STORAGE, storage)
-        machine = storage.recover(SimMachine(cluster))
+        machine = storage.recover(self._make_machine())
         replica = make_durable_replica(head.context(name), name, cluster.config, machine)
         head.add(name, replica)
         replica.start()
         head.begin()
+
+    def _make_machine(self, chain: int = 0) -> Machine:
+        """Return a replica's machine in its first state, which shows its outputs."""
+        machine = make_machine(self.cluster.config, chain)
+        machine.on_output = self._show
+        return machine
+
+    def _show(self, client: str, born: float, body: bytes) -> None:
+        for callback in self.cluster.on_output:
+            callback(client, born, body)
 
     def _leave_if_fenced(self, name: str, replica: Replica) -> None:
         if replica.fenced and name in self.cluster.processes:

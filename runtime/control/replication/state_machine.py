@@ -163,6 +163,9 @@ class Machine:
         self.sessions: dict[str, Session] = {}
         self.touched: dict[str, None] = {}
         """Clients with a request or an output since `take_touched`."""
+        self.on_output: Callable[[str, float, bytes], None] | None = None
+        """Called with each output, which may never leave its replica: the client, the `born` of
+        its session, and the frames."""
         self._local: list[tuple[str, Any]] = []
         self._started = False
         self._timers: list[tuple[float, int, MachineTimer]] = []
@@ -269,8 +272,11 @@ class Machine:
                 # Messages to other machines wait until the relay attaches.
                 session = self.sessions[client] = Session(RELAY_BORN)
             session.sent += 1
-            session.outbox.append(Output(session.sent, self.index, encode_frames(frames)))
+            output = Output(session.sent, self.index, encode_frames(frames))
+            session.outbox.append(output)
             self.touched[client] = None
+            if self.on_output is not None:
+                self.on_output(client, session.born, output.body)
 
     # -- timers ----------------------------------------------------------------
 
