@@ -484,7 +484,7 @@ def handles_in_cycles(ray: Any) -> Any:
     found = []
     gc.disable()  # it must be asked for
     try:
-        for _ in range(3):
+        for _ in range(2):
             cycle = Cycle()
             found.append(ray.get(cycle.actor.ping.remote(), timeout=100))
             del cycle

@@ -118,12 +118,17 @@ SHORT = {
         "--nodes 1,2 --set tasks=300"
     ),
     "raytwin run fig14b": (
-        "--set cpus=8 --set steps=4000 --set iterations=4 --set steps_on_host=500 --set repeats=1"
+        "--set cpus=8 --set steps=4000 --set iterations=4 --set steps_on_host=250 --set repeats=1"
     ),
     "raytwin run fig14b --backend sim --set gpu_host_usd=24.48 --set spot_share=0.25": (
         "--set cpus=8 --set steps=4000"
     ),
-    "raytwin run slow-network --backend sim,local": "--set delays_ms=0,20 --set tasks=20",
+    "raytwin run slow-network --backend sim,local": (
+        "--set delays_ms=0,20 --set tasks=20 --set passes=1"
+    ),
+    "raytwin run fig8a fig8b fig9 --backend sim,local --profile profile.json": (
+        "--set tasks=300 --set sizes=100000 --set threads=1 --set repeats=1"
+    ),
     "raytwin run slow-network --backend sim,local,ray --set passes=1000 --set delays_ms=0,200": (
         "--set passes=3 --set delays_ms=0,20 --set tasks=20"
     ),
@@ -148,7 +153,7 @@ SHORT = {
     "raytwin bench --peers ray,dask --json results/bench.json": f"{CASES} --rounds 2",
     "python -m tests.fuzz_coverage --seeds 2500 --out results": "--seeds 4 --least 0",
     "raytwin bench --cases create_2000_actors,start_100_nodes,memory_100_nodes": (
-        "--cases start_100_nodes"
+        f"{CASES} --rounds 2"
     ),
     "raytwin bench --against main": BRIEF_GATE,
     (
@@ -196,6 +201,7 @@ CHECKS_MAY_FAIL = {
     "raytwin run partition --backend docker --nodes 3",
     "raytwin run fig11a --backend docker --nodes 3",
     "raytwin run fig11a --backend sim,local",
+    "raytwin run fig8a fig8b fig9 --backend sim,local --profile profile.json",
     "raytwin run table3",
     "raytwin run table3 --backend sim,local",
     "raytwin run table3 --backend local --set peers=fastapi,ray",

@@ -41,6 +41,8 @@ SLOWER = {
 }
 BATCHES_MIN = 5
 """So that every size has a spread."""
+CLUSTERS = 3
+"""On real processes: clusters differ more than batches of one, so they share the batches."""
 GROWTH_MAX = 5.0
 """Latency with locality, largest input against smallest: a transfer of 100 MB
 takes far more than that."""
@@ -55,12 +57,21 @@ def run(request: Request) -> Outcome:
     if request.backend == "sim" and request.profile is not None:
         series.append(HOST)
     sizes = request.settings["sizes"]
-    request.progress.begin(f"fig8a on {request.backend}", len(series) * len(POLICIES) * len(sizes))
-    for where in series:
-        for policy in POLICIES:
-            for size in sizes:
-                _measure(request, outcome, where, policy, size)
-                request.progress.advance()
+    # In virtual time all clusters are alike.
+    clusters = 1 if request.backend == "sim" else CLUSTERS
+    runs = [
+        (where, turn, policy, size)
+        for where in series
+        for turn in range(clusters)
+        for policy in POLICIES
+        for size in sizes
+    ]
+    request.progress.begin(f"fig8a on {request.backend}", len(runs))
+    for where, turn, policy, size in runs:
+        batches = list(enumerate(_batches(request, size)))[turn::clusters]
+        if batches:
+            _measure(request, outcome, where, policy, size, batches)
+        request.progress.advance()
     _judge(request, outcome, series[0])
     return outcome
 
@@ -70,7 +81,23 @@ def _named(request: Request, policy: str) -> str:
     return ON_RAY[policy] if request.backend == "ray" else policy
 
 
-def _measure(request: Request, outcome: Outcome, where: str, policy: str, size: int) -> None:
+def _batches(request: Request, size: int) -> list[int]:
+    """Return how many tasks there are in each batch with inputs of a size."""
+    tasks, in_flight = request.settings["tasks"], request.settings["in_flight"]
+    at_once = max(in_flight, min(-(-tasks // BATCHES_MIN), MEMORY_BYTES // 4 // size))
+    whole, rest = divmod(tasks, at_once)
+    return [at_once] * whole + [rest] * bool(rest)
+
+
+def _measure(
+    request: Request,
+    outcome: Outcome,
+    where: str,
+    policy: str,
+    size: int,
+    batches: list[tuple[int, int]],
+) -> None:
+    """Add a row of each batch, (its number, its tasks), on a cluster of its own."""
     settings = request.settings
     # The driver's node has no CPU: every task goes to the global scheduler,
     # which chooses between the two nodes.
@@ -88,28 +115,19 @@ def _measure(request: Request, outcome: Outcome, where: str, policy: str, size: 
         order = random.Random(f"{request.seed}/{size}")
         # Workers come up, functions get timed, the link's bandwidth gets known.
         latencies_with_inputs([1, 2], [size] * 8, settings["in_flight"], order)
-        at_once = max(
-            settings["in_flight"],
-            min(-(-settings["tasks"] // BATCHES_MIN), MEMORY_BYTES // 4 // size),
-        )
-        left = settings["tasks"]
-        repeat = 0
-        while left:
-            batch = min(left, at_once)
-            found = latencies_with_inputs([1, 2], [size] * batch, settings["in_flight"], order)
+        for repeat, tasks in batches:
+            found = latencies_with_inputs([1, 2], [size] * tasks, settings["in_flight"], order)
             outcome.rows.append(
                 {
                     "series": where,
                     "policy": _named(request, policy),
                     "input_bytes": size,
                     "latency_s": statistics.fmean(found),
-                    "tasks": batch,
+                    "tasks": tasks,
                     "repeat": repeat,
                 }
             )
-            left -= batch
-            repeat += 1
-        if size == max(settings["sizes"]):
+        if size == max(settings["sizes"]) and batches[0][0] == 0:
             outcome.timeline += run_trace.kept(f"{where}, {policy}:")
     finally:
         ray.shutdown()

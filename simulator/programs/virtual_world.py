@@ -8,7 +8,7 @@ switches back when the event is due.
 API calls and task overheads take CPU time too. They add to the program's *debt*,
 which the program pays (time passes, on a core of the host) before its messages leave
 and before it waits: a loop of a thousand submissions pays for all of them in a few
-events.
+events, and so does a worker for many short tasks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,12 @@ STALL_S = 60.0
 Programs that use time or wait with a timeout, transfers and long turns are progress.
 All timers of the control plane are shorter, see `SimCluster.stall_s`.
 """
+SETTLE_S = 100e-6
+"""A worker runs short tasks on until they have used so much CPU time, which passes in one event.
 
+A real worker takes messages between short tasks no sooner: its interpreter's lock changes hands
+after milliseconds. Times of tasks include what has not passed yet, see `SimWorld.now`.
+"""
 
 WAIT = "wait"
 """What a watcher is told where a program waits, in an API call or not."""
@@ -206,7 +211,8 @@ class SimWorld:
         if what == "run":
             process.debt_s += process.costs.ran(count)
             self.cluster.tasks += count
-            self.settle()
+            if process.debt_s >= SETTLE_S:
+                self.settle()
         else:
             process.debt_s += process.costs.called(what, count)
 

@@ -37,7 +37,7 @@ def run(seeds: range, faults: bool = False) -> list[str]:
 
 @pytest.mark.parametrize("faults", [False, True], ids=["healthy", "faults"])
 def test_tasks_that_wait_for_an_actors_cpu_run_in_the_end(faults: bool) -> None:
-    assert run(range(60), faults) == []
+    assert run(range(30), faults) == []
 
 
 def test_an_actor_s_worker_that_is_given_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,7 +343,7 @@ RUNS = {"healthy": system.healthy, "workers": system.worker_kills, "nodes": syst
 @pytest.mark.parametrize("kind", RUNS)
 def test_programs_end_and_leave_nothing_if_all_waiting_tasks_move(kind: str) -> None:
     moves = 0
-    for seed in range(12):
+    for seed in range(8):
         RUNS[kind](seed)
         moves += Restless.made.moves
     assert moves > 20

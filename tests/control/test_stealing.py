@@ -349,10 +349,10 @@ def test_programs_end_and_leave_nothing_while_nodes_steal(
     monkeypatch.setattr("tests.control.programs.World", Thieves)
     monkeypatch.setattr("tests.control.programs.POLICIES", ("work-stealing",))
     stolen = 0
-    for seed in range(start, start + (16 if start else 6)):
+    for seed in range(start, start + (8 if start else 4)):
         RUNS[kind](seed)
         stolen += Thieves.made.stolen
-    assert stolen > 100
+    assert stolen > 50
 
 
 def test_the_bound_on_a_look_is_that_of_starvation() -> None:

@@ -105,7 +105,7 @@ def test_beside_ray(no_side_left: None) -> None:
 def test_beside_dask(no_side_left: None) -> None:
     installed = importlib.util.find_spec("distributed") is not None
     require("distributed", installed, "pip install 'raytwin[peers]'")
-    names = ("tasks_sync", "task_array", "actor_sync", "put_small", "get_small")
+    names = ("task_array", "actor_sync", "get_small")
     document = run_bench(["dask"], None, Silent(), Effort(**{**vars(BRIEF), "names": names}))
     rows = document["rows"]
     assert {row["name"] for row in rows} == set(names)

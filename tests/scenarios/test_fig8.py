@@ -120,10 +120,31 @@ def test_fig8b_measures_real_processes() -> None:
     settings = {**fig8b.SCENARIO.settings("quick", {}), "tasks": 600, "repeats": 2}
     outcome = fig8b.run(Request("local", nodes=(1, 2), settings=settings))
     assert [(row["nodes"], row["repeat"]) for row in outcome.rows] == [
-        (1, 0), (1, 1), (2, 0), (2, 1),
+        (1, 0), (2, 0), (1, 1), (2, 1),
     ]  # fmt: skip
     assert all(row["tasks"] == 600 and row["tasks_per_s"] > 0 for row in outcome.rows)
     assert any(event["name"] == "_empty" for event in outcome.timeline)
+
+
+def test_clusters_of_real_processes_share_the_batches_of_figure_8a(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One cluster is faster than the next, so the batches of one have no spread to speak of."""
+    made: list[str] = []
+    start = ray.init
+
+    def counted(**options: Any) -> Any:
+        made.append(options["policy"])
+        return start(**options)
+
+    monkeypatch.setattr(ray, "init", counted)
+    small = {"sizes": (1_000,), "tasks": 10, "in_flight": 2, "cpus": 1}
+    settings = {**fig8a.SCENARIO.settings("quick", {}), **small}
+    outcome = fig8a.run(Request("local", nodes=(2,), settings=settings))
+    assert made == ["bottom-up", "locality-blind"] * fig8a.CLUSTERS
+    batches = [(row["policy"], row["repeat"]) for row in outcome.rows]
+    assert sorted(batches) == [(policy, n) for policy in fig8a.POLICIES for n in range(5)]
+    assert {row["tasks"] for row in outcome.rows} == {2}
 
 
 def test_locality_keeps_large_inputs_where_they_are() -> None:

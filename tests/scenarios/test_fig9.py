@@ -107,9 +107,9 @@ def test_real_processes_write_what_they_say() -> None:
     puts = [row for row in outcome.rows if row["what"] == "put"]
     assert [(r["threads"], r["size_bytes"], r["repeat"]) for r in puts] == [
         (threads, size, repeat)
+        for repeat in (0, 1)
         for threads in (1, 2)
         for size in (1_000, 4_000_000)
-        for repeat in (0, 1)
     ]
     for row in outcome.rows:
         assert row["gb_per_s"] == pytest.approx(row["iops"] * row["size_bytes"] / 1e9)

@@ -89,7 +89,7 @@ def profile_file(profile: dict[str, Any]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("hop_s", "after"), [(2e-5, 0.0), (5e-6, 0.0), (5e-6, 0.4)])
+@pytest.mark.parametrize(("hop_s", "after"), [(2e-5, 0.0), (5e-6, 0.4)])
 def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
     truth = made(hop_s, after)
     found = fit.fit([measured(truth)], MACHINE)

@@ -34,7 +34,7 @@ TIMES = {
 }  # fmt: skip
 """Columns of measured times, and of what was done in a given time: they differ from run to run."""
 SMALL = {
-    "fig8a": {"sizes": "1000,200000", "tasks": "4", "in_flight": "2", "cpus": "1"},
+    "fig8a": {"sizes": "200000", "tasks": "2", "in_flight": "2", "cpus": "1"},
     "fig8b": {"tasks": "40", "repeats": "1", "window_on_host": "10"},
     "fig9": {"sizes": "1000,2000000", "threads": "1", "repeats": "2"},
     "fig12a": {"bytes_on_host": "1000000", "repeats": "1"},
@@ -125,7 +125,7 @@ def test_a_scenario_gives_the_same_rows_on_local_and_on_ray(name: str, tmp_path:
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.usefixtures("ray_installed")
 def test_chains_come_to_their_values_while_nodes_of_ray_are_killed(tmp_path: Path) -> None:
-    given = {"time_factor": "0.07", "task_ms": "50", "chains_per_cpu": "2"}
+    given = {"time_factor": "0.03", "task_ms": "50", "chains_per_cpu": "2"}
     (job,) = runner.plan(["fig11a"], ["ray"], nodes=(3,), given=given)
     done = runner.run_one(job, tmp_path, None, Silent())
     assert done.result is not None, done.error + done.trace

@@ -15,7 +15,7 @@ import pytest
 from raytwin.runtime.session import recording
 from raytwin.runtime.session.recording import Body, Recording
 
-LIMIT_S = 60.0
+LIMIT_S = 100.0
 
 SCRIPT = """
 import sys, time

@@ -161,6 +161,11 @@ sys.exit(3)
 """
 
 
+ENDS_S = 70.0
+"""Ray's processes wait a minute for a GCS that does not answer."""
+PRESSES = 3
+"""On a busy machine the kernel may give a signal to one of Ray's threads; then Python's main thread
+sleeps on, and a user presses Ctrl-C again."""
 MARK = "RAYTWIN_TEST_MARK"
 """The environment variable by which the processes of one recording are found."""
 
@@ -239,7 +244,7 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
 
 @pytest.mark.ray
 def test_ctrl_c_ends_the_cluster_and_records_nothing(tmp_path: Path) -> None:
-    script = "import time, ray\nray.init()\nprint('on', flush=True)\ntime.sleep(60)\n"
+    script = "import time, ray\nray.init()\nprint('on', flush=True)\ntime.sleep(900)\n"
     (tmp_path / "script.py").write_text(script, encoding="utf-8")
     require("ray", importlib.util.find_spec("ray") is not None, "ray is not installed")
     command = [sys.executable, "-m", "raytwin", "record", "--backend", "ray", "script.py"]
@@ -249,8 +254,11 @@ def test_ctrl_c_ends_the_cluster_and_records_nothing(tmp_path: Path) -> None:
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=test_record.LIMIT_S)
+        for _ in range(PRESSES):
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                _, said = process.communicate(timeout=ENDS_S)
+                break
     assert process.returncode == 130, said
     assert said.splitlines()[-1] == "raytwin: interrupted: nothing is recorded"
     assert not list(_marked(str(tmp_path)))
