@@ -7,7 +7,7 @@ The program is a script or a recording. Besides the makespans it finds what they
 - the **knee** of the curve of makespans over nodes, after Eager, Zahorjan and Lazowska ("Speedup
   versus efficiency in parallel systems", IEEE Transactions on Computers 38(3), 1989): where
   efficiency over execution time is greatest. Efficiency goes as 1 / (nodes x makespan), so it is
-  where nodes x makespan^2 is least;
+  where nodes x makespan^2 is least; where that is on the most nodes asked for, it is not reached;
 - which policy wins;
 - where local schedulers decide near their threshold: the makespans with a lower and a higher one
   (`Side`);
@@ -425,7 +425,8 @@ def curves(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 def knee(points: Sequence[Point]) -> Point | None:
-    """Return the knee of a curve, see the module; None if it has too few sizes.
+    """Return the knee of a curve, see the module; None if that is not reached, or has too few
+    sizes.
 
     >>> times_s = {1: 100.0, 10: 12.0, 100: 9.0}
     >>> usages = [Usage(time_s, nodes, 0, 0, 0, 0, {}) for nodes, time_s in times_s.items()]
@@ -436,7 +437,8 @@ def knee(points: Sequence[Point]) -> Point | None:
     sizes = {point.usage.nodes for point in points}
     if len(sizes) < KNEE_MIN:
         return None
-    return min(points, key=lambda point: point.usage.nodes * point.makespan_s**2)
+    at = min(points, key=lambda point: point.usage.nodes * point.makespan_s**2)
+    return None if at.usage.nodes == max(sizes) else at
 
 
 def findings(found: Found) -> list[str]:
@@ -444,15 +446,16 @@ def findings(found: Found) -> list[str]:
     points = found.points
     said = []
     for name, curve in curves(points).items():
-        at = knee(curve)
+        at, last = knee(curve), curve[-1]
+        of = f" for {name}" if name else ""
         if at is not None:
-            of = f" for {name}" if name else ""
-            last = curve[-1]
             said.append(
                 f"The knee{of} is at {_nodes(at)}, where nodes x makespan^2 is least"
                 f" (Eager, Zahorjan and Lazowska 1989): {at.makespan_s:.4g} s there,"
                 f" {last.makespan_s:.4g} s on {_nodes(last)}."
             )
+        elif len(curve) >= KNEE_MIN:
+            said.append(f"The knee{of} is not reached with {_nodes(last)}.")
     said += _cheapest(points) + _winner(points) + _near(points) + _worst(found.deaths)
     said.append(errors(points) if points[0].measured_s else accuracy(points))
     return said

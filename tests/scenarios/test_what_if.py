@@ -268,6 +268,9 @@ def test_the_knee_is_where_efficiency_over_time_is_greatest() -> None:
         found = knee(curve)
         assert found is not None and found.nodes == best
     assert knee(curve[:2]) is None
+    parallel = [point(n, 1 / n) for n in (1, 4, 16)]
+    assert knee(parallel) is None, "of the sizes asked for the largest is no knee"
+    assert findings(Found(parallel, []))[0] == "The knee is not reached with 16 nodes."
 
 
 def test_what_predictions_come_to_is_said_in_sentences() -> None:
