@@ -6,7 +6,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from raytwin.scenarios.core.fidelity import Study
+from raytwin.scenarios.core.fidelity import AIM, Study
 
 
 def show(console: Console, study: Study) -> None:
@@ -31,9 +31,10 @@ def show(console: Console, study: Study) -> None:
     for group in study.groups():
         mine = [each for each in study.metrics if each.group == group]
         kept = sum(abs(each.error) <= each.aim for each in mine)
+        near = sum(abs(each.error) <= AIM for each in mine)
         console.print(
             f"{group}: median error {study.typical(group):.0%}, {kept} of {len(mine)} keep their"
-            " aim",
+            f" aim, {near} are within {AIM:.0%}",
             highlight=False,
         )
     if study.search is not None and study.worst is not None:

@@ -52,6 +52,11 @@ class Metric(msgspec.Struct):
     """One of each round, with the costs that this round has calibrated."""
     measured: list[float]
     """One of each round, in the same order."""
+    again: list[float] = []
+    """Of each round: measured once more right after that, on another cluster. Empty if not."""
+    speeds: list[float] = []
+    """Of each round: the processor's speed beside the measurement, over its speed when the round
+    had calibrated."""
     naive: list[float] = []
     """Of a makespan, for each round: tasks times the mean time of a task, by the number of cores.
     Empty for what is not made of tasks."""
@@ -70,14 +75,14 @@ class Metric(msgspec.Struct):
     @property
     def median(self) -> float:
         """The median of what was measured."""
-        return statistics.median(self.measured)
+        return statistics.median(self.measured + self.again)
 
     @property
     def error(self) -> float:
         """By how much the predictions are off, relative, signed: 0.1 is 10 % too much.
 
-        The median over the rounds, each of which compares its own prediction with its own
-        measurement.
+        The median over the measurements, each of which is compared with the prediction of its own
+        round.
         """
         return self._off(self.predictions)
 
@@ -87,15 +92,19 @@ class Metric(msgspec.Struct):
         return self._off(self.naive) if self.naive else None
 
     def _off(self, predictions: Sequence[float]) -> float:
-        pairs = zip(predictions, self.measured, strict=True)
-        return statistics.median(predicted / measured for predicted, measured in pairs) - 1
+        rounds = zip(predictions, self.measured, self.again or self.measured, strict=True)
+        ratios = [predicted / each for predicted, *measured in rounds for each in measured]
+        return statistics.median(ratios) - 1
 
     @property
     def noise(self) -> float:
-        """The noise floor: by how much one cluster differs from another, in the median."""
-        logs = [math.log(each) for each in self.measured]
-        pairs = [abs(a - b) for number, a in enumerate(logs) for b in logs[:number]]
-        return math.exp(statistics.median(pairs)) - 1 if pairs else 0.0
+        """The noise floor: by how much one cluster differs from the next, in the median.
+
+        Only clusters of one round are compared: from round to round the machine changes, and the
+        error has no part of that.
+        """
+        pairs = zip(self.measured, self.again or self.measured, strict=True)
+        return math.exp(statistics.median(abs(math.log(a / b)) for a, b in pairs)) - 1
 
     @property
     def aim(self) -> float:

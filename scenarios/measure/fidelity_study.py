@@ -2,10 +2,10 @@
 
 Machines change while they are measured: in clouds by half and more within minutes. So a round
 calibrates this machine, simulates every program with the profile of this round, writes these
-predictions and their digest, and then measures each program, with a cluster of its own. A
-prediction is compared with the measurement of its own round, and the error is the median over the
-rounds. A probe of the processor's speed says how far the machine has changed between the two halves
-of a round.
+predictions and their digest, and then measures each program twice, one right after the other, each
+time with a cluster of its own. A prediction is compared with the measurements of its own round, and
+the error is the median over all. How far the two of a round differ is the noise floor. A probe of
+the processor's speed before each program says how far the machine has changed in a round.
 
 On `sim` a program runs twice: the first run starts workers and is not timed. On real processes the
 first runs also fill what is reused later, as memory of stores and of Python's allocator, so that
@@ -66,6 +66,16 @@ class Run:
             p50, p99 = np.quantile(self.ended.latencies_s, (0.5, 0.99))
             found |= {fidelity.MEDIAN: float(p50), fidelity.TAIL: float(p99)}
         return found
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A workload in one round: on two clusters, one right after the other."""
+
+    first: Run
+    again: Run
+    speed: float
+    """The processor's before them, over its speed when the round had calibrated."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +211,7 @@ def _compare(
     """Predict and measure workloads, in a round for each profile; note the processor's speed in a
     study."""
     predicted: dict[str, list[_Prediction]] = {name: [] for name in workloads}
-    measured: dict[str, list[Run]] = {name: [] for name in workloads}
+    measured: dict[str, list[_Measured]] = {name: [] for name in workloads}
     for number, profile in enumerate(profiles):
         before = measured_host.speed()
         predictions = _predict(workloads, profile, number == 0, progress)
@@ -209,7 +219,10 @@ def _compare(
         for name, workload in workloads.items():
             predicted[name].append(predictions[name])
             with _cores(workload.cores):
-                measured[name].append(measure_one(workload))
+                speed = round(measured_host.speed() / before, 3)
+                measured[name].append(
+                    _Measured(measure_one(workload), measure_one(workload), speed)
+                )
             progress.advance()
         found.speed.append(round(measured_host.speed() / before, 3))
     metrics: list[Metric] = []
@@ -293,19 +306,23 @@ def _metrics(
     name: str,
     workload: Workload,
     predictions: Sequence[_Prediction],
-    measured: Sequence[Run],
+    measured: Sequence[_Measured],
     counted: Mapping[str, float],
 ) -> Iterator[Metric]:
     predicted = [each.run for each in predictions]
+    real = [run for each in measured for run in (each.first, each.again)]
     for key in predicted[0].figures():
         metric = Metric(
             name, workload.group.value, len(workload.cpus), key,
-            [run.figures()[key] for run in predicted], [run.figures()[key] for run in measured],
+            [run.figures()[key] for run in predicted],
+            [each.first.figures()[key] for each in measured],
+            [each.again.figures()[key] for each in measured],
+            [each.speed for each in measured],
         )  # fmt: skip
         if key == fidelity.MAKESPAN:
             metric.naive = [each.naive_s for each in predictions if each.naive_s is not None]
             metric.roles = {
-                role: Role(*(_median_cpu_s(role, runs) for runs in (predicted, measured)))
+                role: Role(*(_median_cpu_s(role, runs) for runs in (predicted, real)))
                 for role in predicted[0].cpu_s
             }
             metric.traffic = {
@@ -315,7 +332,7 @@ def _metrics(
         elif key == fidelity.MEDIAN:
             metric.ks = fidelity.ks_distance(
                 *([each for run in runs for each in run.ended.latencies_s]
-                  for runs in (predicted, measured))
+                  for runs in (predicted, real))
             )  # fmt: skip
         yield metric
 

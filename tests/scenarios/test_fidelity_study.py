@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from raytwin.scenarios.cli import fidelity_table
-from raytwin.scenarios.core import fidelity
+from raytwin.scenarios.core import fidelity, measured_host
 from raytwin.scenarios.core.fidelity import Metric, Study
 from raytwin.scenarios.core.scenario import Silent
 from raytwin.scenarios.measure import calibrate, fidelity_study
@@ -86,9 +86,9 @@ def test_predictions_are_written_before_anything_is_measured(
     found = fidelity_study.study(names, 2, tmp_path, Silent())
 
     assert os.sched_getaffinity(0) == cores
-    assert [each.startswith("a round") for each in seen] == [True, False, False] * 2 + [False] * 2
+    assert [each.startswith("a round") for each in seen] == [True, *[False] * 4] * 2 + [False] * 2
     assert [(each.lines, each.sha256) for each in found.predictions] == [
-        (text.count("\n"), hashlib.sha256(text.encode()).hexdigest()) for text in (seen[1], seen[4])
+        (text.count("\n"), hashlib.sha256(text.encode()).hexdigest()) for text in (seen[1], seen[6])
     ]
     assert found.predictions[-1].lines == 4 and len(found.speed) == 2
     lines = [json.loads(line) for line in seen[-1].splitlines()]
@@ -101,7 +101,8 @@ def test_predictions_are_written_before_anything_is_measured(
     for each in found.metrics:
         predicted = [line for line in lines if line["workload"] == each.workload]
         assert each.predictions == [line["predicted"][each.metric] for line in predicted]
-        assert len(each.measured) == 2 and min(each.measured) > 0
+        assert len(each.measured) == len(each.again) == len(each.speeds) == 2
+        assert min(each.measured + each.again + each.speeds) > 0
     makespan, median, *_ = found.metrics
     assert makespan.roles["worker"].measured_s > 0 and len(makespan.naive) == 2
     turns = makespan.traffic["node turns"]
@@ -127,7 +128,7 @@ class _Clusters:
             raise KeyboardInterrupt
         self.seen.append((program.name, (self.out / fidelity.SEARCH_PREDICTIONS).read_bytes()))
         # A program with more layers takes longer; a program that is measured anew takes less.
-        anew = [name for name, _ in self.seen].count(program.name) > self.rounds
+        anew = [name for name, _ in self.seen].count(program.name) > 2 * self.rounds
         return _took(2.0 if anew else 3.0 + program.layers)
 
 
@@ -141,6 +142,7 @@ def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Clusters:
     found = _Clusters(tmp_path, 2)
     monkeypatch.setattr(fidelity_study, "measure_one", found.measure)
     monkeypatch.setattr(fidelity_study, "simulate", lambda *_given: _took(1.0))
+    monkeypatch.setattr(measured_host, "speed", lambda: 1.0)
     return found
 
 
@@ -158,7 +160,7 @@ def test_the_worst_of_a_search_is_measured_anew(
     assert (worst.workload, worst.measured, worst.error) == (search.worst, [2.0, 2.0], -0.5)
     assert worst.roles["worker"].measured_s > 0
     assert found.groups() == ["train"] and found.typical() is None
-    assert [name for name, _ in clusters.seen][-2:] == [search.worst] * 2
+    assert [name for name, _ in clusters.seen][-4:] == [search.worst] * 4
     clusters.seen.clear()
     again = fidelity_study.study(["sync"], 2, tmp_path, Silent(), profile, search=6, seed=1)
     assert again.search is not None and again.search.tried == search.tried
@@ -209,19 +211,27 @@ def test_the_table_ends_with_the_worst_case(
     assert "searched: median error" not in printed.getvalue()
 
 
-def test_the_noise_floor_is_how_far_one_cluster_is_from_another() -> None:
-    metric = Metric("w", "train", 1, "makespan_s", [1.2] * 4, [1.0, 1.1, 1.0, 1.1])
+def test_the_noise_floor_is_how_far_the_two_clusters_of_a_round_differ() -> None:
+    # The machine comes to be twice as slow: that is no noise of clusters.
+    metric = Metric("w", "train", 1, "makespan_s", [1.2, 2.4], [1.0, 2.2], [1.1, 2.0])
     assert metric.noise == pytest.approx(0.1)
-    assert metric.median == pytest.approx(1.05)
+    assert metric.median == pytest.approx(1.55)
     assert metric.aim == pytest.approx(0.2)  # twice the floor
-    assert msgspec.structs.replace(metric, measured=[1.0, 1.0]).aim == fidelity.AIM
-    tail = msgspec.structs.replace(metric, metric="p99_s", measured=[1.0, 1.0])
+    assert msgspec.structs.replace(metric, again=[1.0, 2.2]).aim == fidelity.AIM
+    tail = msgspec.structs.replace(metric, metric="p99_s", again=[1.0, 2.2])
     assert tail.aim == fidelity.AIM_OF_TAIL
+
+
+def test_an_error_is_the_median_over_both_clusters_of_each_round() -> None:
+    metric = Metric("w", "train", 1, "makespan_s", [1.2, 2.4], [1.0, 2.0], [1.2, 2.4])
+    assert metric.error == pytest.approx(0.1)
 
 
 def test_the_error_compares_the_prediction_and_the_measurement_of_a_round() -> None:
     # The machine becomes twice as slow, in both.
-    metric = Metric("w", "train", 1, "makespan_s", [1.1, 2.2, 2.2], [1.0, 2.0, 2.1], [3, 3, 3])
+    metric = Metric(
+        "w", "train", 1, "makespan_s", [1.1, 2.2, 2.2], [1.0, 2.0, 2.1], naive=[3, 3, 3]
+    )
     assert metric.error == pytest.approx(0.1)
     assert metric.naive_error == pytest.approx(0.5)
 

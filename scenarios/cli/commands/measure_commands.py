@@ -371,9 +371,9 @@ def fidelity(
     """Say how far predictions are off, of programs that the calibration has not seen.
 
     In each of N rounds it calibrates this machine, predicts small programs of many shapes, writes
-    the predictions with their digest, and then measures each program in a fresh cluster. An error
-    is signed, and the median over the rounds; its aim is 10 % (20 % of a p99), or twice the noise
-    floor, which is how far one cluster differs from another under identical conditions. The naive
+    the predictions with their digest, and then measures each program twice, one right after the
+    other, in fresh clusters. An error is signed, and the median over all; its aim is 10 % (20 % of
+    a p99), or twice the noise floor, which is how far the two clusters of a round differ. The naive
     model is tasks x mean time / cores.
 
     A search draws half of its programs, layered graphs, at random; each other one is the worst so
