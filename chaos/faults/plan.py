@@ -206,8 +206,8 @@ class Plan:
                     f" {' and '.join(able) or 'no backend yet'}",
                     ("steps", index, "action"),
                 )
-            for _, action, target, _ in _parts_of(step):
-                refusal = target.refusal(backend, action)
+            for _, action, target, given in _parts_of(step):
+                refusal = target.refusal(backend, action, given)
                 if refusal:
                     raise PlanError(
                         f"{step.action} {step.target} does not work on {backend}: {refusal}",

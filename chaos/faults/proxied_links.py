@@ -118,7 +118,7 @@ class ToxiproxyLinks:
     # -- faults --------------------------------------------------------------------
 
     def set_latency(self, source: str, destination: str, latency_s: float, jitter_s: float) -> None:
-        """Delay what one process sends to another; 0 ends that."""
+        """Delay what one process sends to another, by whole milliseconds; 0 ends that."""
         ms, jitter_ms = round(1000 * latency_s), round(1000 * jitter_s)
         attributes = {"latency": ms, "jitter": jitter_ms}
         self._set("latency", source, destination, attributes if ms or jitter_ms else None)

@@ -76,9 +76,9 @@ class Target:
         """Return the parts of a step; `broken` are the links that steps have changed so far."""
         return [(0.0, action, self, parameters)]
 
-    def refusal(self, backend: str, action: str) -> str:
-        """Return why a backend whose clusters have the operations refuses this target; mostly
-        it does not, and the reason is empty."""
+    def refusal(self, backend: str, action: str, parameters: Mapping[str, Any]) -> str:
+        """Return why a backend whose clusters have the operations refuses this target, or these
+        parameters; mostly it does not, and the reason is empty."""
         return ""
 
     def needs_proxies(self, backend: str, action: str, parameters: Mapping[str, Any]) -> bool:
@@ -116,7 +116,7 @@ class Node(Target):
     def nodes(self) -> set[int]:
         return {self.number}
 
-    def refusal(self, backend: str, action: str) -> str:
+    def refusal(self, backend: str, action: str, parameters: Mapping[str, Any]) -> str:
         """Node 0 is the driver's, and on `docker` in no container."""
         limited = action in ("disk_full", "memory_pressure", "heal")
         if backend == "docker" and self.number == 0 and limited:
@@ -295,11 +295,16 @@ class Link(Target):
         filtered = ends - {HEAD, "node:0"} and not any(map(is_replica_end, ends))
         return backend == "docker" and (not filtered or parameters.get("kind") == "fin")
 
-    def refusal(self, backend: str, action: str) -> str:
-        """The GCS of Ray is one process, on node 0, and has its address."""
+    def refusal(self, backend: str, action: str, parameters: Mapping[str, Any]) -> str:
+        """The GCS of Ray is one process, on node 0, and has its address. Toxiproxy delays by whole
+        milliseconds."""
         others = [end for end in astuple(self) if not end.startswith("node:")]
         if backend == "ray" and others:
             return f"the GCS of Ray is on node 0: name a node in place of {others[0]}"
+        for name in ("latency_ms", "jitter_ms"):
+            given = parameters.get(name, 0)
+            if backend in PROXIED and given and not round(given):
+                return f"Toxiproxy rounds {name} of {given:g} to 0: give 0, or more than 0.5"
         return ""
 
     def latency(self, cluster: Any, latency_ms: float, jitter_ms: float = 0.0) -> None:

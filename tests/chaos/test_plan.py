@@ -292,7 +292,8 @@ def test_a_plan_in_words() -> None:
                 {**KILL, "name": "loss", "target": "nodes:1,2"},
                 {"after": "node_died:1", "delay_s": 0.5, "action": "restart", "target": "node:1"},
                 {"after": "loss", "action": "latency", "target": "link:head>1",
-                 "parameters": {"latency_ms": 20}},
+                 "parameters": {"latency_ms": 20, "jitter_ms": 5}},
+                {**SLOW, "parameters": {"latency_ms": 0, "jitter_ms": 5}},
             ],
             "expect": [{"metric": "nodes_died", "equals": 2}],
         }
@@ -300,7 +301,8 @@ def test_a_plan_in_words() -> None:
     assert plan.sentences() == [
         "1. At 1 s, kill nodes 1 and 2 (step 'loss').",
         "2. 0.5 s after node 1 was declared dead, start node 1 again, empty.",
-        "3. After step 'loss', set the latency of what head sends to node 1 to 20 ms.",
+        "3. After step 'loss', set the latency of what head sends to node 1 to 20 ms ± up to 5 ms.",
+        "4. At 1 s, set the latency of what node 0 sends to node 1 to its own ± up to 5 ms.",
         "Expected: nodes_died = 2.",
     ]
 
@@ -359,6 +361,21 @@ def test_packets_are_lost_in_virtual_time_and_between_containers_without_proxies
         plan.check_backend("sim")
         with pytest.raises(PlanError, match=r"does not work on docker: packets .* needs proxies"):
             plan.check_backend("docker")
+
+
+@pytest.mark.parametrize("backend", ["local", "docker", "ray"])
+@pytest.mark.parametrize("name", ["latency_ms", "jitter_ms"])
+def test_a_latency_that_toxiproxy_rounds_to_nothing_is_refused(backend: str, name: str) -> None:
+    def plan(ms: float) -> Plan:
+        given = {"latency_ms": 0.0, name: ms}
+        return Plan([Step("latency", "link:0>1", 0, parameters=given)])
+
+    for ms in (0.0, 0.6, 20.0):
+        plan(ms).check_backend(backend)
+    for ms in (0.4, 0.5):
+        plan(ms).check_backend("sim")
+        with pytest.raises(PlanError, match=f"{backend}: Toxiproxy rounds {name} of {ms} to 0: "):
+            plan(ms).check_backend(backend)
 
 
 @pytest.mark.parametrize("action", ["disk_full", "heal"])
