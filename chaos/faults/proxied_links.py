@@ -20,13 +20,15 @@ fault is a toxic on all of them (`runtime/on_ray/node_network.py`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 
 from raytwin.chaos.toxiproxy.proxies import Proxies
 from raytwin.chaos.toxiproxy.toxiproxy_process import (
     HOST,
+    NOT_INSTALLED,
     OURS,
     ToxiproxyProcess,
     find_server,
@@ -57,6 +59,11 @@ class ToxiproxyLinks:
         self._host = host
         server = find_server()
         self._server = ToxiproxyProcess([server] if server else OURS, server_host)
+        if server is None:
+            _say_that_ours_runs()
+        name = "toxiproxy-server" if server else "raytwin's own"
+        for versions in _noting:
+            versions["toxiproxy"] = f"{name} {self._server.version}"
         self._proxies = Proxies(self._server.url)
         self._names = [f"node:{number}" for number in range(nodes + spare_nodes)]
         self._of_link: dict[tuple[str, str], list[str]] = {}
@@ -221,6 +228,27 @@ def _links_of_ray(nodes: int, host: str) -> ToxiproxyLinks:
     """Return links of which `lead_ports` makes the proxies as nodes start, with a server at `host`
     as the proxies: its namespace is not the driver's."""
     return ToxiproxyLinks(0, host, spare_nodes=0, server_host=host)
+
+
+@cache
+def _say_that_ours_runs() -> None:
+    """Print so, once in a process."""
+    print(f"raytwin: {NOT_INSTALLED}", file=sys.stderr)
+
+
+_noting: list[dict[str, str]] = []
+
+
+@contextmanager
+def noting_version() -> Iterator[dict[str, str]]:
+    """Yield what has, as ``toxiproxy``, the name and version of the server that has run links
+    since; empty without any."""
+    versions: dict[str, str] = {}
+    _noting.append(versions)
+    try:
+        yield versions
+    finally:
+        _noting.pop()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import shutil
 import socket
@@ -25,6 +26,7 @@ INSTALL = (
     f" ghcr.io/shopify/toxiproxy:2.12.0; and set {VARIABLE} to its path if it is not on PATH"
 )
 """How to get the real server."""
+NOT_INSTALLED = f"raytwin's own Toxiproxy server runs, since no other is installed: {INSTALL}"
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.01
@@ -87,7 +89,8 @@ class ToxiproxyProcess:
         self._thread.start()
         self._process = started.result()
         try:
-            self._wait_until_it_answers()
+            self.version = self._wait_until_it_answers()
+            """As the server says it; that of ours is the API's and raytwin's own."""
         except BaseException:
             self.stop()
             raise
@@ -134,14 +137,16 @@ class ToxiproxyProcess:
         started.set_result(process)
         process.wait()
 
-    def _wait_until_it_answers(self) -> None:
+    def _wait_until_it_answers(self) -> str:
+        """Return the version that it answers with."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not (self._listens() and self._answers()):
+        while not (self._listens() and (version := self._ask_version())):
             if not self.running:
                 raise ServerError(f"{self._command[0]} ended with {self._process.returncode}")
             if time.monotonic() > deadline:
                 raise ServerError(f"{self._command[0]} does not answer on {self.url}")
             time.sleep(POLL_S)
+        return version
 
     def _listens(self) -> bool:
         """Whether the port is this process's, and not another's who took it in between."""
@@ -151,13 +156,17 @@ class ToxiproxyProcess:
             return False
         return any(each.laddr and each.laddr.port == self.port for each in connections)
 
-    def _answers(self) -> bool:
+    def _ask_version(self) -> str | None:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=START_TIMEOUT_S)
         try:
             connection.request("GET", "/version")
-            return connection.getresponse().status == http.HTTPStatus.OK
+            answer = connection.getresponse()
+            if answer.status != http.HTTPStatus.OK:
+                return None
+            version: str = json.loads(answer.read())["version"]
+            return version
         except OSError:
-            return False
+            return None
         finally:
             connection.close()
 

@@ -215,6 +215,8 @@ class Outcome:
     """What was decided beyond the request, and is needed to run it again."""
     findings: list[str] = field(default_factory=list)
     """Sentences for the report, such as what saturates, with their numbers."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of what the run used besides the packages that each result names."""
 
 
 # -- how the report shows it -----------------------------------------------------

@@ -473,7 +473,8 @@ def assemble(job: Job, profile: Path | None, outcome: Outcome) -> Result:
         backend=job.backend,
         parameters=parameters,
         seed=job.seed,
-        versions=measured_host.versions(*(["ray"] if job.backend == "ray" else [])),
+        versions=measured_host.versions(*(["ray"] if job.backend == "ray" else []))
+        | outcome.versions,
         host=measured_host.describe(),
         metrics={name: float(value) for name, value in outcome.metrics.items()},
         checks=[CheckRecord(c.name, bool(c.ok), c.detail) for c in outcome.checks],

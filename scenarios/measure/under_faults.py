@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from raytwin.chaos.faults.expectations import Finding, check_all
 from raytwin.chaos.faults.injector import timeline
 from raytwin.chaos.faults.plan import Plan
+from raytwin.chaos.faults.proxied_links import noting_version
 from raytwin.chaos.faults.recovery_summary import Recovery, impossible, never_due, observed
 from raytwin.scenarios.core.scenario import Check, Outcome, Request, Scenario
 
@@ -16,8 +17,13 @@ def run_under(faults: Plan | None, scenario: Scenario, request: Request) -> Outc
 
     Of its own checks those are judged that the plan leaves their meaning; a finding names the rest.
     """
-    if faults is None:
-        return scenario.run(request)
+    with noting_version() as versions:
+        outcome = scenario.run(request) if faults is None else _run(faults, scenario, request)
+    outcome.versions |= versions
+    return outcome
+
+
+def _run(faults: Plan, scenario: Scenario, request: Request) -> Outcome:
     with observed(faults) as clusters:
         outcome = scenario.run(request)
     meaningless = [check.name for check in outcome.checks if not check.under_faults]

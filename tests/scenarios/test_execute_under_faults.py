@@ -12,7 +12,9 @@ import pytest
 
 from raytwin.chaos.faults import plan_schema
 from raytwin.chaos.faults.plan_files import ready_plans
+from raytwin.chaos.toxiproxy.toxiproxy_process import INSTALL, NOT_INSTALLED, find_server
 from raytwin.reports.measurements import read_measurements
+from tests.requirements import require
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100.0
@@ -238,7 +240,8 @@ def test_a_plan_is_printed_as_sentences(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("TOXIPROXY_SERVER", raising=False)
     monkeypatch.setenv("GOBIN", "/nowhere")
     *_, last = raytwin("plan", "flaky-link").stdout.splitlines()
-    assert last.startswith("No Toxiproxy is installed, so raytwin's own runs: go install github")
+    assert last == f"{NOT_INSTALLED}."
+    assert "go install github" in last
     monkeypatch.setenv("TOXIPROXY_SERVER", "/nowhere/server")
     for command in (["plan", "flaky-link"], ["exec", "--faults", "flaky-link", "script.py"]):
         done = raytwin(*command)
@@ -249,6 +252,66 @@ def test_a_plan_is_printed_as_sentences(tmp_path: Path, monkeypatch: pytest.Monk
     listed = raytwin("plan").stdout
     for name in ("spot", "rolling", "flaky-link", "partition", "slow-disk", "split-brain"):
         assert re.search(rf"(?m)^{name} +\w.*\.$", listed)
+
+
+SLOW_LINK = (
+    'steps: [{at_s: 0.01, action: latency, target: "link:0>1", parameters: {latency_ms: 2}}]\n'
+)
+TWO_CLUSTERS = """
+import ray
+
+for _ in range(2):
+    ray.init(nodes=2)
+    ray.sleep(0.1)
+    ray.shutdown()
+"""
+
+
+@pytest.fixture
+def no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The real Toxiproxy server is nowhere."""
+    monkeypatch.delenv("TOXIPROXY_SERVER", raising=False)
+    for name in ("GOBIN", "PATH"):
+        monkeypatch.setenv(name, str(tmp_path))
+
+
+@pytest.mark.usefixtures("no_server")
+def test_a_script_is_told_once_that_raytwins_own_server_breaks_its_links(tmp_path: Path) -> None:
+    done = run(tmp_path, SLOW_LINK, TWO_CLUSTERS, "--backend", "local")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines().count(f"raytwin: {NOT_INSTALLED}") == 1
+    assert "Toxiproxy" not in run(tmp_path, SLOW_LINK, TWO_CLUSTERS, "--backend", "sim").stderr
+
+
+def slow_network(out: Path) -> tuple[str, dict[str, str]]:
+    """Return what a scenario with slow links printed on stderr, and its result's versions."""
+    done = raytwin(
+        "run", "slow-network", "--backend", "local", "--set", "delays_ms=0,2", "--set", "tasks=20",
+        "--out", str(out),
+    )  # fmt: skip
+    result = json.loads((out / "slow-network" / "local" / "result.json").read_text())
+    return done.stderr, result["versions"]
+
+
+@pytest.mark.usefixtures("no_server")
+def test_a_result_through_raytwins_own_server_says_so(tmp_path: Path) -> None:
+    printed, versions = slow_network(tmp_path)
+    assert printed.splitlines().count(f"raytwin: {NOT_INSTALLED}") == 1
+    assert versions["toxiproxy"].startswith("raytwin's own 2.12.0+raytwin.")
+
+
+@pytest.mark.toxiproxy
+def test_a_result_through_the_real_server_says_so(tmp_path: Path) -> None:
+    require("toxiproxy", find_server() is not None, INSTALL)
+    printed, versions = slow_network(tmp_path)
+    assert NOT_INSTALLED not in printed
+    assert versions["toxiproxy"].startswith("toxiproxy-server ")
+
+
+def test_a_result_without_links_names_no_server(tmp_path: Path) -> None:
+    raytwin("run", "slow-network", "--backend", "sim", "--out", str(tmp_path))
+    result = json.loads((tmp_path / "slow-network" / "sim" / "result.json").read_text())
+    assert "toxiproxy" not in result["versions"]
 
 
 def test_a_scenario_is_held_to_the_numbers_of_the_summary(tmp_path: Path) -> None:

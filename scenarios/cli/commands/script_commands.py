@@ -718,7 +718,7 @@ def plan(
             print(f"{backend} cannot: {error}.")
     try:
         if found.proxied_on and toxiproxy_process.find_server() is None:
-            print(f"No Toxiproxy is installed, so raytwin's own runs: {toxiproxy_process.INSTALL}.")
+            print(f"{toxiproxy_process.NOT_INSTALLED}.")
     except toxiproxy_process.ServerError as error:
         raise UsageError(str(error)) from error
 
