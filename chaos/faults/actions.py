@@ -78,10 +78,9 @@ def _number(value: float) -> str:
 
 
 def _latency(given: Mapping[str, Any]) -> str:
-    if not given["latency_ms"]:
-        return "its own"
+    latency = f"{_number(given['latency_ms'])} ms" if given["latency_ms"] else "its own"
     jitter = f" ± up to {_number(given['jitter_ms'])} ms" if given.get("jitter_ms") else ""
-    return f"{_number(given['latency_ms'])} ms{jitter}"
+    return latency + jitter
 
 
 def _sides(given: Mapping[str, Any]) -> str:

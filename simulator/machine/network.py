@@ -116,7 +116,7 @@ class Fault:
         self.latency_s: float | None = None
         """In place of the network's own."""
         self.jitter_s = 0.0
-        """Each frame takes up to so much longer, evenly distributed."""
+        """How far the latency of each frame is from the link's at most, uniformly distributed."""
         self.bandwidth: float | None = None
         self.loss = 0.0
         """The probability that a packet is lost."""
@@ -310,7 +310,7 @@ class Network:
     def set_latency(
         self, src: int, dst: int, latency_s: float | None, jitter_s: float = 0.0
     ) -> None:
-        """Set the latency from `src` to `dst`; None restores the network's own.
+        """Set the latency from `src` to `dst`, ± up to `jitter_s`; None restores the network's own.
 
         Frames that were sent earlier are not affected.
         """
@@ -418,18 +418,14 @@ class Network:
         if link is None or (link.fault is not None and link.fault.blocked):
             return
         link.sent_bytes += nbytes
-        late_s = 0.0
-        if link.fault is not None:
-            late_s = link.fault.jitter_s * self._rng.random() + self._retransmission_s(link)
+        latency_s = self._drawn_latency_s(link)
         bandwidth = self._frame_bandwidth(link)
-        arrival_s = self.env.now + (link.latency_s + late_s + nbytes / bandwidth)
+        arrival_s = self.env.now + (latency_s + nbytes / bandwidth)
         self.env.schedule_at(Call(deliver, link.callbacks), arrival_s)
 
     def _arrival_s(self, link: Link, fault: Fault, nbytes: int) -> float:
         """Return when a frame arrives that leaves now, on a link with a fault."""
-        latency_s = link.latency_s + self._retransmission_s(link)
-        if fault.jitter_s:
-            latency_s += fault.jitter_s * self._rng.random()
+        latency_s = self._drawn_latency_s(link)
         bandwidth = self._frame_bandwidth(link)
         if fault.bandwidth is None:
             return self.env.now + (latency_s + nbytes / bandwidth)
@@ -449,13 +445,18 @@ class Network:
         rate, streams = self._used.get(share, (0.0, 0))
         return max(bandwidth / (1 + streams), bandwidth - rate)
 
-    def _retransmission_s(self, link: Link) -> float:
-        """Return how much later the last packet of what leaves now arrives: 0 if it is not lost."""
-        fault = link.fault
-        if fault is None or not fault.loss or self._rng.random() >= fault.loss:
-            return 0.0
-        source, destination = link.ends
-        return RTO_MIN_S + link.latency_s + self._latency_of(destination, source)
+    def _drawn_latency_s(self, link: Link) -> float:
+        """Return the latency of what leaves now: with jitter, at least 0 as behind Toxiproxy, and
+        with the retransmission of its last packet, if that is lost."""
+        latency_s, fault = link.latency_s, link.fault
+        if fault is None:
+            return latency_s
+        if fault.jitter_s:
+            latency_s = max(0.0, latency_s + self._rng.uniform(-fault.jitter_s, fault.jitter_s))
+        if fault.loss and self._rng.random() < fault.loss:
+            source, destination = link.ends
+            latency_s += RTO_MIN_S + link.latency_s + self._latency_of(destination, source)
+        return latency_s
 
     def transit_s(self, src: int, dst: int, nbytes: int) -> float:
         """Return how long a frame that is sent now will be on its way, without jitter and loss; inf
@@ -546,8 +547,7 @@ class Network:
 
     def _arrive(self, transfer: Transfer) -> None:
         """End a transfer whose last byte leaves now, once that has arrived."""
-        link = transfer.link
-        self._end_after(link.latency_s + self._retransmission_s(link), transfer, True)
+        self._end_after(self._drawn_latency_s(transfer.link), transfer, True)
 
     def _end_after(self, delay_s: float, transfer: Transfer, arrived: bool) -> None:
         self._ending[transfer] = arrived

@@ -628,21 +628,6 @@ def test_a_link_is_named_by_its_ends(start: Any) -> None:
     doubles_are_right(20)
 
 
-def test_links_in_virtual_time_have_jitter(start: Any) -> None:
-    session = start("sim", nodes=2)
-    slow = {"latency_ms": 5, "jitter_ms": 1}
-    injector = attach(session, Plan([Step("latency", "link:0>1", 0, parameters=slow)]))
-    ray.sleep(0.1)
-    assert injector.injections[0].error == ""
-    times = []
-    there = double.options(resources={"node:1": 0.1})
-    for number in range(6):
-        began_s = ray.now()
-        assert ray.get(there.remote(number)) == 2 * number
-        times.append(round(ray.now() - began_s, 7))
-    assert len(set(times)) > 1
-
-
 def test_a_node_that_comes_back_the_moment_it_was_declared_dead_stays(start: Any) -> None:
     """The news of its first process's death may still reach its second one."""
     session = start("sim", nodes=2, heartbeat_timeout_s=0.5)

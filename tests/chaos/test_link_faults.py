@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -300,6 +301,24 @@ def test_latency_is_that_of_the_plan_in_the_round_trip(session: Any) -> None:
         session.cluster.set_latency("node:0", "node:1", 0.0)
         slept.append(took_s(lambda: ray.sleep(0.05)))
     assert 0.9 < (min(slow) - min(own)) / min(slept) < 1.1
+
+
+def test_jitter_is_to_both_sides_of_the_latency(session: Any) -> None:
+    counter: Any = ray.remote(_Counter).options(resources={"node:1": 0.01}).remote()
+    ray.get(counter.count.remote(), timeout=LIMIT_S)
+
+    def took_s(calls: int, jitter_s: float) -> list[float]:
+        session.cluster.set_latency("node:0", "node:1", 0.02, jitter_s)
+        found = []
+        for _ in range(calls):
+            began_s = ray.now()
+            ray.get(counter.count.remote(), timeout=LIMIT_S)
+            found.append(ray.now() - began_s)
+        return found
+
+    usual_s = median(took_s(40, 0.0))
+    jittered_s = took_s(80, 0.02)
+    assert 1 / 8 < sum(each < usual_s for each in jittered_s) / len(jittered_s) < 7 / 8
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

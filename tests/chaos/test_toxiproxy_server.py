@@ -666,11 +666,13 @@ def test_latency_delays_one_direction_until_it_is_removed(wire: Wire, stream: st
     assert fastest_s(there, back) < 0.2
 
 
-def test_latency_has_jitter(wire: Wire) -> None:
-    wire.toxic("latency", latency=20, jitter=20)
+def test_jitter_is_to_both_sides_of_the_latency_and_no_delay_is_negative(wire: Wire) -> None:
+    wire.toxic("latency", latency=10, jitter=40)
     client, upstream = wire.connect()
-    times = [seconds_to(upstream, client) for _ in range(20)]
-    assert max(times) - min(times) > 0.01
+    times = [seconds_to(upstream, client) for _ in range(80)]
+    # Three of eight delays would be negative, and as many are between 20 and 50 ms.
+    assert sum(each < 0.01 for each in times) > 80 / 8
+    assert sum(each > 0.02 for each in times) > 80 / 8
 
 
 def test_latency_leaves_the_throughput(wire: Wire) -> None:

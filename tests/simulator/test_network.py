@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 
 import pytest
@@ -203,6 +204,38 @@ def test_a_frame_on_a_limited_link_shares_it_with_transfers() -> None:
     at(env, 0.5, lambda: network.send(0, 1, 1000, log.note("beside it")))
     env.run(until=1.0)
     assert log.times["beside it"] == pytest.approx(0.5 + LATENCY_S + 1000 / (BANDWIDTH / 20))
+
+
+@pytest.mark.parametrize("way", ["frame", "datagram", "transfer"])
+@pytest.mark.parametrize(("latency_s", "jitter_s"), [(0.02, 0.02), (0.02, 0.005), (0.01, 0.04)])
+def test_jitter_is_uniform_around_the_latency_and_nothing_arrives_before_it_is_sent(
+    way: str, latency_s: float, jitter_s: float
+) -> None:
+    env, network = make([0, 1])
+    network.set_latency(0, 1, latency_s, jitter_s)
+    taken_s: list[float] = []
+
+    def send(begin_s: float) -> None:
+        def arrived(ok: bool = True) -> None:
+            taken_s.append(env.now - begin_s)
+
+        if way == "transfer":
+            network.transfer(0, 1, 0, arrived)
+        else:
+            (network.send if way == "frame" else network.send_datagram)(0, 1, 0, arrived)
+
+    count = 2000
+    for number in range(count):
+        at(env, float(number), partial(send, float(number)))
+    env.run()
+    low_s, high_s = latency_s - jitter_s, latency_s + jitter_s
+    assert len(taken_s) == count
+    assert max(0.0, low_s) <= min(taken_s) + 1e-9 < max(taken_s) <= high_s + 1e-9
+    # Uniform between both ends: a quarter is in each quarter, and what would be negative is 0.
+    for quarter in (0.25, 0.5, 0.75):
+        bound_s = low_s + quarter * (high_s - low_s)
+        share = sum(each - 1e-9 <= bound_s for each in taken_s) / count
+        assert share == pytest.approx(quarter if bound_s >= 0 else 0, abs=0.05)
 
 
 def test_the_transit_of_a_frame_is_what_it_takes() -> None:
