@@ -28,6 +28,7 @@ Modules, the lower first:
   Linux.
 - `network`: frames and transfers between nodes, with latency and shared bandwidth.
 - `frame_faults`: frames that are lost, doubled or late, by the kind of their messages.
+- `observer`: what an oracle sees of signs of life, and of reports that there are none.
 - `simulated_channels`: the channels of `runtime.control` over simulated connections.
 - `simulated_process`: a single-threaded server of components, the `Context` of simulated time.
 - `replayed_component`: a component of a real cluster, fed its journal.

@@ -41,6 +41,7 @@ from raytwin.runtime.journal import Journal, Origin, Turn
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import CostModel, RoleCost
 from raytwin.simulator.machine.host import Host
+from raytwin.simulator.machine.observer import Observer
 from raytwin.simulator.machine.simulated_process import Counts, SimContext, SimProcess
 
 Sent = list[tuple[str, list[Any]]]
@@ -60,6 +61,7 @@ class _OneProcess:
         self.incarnations: dict[int, int] = {}
         self.skews_s: dict[int, float] = {}
         self.working = 0
+        self.observer: Observer | None = None
 
     def transmit(
         self, sender: SimProcess, source: str, destination: str, messages: list[Any], nbytes: int

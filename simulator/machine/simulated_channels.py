@@ -151,8 +151,12 @@ class SimLink:
             return
         if self.channel is None:
             self.channel = self.channels.peers.admit(self, hello)
-        if self.channel is not None:
-            self.channel.on_hello(self, hello)
+        channel = self.channel
+        if channel is not None:
+            channel.on_hello(self, hello)
+            observer = self.channels.process.cluster.observer
+            if observer is not None and self.open:
+                observer.on_hello(channel, hello)
 
     def _on_packet(self, sequence: int, acknowledged: int, frame: Any, nbytes: int) -> None:
         process = self.channels.process
@@ -162,8 +166,19 @@ class SimLink:
         if not self.open or self.channel is None:
             return
         self.received_bytes += nbytes
+        observer = process.cluster.observer
+        if observer is not None:
+            observer.on_packet(self.channel, sequence, acknowledged, frame)
         if self.channel.on_packet(self, sequence, acknowledged, frame, nbytes):
             process.arrive(*frame)
+
+    def _on_bytes(self, link_bytes: int) -> None:
+        channel, observer = self.channel, self.channels.process.cluster.observer
+        if channel is None or not self.open:
+            return
+        if observer is not None:
+            observer.on_bytes(channel)
+        channel.on_bytes(self, link_bytes)
 
     def _announce_parts(self, nbytes: int) -> None:
         """Have the receiver see the bytes of a long frame come in."""
@@ -176,9 +191,7 @@ class SimLink:
         def part() -> None:
             if other.open and other.channel is not None and other.channels.process.alive:
                 other.received_bytes += 1
-                other.channels.process.when_running(
-                    partial(other.channel.on_bytes, other, other.received_bytes)
-                )
+                other.channels.process.when_running(partial(other._on_bytes, other.received_bytes))
 
         for number in range(1, int(transit_s / part_s) + 1):
             channels.process.cluster.env.after(number * part_s, part)
@@ -211,7 +224,7 @@ class SimChannels:
         self.long_bytes = 10_000
         """Frames up to so many bytes are never watched while they arrive."""
         self._peer_process = peer_process
-        self.leave = leave
+        self._leave = leave
         self.on_new_head = on_new_head
         self.on_node_changed = on_node_changed
         self.peers = Peers(_ChannelContext(process, config.seed), me, config, self, info_of)
@@ -221,6 +234,9 @@ class SimChannels:
         """Send a frame to another process; it is lost if that is not known to live."""
         channel = self.peers.channels.get(peer) or self.peers.channel(peer)
         if channel is not None:
+            observer = self.process.cluster.observer
+            if observer is not None:
+                observer.on_send(channel)
             channel.send(frame, nbytes)
 
     def break_links(self, peer: str) -> None:
@@ -266,5 +282,14 @@ class SimChannels:
         peer.channels.links[theirs] = None
         return link
 
+    def leave(self, reason: str) -> None:
+        observer = self.process.cluster.observer
+        if observer is not None:
+            observer.on_leave(self.process.name)
+        self._leave(reason)
+
     def deliver(self, to: str, message: Any) -> None:
+        observer = self.process.cluster.observer
+        if observer is not None:
+            observer.on_report(self.process.name, message)
         self.process.arrive(to, to, [message])

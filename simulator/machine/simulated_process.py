@@ -29,6 +29,7 @@ from raytwin.runtime.journal import Journal
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import CostModel
 from raytwin.simulator.machine.host import Processor
+from raytwin.simulator.machine.observer import Observer
 
 LONG_TURN_S = 1.0
 """A longer turn counts as progress (`working`): the turn of a heartbeat never takes so long."""
@@ -80,6 +81,7 @@ class ProcessPort(Protocol):
     """By node: how many times it was started."""
     skews_s: dict[int, float]
     """By node whose clock was set: how far it is ahead of virtual time."""
+    observer: Observer | None
     working: int
     """The number of operations that will end by themselves; until it is 0, nothing is stuck."""
 
