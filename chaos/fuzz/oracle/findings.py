@@ -23,7 +23,7 @@ class Kind(Enum):
     REPLICAS = "replicas"
     """A client has an answer that a member of the chain lacks."""
     DEATHS = "deaths"
-    """A living node was declared dead, or has left, and no step of the plan explains it."""
+    """A process was given up before it was silent for the limit, or a node for no report."""
     JOBS = "jobs"
     OVERSUBSCRIPTION = "oversubscription"
     RESOURCES = "resources"

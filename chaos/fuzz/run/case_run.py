@@ -12,7 +12,8 @@ seven properties:
 - the timeline has the tasks that ran (`oracle.executed_tasks`);
 - no task runs again before anything is lost, but for errors that its options ask to retry
   (`oracle.repeated_tasks`);
-- no node is declared dead that no step of the plan can have silenced (`oracle.unjustified_deaths`);
+- no node, and no peer of a channel, is given up before the limit of silence, and channels keep what
+  is not acknowledged, and nothing else (`oracle.silence`);
 - the invariants of `oracle.invariants` hold, at every turn of a node and at the end.
 """
 
@@ -38,7 +39,7 @@ from raytwin.chaos.fuzz.oracle.legitimate_errors import Objection, Oracle, Verdi
 from raytwin.chaos.fuzz.oracle.register import wrong_keys
 from raytwin.chaos.fuzz.oracle.repeated_tasks import repeated_tasks
 from raytwin.chaos.fuzz.oracle.sequential import Sequential
-from raytwin.chaos.fuzz.oracle.unjustified_deaths import unjustified_deaths
+from raytwin.chaos.fuzz.oracle.silence import Silence
 from raytwin.chaos.fuzz.programs.interpreter import run_body
 from raytwin.chaos.fuzz.programs.outcomes import Items, is_unexpected
 from raytwin.chaos.fuzz.run.api_engine import Api, begin_program
@@ -99,6 +100,7 @@ def run_case(
     history.clock = lambda: clock.now
     prepare(session)
     deaths = Deaths(session.cluster)
+    silence = Silence(session.cluster)
     watch = invariants.Watch(session.cluster)
     deadline = Deadline(session, case)
     injector = attach(session, case.plan)
@@ -120,7 +122,7 @@ def run_case(
             gc.collect()
         _finish_plan(session, injector)
         report.failures += invariants.settled(
-            lambda: invariants.at_end(session),
+            lambda: invariants.at_end(session) + silence.unacknowledged(),
             api.sleep,
             case.heartbeat_timeout_s,
             leaves_s(case, session.cluster.config),
@@ -135,13 +137,10 @@ def run_case(
     finally:
         injector.stop()
         report.failures += repeated_tasks(history, sequential.runs, deaths.first_s)
-        report.failures += unjustified_deaths(
-            deaths.nodes, injector.injections, case.heartbeat_timeout_s
-        )
         at_end(session, injector.injections)
         api.shutdown()
         begin_history()  # or its clock would keep the cluster
-    report.failures += watch.found
+    report.failures += watch.found + silence.found
     return report
 
 
