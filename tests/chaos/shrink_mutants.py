@@ -23,7 +23,7 @@ from raytwin.chaos.fuzz.generate import case_file
 from raytwin.chaos.fuzz.generate.cases import Case, draw_case
 from raytwin.chaos.fuzz.run.case_run import Report, run_case
 from raytwin.chaos.fuzz.run.shrink import Shrinker, described, weight
-from tests.chaos.test_mutants import EVERY_MUTANT, Mutant, catching_seeds, with_features
+from tests.chaos.test_mutants import EVERY_MUTANT, Mutant, catching_seeds
 
 SMALLEST = Path(__file__).parent / "mutants"
 ENOUGH_S = 40.0
@@ -53,7 +53,6 @@ def smallest(mutant: Mutant) -> Report:
     """Return the report of the smallest case that the shrinker finds for a mutant."""
     found: list[Report] = []
     with pytest.MonkeyPatch.context() as patch:
-        with_features(mutant, patch)
         mutant.break_it(patch)
         seeds = catching_seeds(mutant)
         while len(found) < SEEDS and not any(is_small(each.case) for each in found):

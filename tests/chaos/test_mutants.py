@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from raytwin.chaos.fuzz.generate import cases
 from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, Case, draw_case
 from raytwin.chaos.fuzz.oracle.findings import Kind
-from raytwin.chaos.fuzz.programs.program import Body
-from raytwin.chaos.fuzz.run import case_run
+from raytwin.chaos.fuzz.programs.program import Body, Op
 from raytwin.chaos.fuzz.run.campaign import run_seeds
 from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.actors.actor_reconstruction import ActorReconstruction
@@ -62,8 +61,8 @@ WITHIN = {
     for name, number in re.findall(r"(?m)^\| (.+?) \| (\d+) \|$", PROMISES.read_text())
 }
 """Within how many seeds each defect is found, as the documentation says."""
-FIRST, FIRST_OF_RARE = 30_000, 31_100
-"""The first seeds of the search, and of that among programs with a rare feature."""
+FIRST = 30_000
+"""The first seed of the search."""
 SEEDS_MAX = 500
 
 WRONG = (Kind.VALUE, Kind.ERROR, Kind.RAISED)
@@ -100,17 +99,23 @@ def stays_broken(case: Case) -> bool:
     return case.plan.steps[-1].action == "pause"
 
 
-def sets_keys(case: Case) -> bool:
-    return _sets_keys(case.program)
+def has_op(does: Callable[[Op], object]) -> Callable[[Case], bool]:
+    """Return whether a program, or the body of a task in it, has an operation that `does`."""
+
+    def has(body: Body) -> bool:
+        calls = (op.call for op in body.ops if op.call is not None)
+        return any(map(does, body.ops)) or any(has(call.body) for call in calls if call.body)
+
+    return lambda case: any(map(has, (case.program, *case.drivers)))
 
 
-def _sets_keys(body: Body) -> bool:
-    nested = (op.call.body for op in body.ops if op.call is not None and op.call.body is not None)
-    return any(op.do == "set_key" for op in body.ops) or any(map(_sets_keys, nested))
-
-
-def names_actors(case: Case) -> bool:
-    return any(op.spec is not None and op.spec.name for op in case.program.ops)
+sets_keys = has_op(lambda op: op.do == "set_key")
+names_actors = has_op(lambda op: op.spec is not None and op.spec.name)
+reserves_groups = has_op(lambda op: op.do == "group")
+calls_concurrently = has_op(lambda op: op.spec is not None and op.spec.most > 1)
+kills_actors = has_op(lambda op: op.do == "kill")
+exits_actors = has_op(lambda op: op.call is not None and op.call.leaves)
+yields_items = has_op(lambda op: op.do == "yields")
 
 
 def has_drivers(case: Case) -> bool:
@@ -258,36 +263,6 @@ def killed_for_good(patch: pytest.MonkeyPatch) -> None:
 def exit_is_a_crash(patch: pytest.MonkeyPatch) -> None:
     """An actor that leaves comes back."""
     patch.setattr(Executor, "leave", Executor.crash)
-
-
-RARE_MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None], tuple[Kind, ...]]] = {
-    "yielded items of calls are forgotten": (
-        "streams actors callers", mutant_without(ReplyCache, "add_item"),
-        WRONG + STUCK,
-    ),
-    "bundles are never returned": (
-        "groups", mutant_without(Bundles, "on_return"), (Kind.BUNDLES, *STUCK),
-    ),
-    "strategies are not kept": ("groups", placed_anywhere, WRONG),
-    "a group's removal is not applied at once": (
-        "groups", mutant_without(Bundles, "on_remove"), WRONG,
-    ),
-    "queued tasks of a removed group are left there": (
-        "groups",
-        mutant_without(Bundles, "_end_waiting"),
-        (Kind.BUNDLES, *STUCK, *WRONG),
-    ),
-    "calls run one at a time": (
-        "concurrent", one_at_a_time, WRONG + STUCK,
-    ),
-    "more calls run than max_concurrency allows": (
-        "concurrent", all_at_once, WRONG + STUCK,
-    ),
-    "an actor is killed for good": ("ends", killed_for_good, WRONG),
-    "an actor that exits restarts": (
-        "ends", exit_is_a_crash, WRONG + STUCK,
-    ),
-}  # fmt: skip
 
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Kind, ...]]] = {
@@ -462,6 +437,51 @@ def confirmed_too_soon(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "_limit", property(lambda self: self.machine.index))
 
 
+def too_early(patch: pytest.MonkeyPatch) -> None:
+    """The failure detector takes seven tenths of the limit for the limit."""
+    begin = FailureDetector.__init__
+
+    def wrong(self: FailureDetector, ctx: Any, config: Any) -> None:
+        less_s = 0.7 * config.heartbeat_timeout_s
+        begin(self, ctx, msgspec.structs.replace(config, heartbeat_timeout_s=less_s))
+
+    patch.setattr(FailureDetector, "__init__", wrong)
+
+
+def impatient(patch: pytest.MonkeyPatch) -> None:
+    """A channel takes six tenths of the limit for the limit."""
+    begin = Channel.__init__
+
+    def wrong(self: Channel, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        self._limit_s *= 0.6
+
+    patch.setattr(Channel, "__init__", wrong)
+
+
+def frames_stay_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """A channel makes progress with each acknowledgement, and keeps all frames nevertheless."""
+
+    def wrong(self: Channel, number: int) -> None:
+        if self.kept and number > getattr(self, "acknowledged", 0):
+            self.acknowledged = number
+            self._progress()
+
+    patch.setattr(Channel, "_on_acknowledged", wrong)
+
+
+def bytes_stay_counted(patch: pytest.MonkeyPatch) -> None:
+    """A channel counts the bytes of acknowledged frames for ever."""
+    on_acknowledged = Channel._on_acknowledged
+
+    def wrong(self: Channel, number: int) -> None:
+        kept_bytes = self.kept_bytes
+        on_acknowledged(self, number)
+        self.kept_bytes = kept_bytes
+
+    patch.setattr(Channel, "_on_acknowledged", wrong)
+
+
 def delivered_twice(patch: pytest.MonkeyPatch) -> None:
     """A channel delivers a frame as often as it arrives."""
     on_packet = Channel.on_packet
@@ -484,6 +504,15 @@ MUTANTS_OF_PARTS: dict[
         stays_broken,
     ),
     "living nodes are declared dead": (deaf_to_heartbeats, (Kind.DEATHS,), any_case),
+    "a node is declared dead before the limit": (too_early, (Kind.DEATHS,), any_case),
+    "a peer is reported before the limit": (impatient, (Kind.DEATHS,), any_case),
+    "acknowledged frames stay in memory": (frames_stay_in_memory, (Kind.MEMORY,), any_case),
+    "lone frames are not acknowledged": (
+        mutant_without(Channel, "_on_ack_timer"), (Kind.MEMORY,), any_case,
+    ),
+    "bytes of acknowledged frames stay counted": (
+        bytes_stay_counted, (Kind.MEMORY,), any_case,
+    ),
     "names of ended actors stay taken": (names_stay_taken, (Kind.ACTORS,), names_actors),
     "what the user's code has raised is retried": (
         user_errors_retried, (Kind.REPEATED,), any_case,
@@ -532,6 +561,25 @@ MUTANTS_OF_PARTS: dict[
     "frames that arrive twice are delivered twice": (
         delivered_twice, STUCK + WRONG + LEFT, doubles_frames,
     ),
+    "yielded items of calls are forgotten": (
+        mutant_without(ReplyCache, "add_item"), WRONG + STUCK, yields_items,
+    ),
+    "bundles are never returned": (
+        mutant_without(Bundles, "on_return"), (Kind.BUNDLES, *STUCK), reserves_groups,
+    ),
+    "strategies are not kept": (placed_anywhere, WRONG, reserves_groups),
+    "a group's removal is not applied at once": (
+        mutant_without(Bundles, "on_remove"), WRONG, reserves_groups,
+    ),
+    "queued tasks of a removed group are left there": (
+        mutant_without(Bundles, "_end_waiting"), (Kind.BUNDLES, *STUCK, *WRONG), reserves_groups,
+    ),
+    "calls run one at a time": (one_at_a_time, WRONG + STUCK, calls_concurrently),
+    "more calls run than max_concurrency allows": (
+        all_at_once, WRONG + STUCK, calls_concurrently,
+    ),
+    "an actor is killed for good": (killed_for_good, WRONG, kills_actors),
+    "an actor that exits restarts": (exit_is_a_crash, WRONG + STUCK, exits_actors),
 }  # fmt: skip
 
 
@@ -542,26 +590,12 @@ class Mutant:
     break_it: Callable[[pytest.MonkeyPatch], None]
     kinds: tuple[Kind, ...]
     may: Callable[[Case], bool] = any_case
-    features: str = ""
-    """The features that all programs of the search have, if they are rare."""
 
 
 EVERY_MUTANT = {
     **{name: Mutant(*each) for name, each in MUTANTS.items()},
     **{name: Mutant(*each) for name, each in MUTANTS_OF_PARTS.items()},
-    **{
-        name: Mutant(break_it, kinds, features=features)
-        for name, (features, break_it, kinds) in RARE_MUTANTS.items()
-    },
 }
-
-
-def with_features(mutant: Mutant, patch: pytest.MonkeyPatch) -> None:
-    """Give all programs the features of a mutant, and no other rare ones."""
-    features = mutant.features.split()
-    if features:
-        for each in {"concurrent", "groups", "ends", "actors_with_cpus", *features}:
-            patch.setitem(cases.FEATURES, each, float(each in features))
 
 
 def catching_seeds(mutant: Mutant, within: int = SEEDS_MAX) -> Iterator[int]:
@@ -570,8 +604,7 @@ def catching_seeds(mutant: Mutant, within: int = SEEDS_MAX) -> Iterator[int]:
     Seeds whose case cannot show the defect count, and are not run. Where nothing becomes free, a
     small store would be evicted for ever.
     """
-    start = FIRST_OF_RARE if mutant.features else FIRST
-    for seed in range(start, start + within):
+    for seed in range(FIRST, FIRST + within):
         case = draw_case(seed)
         may = mutant.may(case) and not (
             Kind.STORES in mutant.kinds and case.store_bytes != STORE_BYTES
@@ -583,10 +616,6 @@ def catching_seeds(mutant: Mutant, within: int = SEEDS_MAX) -> Iterator[int]:
 @pytest.mark.parametrize("name", EVERY_MUTANT)
 def test_a_defect_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant = EVERY_MUTANT[name]
-    with_features(mutant, monkeypatch)
-    if mutant.features:
-        # An actor that comes back for ever makes the time until the bound long.
-        monkeypatch.setattr(case_run, "bound_s", lambda case, config: 5.0)
     mutant.break_it(monkeypatch)
     assert any(catching_seeds(mutant, WITHIN[name])), "no seed saw it"
 
