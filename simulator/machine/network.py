@@ -131,12 +131,21 @@ class Fault:
                 and not self.loss and not self.blocked)  # fmt: skip
 
 
+class Stream:
+    """One direction of a connection: what is sent there arrives in that order."""
+
+    __slots__ = ("last_arrival_s",)
+
+    def __init__(self) -> None:
+        self.last_arrival_s = -inf
+
+
 class Link:
     """One direction between two nodes."""
 
     __slots__ = (
-        "alive", "bandwidth", "callbacks", "ends", "fault", "held", "hosts", "last_arrival_s",
-        "latency_s", "racks", "sent_bytes",
+        "alive", "bandwidth", "callbacks", "ends", "fault", "held", "hosts", "latency_s",
+        "racks", "sent_bytes", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -149,9 +158,10 @@ class Link:
         self.racks: tuple[int, int] | None = None
         """The racks of the two hosts; None if one rack has both, or the network has no racks."""
         self.fault: Fault | None = None
-        self.held: list[tuple[int, Callable[[], None]]] = []
-        """Frames that wait until the link is no longer blocked: (bytes, delivery)."""
-        self.last_arrival_s = -inf
+        self.held: list[tuple[int, Callable[[], None], Stream]] = []
+        """Frames that wait until the link is no longer blocked: (bytes, delivery, stream)."""
+        self.stream = Stream()
+        """Of what is sent in no other one."""
         self.sent_bytes = 0
         self.alive = True
         self.callbacks: list[Callable[[Any], None]] = [self._on_arrival]
@@ -341,9 +351,9 @@ class Network:
         link = self._links.get(src, {}).get(dst)
         if link is not None:
             held, link.held = link.held, []
-            for nbytes, deliver in held:
+            for nbytes, deliver, stream in held:
                 link.sent_bytes -= nbytes
-                self.send(src, dst, nbytes, deliver)
+                self.send(src, dst, nbytes, deliver, stream)
 
     def heal(self, src: int, dst: int) -> None:
         """Undo all faults from `src` to `dst`."""
@@ -377,18 +387,26 @@ class Network:
 
         It is never called if one of the nodes does not exist, or is removed meanwhile.
         """
+        stream = Stream()  # waits for nothing that another connection has lost
 
         def trip(number: int, here: int, there: int) -> None:
             arrived = partial(trip, number + 1, there, here) if number < HANDSHAKE_TRIPS else done
-            self.send(here, there, HANDSHAKE_BYTES, arrived)
+            self.send(here, there, HANDSHAKE_BYTES, arrived, stream)
 
         trip(1, src, dst)
 
-    def send(self, src: int, dst: int, nbytes: int, deliver: Callable[[], None]) -> None:
+    def send(
+        self,
+        src: int,
+        dst: int,
+        nbytes: int,
+        deliver: Callable[[], None],
+        stream: Stream | None = None,
+    ) -> None:
         """Send a control frame of `nbytes`; `deliver()` is called when it arrives.
 
-        `src` may equal `dst`: a local socket. The frame is lost if either node
-        does not exist, or is removed before the frame arrives.
+        Without a `stream` it is in one that the two nodes share. `src` may equal `dst`: a local
+        socket. The frame is lost if either node does not exist, or is removed before it arrives.
         """
         try:
             link = self._links[src][dst]
@@ -402,14 +420,15 @@ class Network:
             bandwidth = self._frame_bandwidth(link) if self._flowing else link.bandwidth
             arrival_s = self.env.now + (link.latency_s + nbytes / bandwidth)
         elif link.fault.blocked:
-            link.held.append((nbytes, deliver))
+            link.held.append((nbytes, deliver, stream or link.stream))
             return
         else:
             arrival_s = self._arrival_s(link, link.fault, nbytes)
         # A frame never overtakes an earlier one.
-        if arrival_s < link.last_arrival_s:
-            arrival_s = link.last_arrival_s
-        link.last_arrival_s = arrival_s
+        stream = stream or link.stream
+        if arrival_s < stream.last_arrival_s:
+            arrival_s = stream.last_arrival_s
+        stream.last_arrival_s = arrival_s
         self.env.schedule_at(Call(deliver, link.callbacks), arrival_s)
 
     def send_datagram(self, src: int, dst: int, nbytes: int, deliver: Callable[[], None]) -> None:

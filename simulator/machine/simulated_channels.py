@@ -24,7 +24,7 @@ from raytwin.runtime.control.channels.peers import Peers
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import NodeInfo
 from raytwin.simulator.machine.frame_faults import FrameFaults
-from raytwin.simulator.machine.network import Network
+from raytwin.simulator.machine.network import Network, Stream
 from raytwin.simulator.machine.simulated_process import SimProcess
 
 PACKET_BYTES = 24
@@ -85,7 +85,16 @@ class _ChannelContext:
 class SimLink:
     """One end of a simulated connection."""
 
-    __slots__ = ("channel", "channels", "dialed", "node", "open", "other", "received_bytes")
+    __slots__ = (
+        "channel",
+        "channels",
+        "dialed",
+        "node",
+        "open",
+        "other",
+        "received_bytes",
+        "stream",
+    )
 
     other: SimLink
 
@@ -98,6 +107,8 @@ class SimLink:
         """None until the peer has greeted."""
         self.open = True
         self.received_bytes = 0
+        self.stream = Stream()
+        """Of what this end sends."""
 
     # -- the channel's calls -----------------------------------------------------
 
@@ -131,7 +142,7 @@ class SimLink:
 
     def _send(self, nbytes: int, deliver: Callable[[], None]) -> None:
         if self.other is not self:  # else nobody listens
-            self.channels.network.send(self.node, self.other.node, nbytes, deliver)
+            self.channels.network.send(self.node, self.other.node, nbytes, deliver, self.stream)
 
     # -- what arrives ------------------------------------------------------------
 
@@ -256,7 +267,7 @@ class SimChannels:
                 continue
             if network.is_blocked(node, link.other.node):
                 # A host that lives repeats the end of the connection until it arrives.
-                network.send(node, link.other.node, 0, link.other.lose)
+                network.send(node, link.other.node, 0, link.other.lose, link.stream)
             else:
                 self.process.cluster.env.after(
                     network.transit_s(node, link.other.node, 0), link.other.lose

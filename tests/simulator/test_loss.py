@@ -8,7 +8,7 @@ import raytwin as ray
 from raytwin.chaos.faults.injector import attach
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.simulator.machine.clock import Clock
-from raytwin.simulator.machine.network import RTO_MIN_S, Network
+from raytwin.simulator.machine.network import RTO_MIN_S, Network, Stream
 from tests.simulator.recorded_network import BANDWIDTH, LATENCY_S, Log, at, make
 from tests.simulator.virtual_cluster import start
 
@@ -40,6 +40,18 @@ def test_a_lost_frame_arrives_a_timeout_later_and_the_next_ones_wait_for_it() ->
         }
     )  # fmt: skip
     assert log.names.index("lost") < log.names.index("behind it")
+
+
+def test_another_connection_does_not_wait_for_what_one_has_lost() -> None:
+    """A node that dialed anew waited for the first packet of a connection that was long closed."""
+    env, network, log = lossy()
+    network.send(0, 1, 1000, log.note("lost"), Stream())
+    network.set_loss(0, 1, 0.0)
+    network.send(0, 1, 1000, log.note("of another"), Stream())
+    network.connect(0, 1, log.note("connected"))
+    env.run()
+    assert log.times["of another"] == pytest.approx(LATENCY_S + 1000 / BANDWIDTH)
+    assert log.times["connected"] < RTO_MIN_S < log.times["lost"]
 
 
 def test_the_timeout_has_the_round_trip_of_the_link() -> None:

@@ -114,7 +114,7 @@ class _CaseData(msgspec.Struct):
     gcs: dict[str, Any] = {}
     slots: float = 0.0
     direct_after: int = Case.direct_after
-    timers: dict[str, float] = {}
+    timers: dict[str, int | float] = {}
     drivers: tuple[Body, ...] = ()
     gpus: float = 0.0
     policy: str = Case.policy

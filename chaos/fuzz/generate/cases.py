@@ -109,7 +109,7 @@ class Case:
     slots: float = 0.0
     """The resources of each node for placement groups."""
     direct_after: int = Config().direct_after
-    timers: dict[str, float] = field(default_factory=dict)
+    timers: dict[str, int | float] = field(default_factory=dict)
     """The session's options for the timers of the control plane."""
     drivers: tuple[Body, ...] = ()
     """The programs of further drivers."""
@@ -198,7 +198,7 @@ def draw_policy(rng: random.Random) -> str:
     return BY_PATH if rng.random() < 0.03 else Config().policy
 
 
-def draw_timers(rng: random.Random) -> dict[str, float]:
+def draw_timers(rng: random.Random) -> dict[str, int | float]:
     """Return settings of the control plane's timers, half of the time none."""
     if rng.random() < 0.5:
         return {}
