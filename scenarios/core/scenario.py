@@ -216,7 +216,7 @@ class Outcome:
     findings: list[str] = field(default_factory=list)
     """Sentences for the report, such as what saturates, with their numbers."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Of what the run used besides the packages that each result names."""
+    """The run used these versions of servers, besides those of packages, which a result names."""
 
 
 # -- how the report shows it -----------------------------------------------------

@@ -97,7 +97,7 @@ def _measure(
     size: int,
     batches: list[tuple[int, int]],
 ) -> None:
-    """Add a row of each batch, (its number, its tasks), on a cluster of its own."""
+    """Run batches, each (number, tasks), one after the other on a new cluster; add their rows."""
     settings = request.settings
     # The driver's node has no CPU: every task goes to the global scheduler,
     # which chooses between the two nodes.

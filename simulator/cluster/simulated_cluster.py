@@ -58,7 +58,6 @@ from raytwin.runtime.control.messages import (
     HeartbeatEcho,
     JobInfo,
     NodeInfo,
-    NodeUnreachable,
     ReplicaHeartbeat,
     WorkerDied,
 )
@@ -95,7 +94,7 @@ from raytwin.simulator.machine.network import Network, Racks
 from raytwin.simulator.machine.observer import Observer
 from raytwin.simulator.machine.run_queues import RunQueueHost
 from raytwin.simulator.machine.simulated_channels import SimChannels
-from raytwin.simulator.machine.simulated_process import Counts, SimContext, SimProcess
+from raytwin.simulator.machine.simulated_process import Counts, SimProcess
 from raytwin.simulator.programs import process_ends
 from raytwin.simulator.programs.body_costs import (
     BodyCost,
@@ -120,28 +119,6 @@ of a GCS chain causes other messages too, between nodes, workers and drivers."""
 
 HEAD_NUMBER = -1
 """The head's number in the network."""
-
-
-class _ObservedDetector(FailureDetector):
-    """Shows the cluster's observer what the failure detector hears and reports."""
-
-    def __init__(self, ctx: SimContext, config: Config) -> None:
-        super().__init__(ctx, config)
-        self._sim = ctx
-
-    def handle(self, source: str, message: Any) -> None:
-        observer = self._sim.process.cluster.observer
-        if observer is not None and isinstance(message, Heartbeat):
-            observer.on_heartbeat(message)
-        super().handle(source, message)
-
-    def end_turn(self) -> None:
-        super().end_turn()
-        observer = self._sim.process.cluster.observer
-        if observer is not None:
-            for report in self._sim.outbox.get(self._tables[0], ()):
-                if isinstance(report, NodeUnreachable):
-                    observer.on_silent(report)
 
 
 class SimCluster:
@@ -302,7 +279,7 @@ class SimCluster:
             process, self.network, self.frame_faults, self.config, Me(HEAD, 1), info_of,
             self.peer_process, on_node_changed=on_change,
         )  # fmt: skip
-        health = _ObservedDetector(process.context(HEALTH), self.config)
+        health = FailureDetector(process.context(HEALTH), self.config)
         process.add("links", channels.peers)
         process.add(HEALTH, health)
         health.start()

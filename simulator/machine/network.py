@@ -161,7 +161,7 @@ class Link:
         self.held: list[tuple[int, Callable[[], None], Stream]] = []
         """Frames that wait until the link is no longer blocked: (bytes, delivery, stream)."""
         self.stream = Stream()
-        """Of what is sent in no other one."""
+        """The two nodes share it for frames that are in no connection's stream."""
         self.sent_bytes = 0
         self.alive = True
         self.callbacks: list[Callable[[Any], None]] = [self._on_arrival]

@@ -6,10 +6,11 @@ notes of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from raytwin.runtime.control.channels.channel import Channel, Hello
-from raytwin.runtime.control.messages import Heartbeat, NodeUnreachable
+from raytwin.runtime.control.core.turns import Received
 
 
 class Observer(Protocol):
@@ -33,8 +34,5 @@ class Observer(Protocol):
     def on_leave(self, me: str) -> None:
         """A process leaves: its channels have lost the head."""
 
-    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """The failure detector is about to take a heartbeat."""
-
-    def on_silent(self, report: NodeUnreachable) -> None:
-        """The failure detector has reported a node."""
+    def on_turn(self, address: str, received: Received, sent: Mapping[str, Sequence[Any]]) -> None:
+        """A component has had a turn; `sent` has its messages by receiver."""

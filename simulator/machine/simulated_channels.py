@@ -108,7 +108,7 @@ class SimLink:
         self.open = True
         self.received_bytes = 0
         self.stream = Stream()
-        """Of what this end sends."""
+        """This end sends its packets in it."""
 
     # -- the channel's calls -----------------------------------------------------
 

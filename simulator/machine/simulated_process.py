@@ -309,6 +309,9 @@ class SimProcess:
         if callback is not None:
             callback()
         component.end_turn()
+        observer = self.cluster.observer
+        if observer is not None:
+            observer.on_turn(address, received, self.contexts[address].outbox)
         if self.journal is not None and address in self.cluster.journaled:
             outputs = [[to, box] for to, box in self.contexts[address].outbox.items()]
             now_s = self.cluster.env.now + self.skew_s

@@ -16,6 +16,7 @@ from raytwin.chaos.fuzz.oracle.silence import Silence
 from raytwin.chaos.fuzz.programs.program import Body, Call, Op
 from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.channels.channel import Channel
+from raytwin.runtime.control.core.addresses import HEALTH
 from raytwin.runtime.control.messages import NodeUnreachable
 
 LIMIT_S = 0.5
@@ -41,7 +42,7 @@ def channel_of(cluster: Any, me: str, peer: str) -> Channel:
 def test_a_node_that_is_reported_before_the_limit_is_found(sim: Any) -> None:
     silence = Silence(sim.cluster)
     ray.sleep(1.0)
-    silence.on_silent(NodeUnreachable(1, "a guess", 1))
+    silence.on_turn(HEALTH, [], {"gcs": [NodeUnreachable(1, "a guess", 1)]})
     assert kinds(silence) == {Kind.DEATHS}
 
 
@@ -100,7 +101,6 @@ def nothing() -> None: ...
 def test_a_channel_that_counts_other_bytes_than_it_keeps_is_found(sim: Any) -> None:
     silence = Silence(sim.cluster)
     ray.sleep(1.0)
-    channel_of(sim.cluster, "node:0", "head")
     assert silence.unacknowledged() == []
     channel_of(sim.cluster, "links", "node:1").kept_bytes += 1
     assert [each.kind for each in silence.unacknowledged()] == [Kind.MEMORY]

@@ -19,14 +19,16 @@ exactly the frames, and counts their bytes, of which no acknowledgement has arri
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from typing import Any
 
 from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
 from raytwin.runtime.control.channels.channel import ACK_S, Channel, Hello
-from raytwin.runtime.control.core.addresses import HEAD, is_node, node_of
+from raytwin.runtime.control.core.addresses import HEAD, HEALTH, is_node, node_of
+from raytwin.runtime.control.core.turns import Received
 from raytwin.runtime.control.messages import (
     Heartbeat,
     NodeUnreachable,
@@ -42,7 +44,7 @@ both need on their way."""
 
 @dataclass
 class End:
-    """What has passed through one end of a channel."""
+    """The frames that a channel has sent, and the progress of its peer."""
 
     channel: Channel
     sent_s: deque[float]
@@ -50,7 +52,7 @@ class End:
     acknowledged: int
     progress_s: float = -inf
     link_bytes: int = 0
-    """What the peer has reported of the present link."""
+    """The peer has acknowledged so many bytes of the present link."""
     session: int = 0
     greeted: bool = False
     """Whether a Hello was progress, and the peer has made no other since."""
@@ -95,10 +97,18 @@ class Silence:
 
     # -- heartbeats ----------------------------------------------------------------------
 
-    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
-        self._heard_s[heartbeat.node, heartbeat.incarnation] = self._now_s
+    def on_turn(self, address: str, received: Received, sent: Mapping[str, Sequence[Any]]) -> None:
+        if address != HEALTH:
+            return
+        for _, messages in received:
+            for message in messages:
+                if isinstance(message, Heartbeat):
+                    self._heard_s[message.node, message.incarnation] = self._now_s
+        for message in chain.from_iterable(sent.values()):
+            if isinstance(message, NodeUnreachable):
+                self._on_silent(message)
 
-    def on_silent(self, report: NodeUnreachable) -> None:
+    def _on_silent(self, report: NodeUnreachable) -> None:
         key = report.node, report.incarnation
         self._reported.add(key)
         silent_s = self._now_s - self._heard_s.get(key, -inf)
@@ -120,7 +130,7 @@ class Silence:
         key = channel._me.name, channel.peer
         end = self._ends.get(key)
         if end is None or end.channel is not channel:
-            # What a channel keeps that is older than this observer, it has kept for any time.
+            # The channel has sent these frames at a time that this observer does not know.
             kept = len(channel.kept)
             end = self._ends[key] = End(channel, deque([-inf] * kept), channel.sent - kept)
             end.session = channel._session
