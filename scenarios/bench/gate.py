@@ -4,7 +4,9 @@ In each round both trees get a fresh driver process and a fresh cluster on each 
 processes and simulated, since two clusters of one commit differ for as long as they live: in where
 the kernel puts their processes, and what lies where in memory. Then each case is measured in short
 slices that alternate between the trees; a side's cost in the round is that of its cheapest slice,
-since what else the machine does only adds to it. What happens rarely is not in it.
+since what else the machine does only adds to it. What happens rarely is not in it. Whatever the
+trees do one after the other, they do in the other order in every other round: the one that makes
+`actor_sync` ready second is 4 % slower at it (docs/development.md).
 
 Two statistics are judged, by `decision`: **time**, of the clock, and **cpu**, the seconds of CPU
 that all processes of the cluster spend. Where other programs use the machine, time depends on them
@@ -89,7 +91,7 @@ class Rounds:
             yield started[id(self.old)], started[id(self.new)]
 
     def _costs(self, case: str, sides: tuple[Conversation, Conversation]) -> dict[str, Pair]:
-        for side in sides:
+        for side in sides if self.taken % 2 else sides[::-1]:
             side.ask("prepare", case=case, warm_up_s=self.warm_up_s, at_least=1)
         samples: tuple[list[Sample], list[Sample]] = ([], [])
         for number in range(self.slices):
