@@ -38,7 +38,7 @@ class Sink:
         self.data = b""
 
     def send_body(self, body: bytes) -> None:
-        self.data += wire.with_length(body)
+        self.data += wire.LENGTH.pack(len(body)) + body
 
     def close(self, reason: str) -> None:
         self.closed = True

@@ -83,7 +83,12 @@ class ReadyQueue:
         classes = self._lanes.get(lane)
         if classes is None:
             return 0
-        return sum([each.count for each in classes.values() if each.name not in self.closed])
+        if self.closed:
+            return sum([each.count for each in classes.values() if each.name not in self.closed])
+        found = 0
+        for each in classes.values():  # mostly one
+            found += each.count
+        return found
 
     def peek(self, lane: Lane) -> TaskSpec | None:
         """Return the oldest range of a lane that may start, without taking it."""

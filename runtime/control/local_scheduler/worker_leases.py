@@ -242,18 +242,15 @@ class WorkerLeases:
         lane = (worker.job, demand)
         workers = min(self._workers_for_tasks(), self._resources.slots(demand))
         share = -(-ready.count(lane) // max(1, workers - served))
-        head = ready.peek(lane)
-        each_s = self.times.means.get(head.function, 0.0) if head is not None else 0.0
+        spec = ready.peek(lane)
+        each_s = self.times.means.get(spec.function, 0.0) if spec is not None else 0.0
         # A fair share below `split_s` costs more than it gains. A worker that has work gains
         # nothing now: it gets the missing half in one piece.
         least_s = config.ahead_s / 2 if worker.assigned else config.split_s
         least = int(least_s / each_s) if each_s else 1
         room = min(max(share, least), config.ahead_tasks_max)
         batch: list[Assignment] = []
-        while room > 0:
-            spec = ready.peek(lane)
-            if spec is None:
-                break
+        while spec is not None and room > 0:
             mean = self.times.means.get(spec.function)
             if mean is None:
                 if worker.assigned:
@@ -269,6 +266,7 @@ class WorkerLeases:
                 most = room
             part = ready.take(lane, min(room, most))
             inputs = self._inputs.take(part, worker.address)
+            spec = ready.peek(lane)
             if inputs is None:
                 continue
             room -= part.count

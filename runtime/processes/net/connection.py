@@ -85,7 +85,7 @@ class Connection:
 
     def send_body(self, body: bytes) -> None:
         """Send a frame, encoded by `wire.encode_body`."""
-        self.send(wire.with_length(body))
+        self.send(wire.LENGTH.pack(len(body)) + body)
 
     def send(self, data: bytes) -> None:
         """Send as many bytes now as the socket takes, and the rest when it is writable."""

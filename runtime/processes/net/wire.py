@@ -28,7 +28,7 @@ FRAME_BYTES_MAX = 1 << 30
 """Frames are mostly far smaller, since values above 100 KB travel outside of messages; but a
 task goes to its worker with all its small inputs, however many, in one message."""
 
-_LENGTH = struct.Struct(">I")
+LENGTH = struct.Struct(">I")
 _HEADER = struct.Struct(">IIQQ")
 _NUMBERS = struct.Struct(">QQ")
 _HELLO = 1 << 31
@@ -48,12 +48,8 @@ class WireError(ValueError):
 
 def encode(source: str, destination: str, messages: list[Any]) -> bytes:
     """Return one frame with its length, as `encode_body` without it."""
-    return with_length(encode_body(source, destination, messages))
-
-
-def with_length(body: bytes) -> bytes:
-    """Return a frame's body as it travels without a packet."""
-    return _LENGTH.pack(len(body)) + body
+    body = encode_body(source, destination, messages)
+    return LENGTH.pack(len(body)) + body
 
 
 def encode_body(source: str, destination: str, messages: list[Any]) -> bytes:
@@ -132,14 +128,14 @@ class FrameReader:
         size = len(data) - 4
         if size >= 0 and not buffer:
             # In most cases exactly one frame has arrived: decode it in place.
-            (length,) = _LENGTH.unpack_from(data)
+            (length,) = LENGTH.unpack_from(data)
             if length == size <= FRAME_BYTES_MAX:
                 return [_decode(memoryview(data)[4:])]
         buffer += data
         frames = []
         start, end = self._start, len(buffer)
         while end - start >= 4:
-            (length,) = _LENGTH.unpack_from(buffer, start)
+            (length,) = LENGTH.unpack_from(buffer, start)
             if length > FRAME_BYTES_MAX:
                 raise _too_long(length)
             if end - start - 4 < length:
@@ -180,7 +176,7 @@ class PacketReader:
         packets = []
         start, end = self._start, len(buffer)
         while end - start >= 4:
-            (length,) = _LENGTH.unpack_from(buffer, start)
+            (length,) = LENGTH.unpack_from(buffer, start)
             most = HELLO_BYTES_MAX if length & _HELLO else FRAME_BYTES_MAX
             length &= ~_HELLO
             if length > most:
