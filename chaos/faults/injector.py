@@ -21,7 +21,7 @@ from raytwin.runtime.api.backend import on_connect
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.containers.default_disk import limited_disks
 
-LOOK_S = 0.02
+LOOK_S = 0.005
 """Seconds between two queries of the node table, while a step waits for a node."""
 
 
@@ -193,6 +193,8 @@ class LocalInjector(Injector):
         nodes: Callable[[], list[dict[str, Any]]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        import psutil  # noqa: F401, by which steps find processes: none waits for the import
+
         super().__init__(cluster, plan, clock)
         self._nodes = nodes
         self._alive = {row["node"]: row["alive"] for row in nodes()}
