@@ -23,6 +23,7 @@ from raytwin.scenarios.core.scenario import (
     Request,
     Scenario,
 )
+from raytwin.scenarios.workloads.programs import write
 from raytwin.simulator.machine.costs import load_profile
 
 SIZES_QUICK = (1_000, 10_000, 100_000, 250_000, 1_000_000, 10_000_000, 64_000_000)
@@ -50,13 +51,6 @@ RAY_STORE_BYTES = 1 << 30
 """Ray frees dropped objects later than the next put, and would else spill them to disk."""
 MISSED = 1.25
 """A predicted rate that is off the published one by more is said to miss it."""
-
-
-def _see(value: Any) -> int:
-    return int(value.nbytes)
-
-
-see = ray.remote(_see)
 
 
 def run(request: Request) -> Outcome:
@@ -110,8 +104,8 @@ def _measure(request: Request, outcome: Outcome, where: str, threads: int, repea
             puts = min(PUTS_MAX, max(1, BYTES_PER_REPEAT // size))
             # Twice before: the store's memory has been touched, then mapped, the worker is up.
             for _ in range(2):
-                _write(value, puts)
-            elapsed_s = _write(value, puts)
+                write(value, puts)
+            elapsed_s = write(value, puts)
             limit_s = (
                 load_profile(profile).copy_s(size, threads) * puts
                 if request.backend == "sim"
@@ -134,18 +128,6 @@ def _measure(request: Request, outcome: Outcome, where: str, threads: int, repea
             outcome.timeline += run_trace.kept(f"{where}, {threads} threads:")
     finally:
         ray.shutdown()
-
-
-def _write(value: Any, puts: int) -> float:
-    """Put a value so often, each time dropping the one before; return the seconds.
-
-    They end when a task has read the last one: all are in the store by then.
-    """
-    started_s = ray.now()
-    for _ in range(puts):
-        ref = ray.put(value)
-    assert ray.get(see.remote(ref)) == value.nbytes
-    return ray.now() - started_s
 
 
 _arrays: dict[int, tuple[Any, Any]] = {}

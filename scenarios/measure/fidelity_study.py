@@ -257,6 +257,7 @@ def simulate(workload: Workload, profile: Path, journal: Path | None = None) -> 
     session: Any = ray.init(
         backend="sim",
         nodes=workload.nodes,
+        **workload.options,
         nodes_per_host=len(workload.nodes),
         profile=str(profile),
         cores_per_host=workload.cores,
@@ -276,7 +277,9 @@ def simulate(workload: Workload, profile: Path, journal: Path | None = None) -> 
 def measure_one(workload: Workload, journals: Path | None = None) -> Run:
     """Run a workload on a cluster of its own; count turns and frames if there is a directory for
     journals."""
-    session: Any = ray.init(backend="local", nodes=workload.nodes, journal=journals)
+    session: Any = ray.init(
+        backend="local", nodes=workload.nodes, journal=journals, **workload.options
+    )
     try:
         run = workload.start()
         for _ in range(WARM_UPS):

@@ -7,6 +7,7 @@ TRAIN       loads of the calibration, run anew
 SIZE        loads of the calibration with other sizes
 WORKLOAD    programs of another shape, with and without work in their tasks
 SHAPE       on one core: the profile was measured on all
+FIGURE      what figures 8a, 8b and 9 measure on one host, at a small size
 SEARCHED    the worst of those that a search has tried, see `layered_graph`: none is among these
 =========== ================================================================================
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -30,13 +31,20 @@ from typing import Any
 import raytwin as ray
 from raytwin.scenarios.workloads import calibration_loads
 from raytwin.scenarios.workloads.calibration_loads import CalibrationLoad
-from raytwin.scenarios.workloads.programs import empty
+from raytwin.scenarios.workloads.programs import bag_of_tasks, empty, latencies_with_inputs, write
 from raytwin.scenarios.workloads.ring_allreduce import Ring
 
 SEED = 14
 """Of what is drawn within a program, the same on both backends."""
 BODY_S = 0.001
 """CPU time of a task that has work."""
+
+IN_FLIGHT = 8
+BAG = 8_000
+"""Tasks in a run of figure 8b."""
+STORE_BYTES = 2_000_000_000
+LARGE = 100_000_000
+"""Of inputs so large one fits into the stores for each task in flight."""
 
 RING_BYTES_PER_S = 4e9
 """What a member of the ring adds up: it takes the time, on both backends."""
@@ -62,6 +70,7 @@ class Group(Enum):
     SIZE = "held-out size"
     WORKLOAD = "held-out workload"
     SHAPE = "held-out machine shape"
+    FIGURE = "figures"
     SEARCHED = "searched"
 
 
@@ -80,6 +89,8 @@ class Workload:
     """CPU time within an operation, seconds."""
     of_tasks: bool = True
     """Whether each operation is a task or a call."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of `init`, besides."""
 
     @property
     def nodes(self) -> list[dict[str, float]]:
@@ -209,6 +220,41 @@ def _stream(count: int, body_s: float) -> Ended:
     return Ended(count, sum(latencies), tuple(latencies))
 
 
+def _with_inputs(nbytes: int) -> Ended:
+    """Run tasks with inputs of `nbytes`, as figure 8a does."""
+    tasks = IN_FLIGHT if nbytes >= LARGE else 3 * IN_FLIGHT
+    found = latencies_with_inputs([1, 2], [nbytes] * tasks, IN_FLIGHT, random.Random(SEED))
+    # What each of those in flight takes for all of its tasks, one after the other.
+    return Ended(len(found), sum(found) / IN_FLIGHT, tuple(found))
+
+
+def _with_input(nbytes: int, policy: str) -> Workload:
+    # The driver's node has no CPU, so that the global scheduler places each task.
+    options = {"policy": policy, "object_store_memory": STORE_BYTES}
+    return Workload(
+        lambda: partial(_with_inputs, nbytes), Group.FIGURE, (0, 2, 2), of_tasks=False,
+        options=options,
+    )  # fmt: skip
+
+
+def _bag(nodes: int) -> Workload:
+    def run() -> Ended:
+        return Ended(BAG, bag_of_tasks(nodes, BAG, 500, True))
+
+    return Workload(lambda: run, Group.FIGURE, (1,) * nodes)
+
+
+def _writes(nbytes: int, threads: int) -> Workload:
+    """Write objects of `nbytes` as figure 9 does."""
+    puts = min(1_000, max(1, 128_000_000 // nbytes))
+
+    def run() -> Ended:
+        return Ended(puts, write(ray.Blob(nbytes), puts))
+
+    options = {"store_copy_threads": threads}
+    return Workload(lambda: run, Group.FIGURE, (1,), of_tasks=False, options=options)
+
+
 def _workload(
     group: Group,
     program: Callable[..., int],
@@ -223,6 +269,7 @@ def _load(load: CalibrationLoad, group: Group) -> Workload:
     return _workload(group, lambda: load.run()[0], cpus=load.cpus)
 
 
+_SIZES = {"1kb": 1_000, "100kb": 100_000, "1mb": 1_000_000, "10mb": 10**7, "100mb": 10**8}
 _OTHER = Group.WORKLOAD
 _TWO = (1, 1)
 
@@ -256,4 +303,16 @@ WORKLOADS: Mapping[str, Workload] = {
     "nested_one_core": _workload(
         Group.SHAPE, _nested, 8, 30, BODY_S, cpus=_TWO, cores=1, body_s=BODY_S
     ),
+    **{
+        f"fig8a_{name}_{size}": _with_input(nbytes, policy)
+        for name, policy in (("local", "bottom-up"), ("blind", "locality-blind"))
+        for size, nbytes in _SIZES.items()
+        if nbytes >= 100_000
+    },
+    **{f"fig8b_{nodes}": _bag(nodes) for nodes in (1, 2, 4, 8)},
+    **{
+        f"fig9_{size}_by_{threads}": _writes(nbytes, threads)
+        for threads in (1, 8)
+        for size, nbytes in _SIZES.items()
+    },
 }

@@ -118,3 +118,15 @@ def latencies_with_inputs(
         for ref in ready:
             found.append(now_s - started.pop(ref))
     return found
+
+
+def write(value: Any, puts: int) -> float:
+    """Put a value so often, each time dropping the one before; return the seconds.
+
+    They end when a task has read the last one: all are in the store by then.
+    """
+    started_s = ray.now()
+    for _ in range(puts):
+        ref = ray.put(value)
+    assert ray.get(look.remote(ref)) == value.nbytes
+    return ray.now() - started_s
