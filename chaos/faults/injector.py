@@ -193,8 +193,6 @@ class LocalInjector(Injector):
         nodes: Callable[[], list[dict[str, Any]]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        import psutil  # noqa: F401, by which steps find processes: none waits for the import
-
         super().__init__(cluster, plan, clock)
         self._nodes = nodes
         self._alive = {row["node"]: row["alive"] for row in nodes()}

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 import raytwin as ray
@@ -644,3 +645,16 @@ def test_a_cluster_whose_plan_is_refused_has_ended() -> None:
     with observed(plan), pytest.raises(PlanError, match="clock_skew"):
         ray.init(backend="local", nodes=1)
     assert not ray.is_initialized()
+
+
+def test_a_step_looks_at_no_process_but_the_clusters_own(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a machine's processes there may be thousands, and the step would take as long."""
+    session = start("local")
+    doubles_are_right(20)
+    monkeypatch.delattr(psutil, "process_iter")
+    injector = attach(session, Plan([Step("kill", "worker:0.0", 0.0)]))
+    doubles_are_right(20)
+    injector.stop()
+    assert [each.error for each in injector.injections] == [""]
