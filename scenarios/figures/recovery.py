@@ -83,6 +83,7 @@ FAULTS = {
     "node silent": Fault((Step("pause", "node:1", 0.0), BACK)),
     "connections reset": Fault((Step("reset", "link:0>1", 0.0),)),
     "link cut": Fault(both_ways("cut"), held=0.25),
+    "link cut one way": Fault((Step("cut", "link:0>1", 0.0),), held=0.25),
     "link stalled": Fault(both_ways("stall"), held=0.25),
     "link slow": Fault(both_ways("latency", latency_ms=50.0), held=0.5),
     "link narrow": Fault(both_ways("bandwidth", bytes_per_s=10_000.0), held=0.5),
@@ -90,7 +91,14 @@ FAULTS = {
     "head killed": Fault((Step("kill", "head", 0.0),), needs={STORAGE: True}),
 }
 QUICK = tuple(fault for fault, each in FAULTS.items() if not each.needs)
-OF_LINKS = ("connections reset", "link cut", "link stalled", "link slow", "link narrow")
+OF_LINKS = (
+    "connections reset",
+    "link cut",
+    "link cut one way",
+    "link stalled",
+    "link slow",
+    "link narrow",
+)
 NOTICED = tuple(fault for fault in FAULTS if fault not in OF_LINKS)
 """Faults by which something dies that the GCS logs."""
 

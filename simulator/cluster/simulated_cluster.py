@@ -44,6 +44,7 @@ from raytwin.runtime.control.core.config import Config, quiet_s_max
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, root_task_id
 from raytwin.runtime.control.core.resources import UNIT, parse_demand
+from raytwin.runtime.control.core.turns import Received
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.gcs.failure_detector import FailureDetector
 from raytwin.runtime.control.gcs.gcs import Gcs
@@ -189,6 +190,8 @@ class SimCluster:
         self.on_frame: list[Callable[[str, list[Any]], None]] = []
         """Called with the receiver's address and the messages of each frame that is sent."""
         self.on_output: list[Callable[[str, float, bytes], None]] = []
+        self.on_turn: list[Callable[[str, Received, Mapping[str, Sequence[Any]]], None]] = []
+        """Called after each turn, as `ProcessPort` says."""
         self.observer: Observer | None = None
         """Sees the signs of life of nodes and peers, and what is reported of them."""
         self.workers = SimWorkers(self)

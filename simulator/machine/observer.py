@@ -6,11 +6,9 @@ notes of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from raytwin.runtime.control.channels.channel import Channel, Hello
-from raytwin.runtime.control.core.turns import Received
 
 
 class Observer(Protocol):
@@ -33,6 +31,3 @@ class Observer(Protocol):
 
     def on_leave(self, me: str) -> None:
         """A process leaves: its channels have lost the head."""
-
-    def on_turn(self, address: str, received: Received, sent: Mapping[str, Sequence[Any]]) -> None:
-        """A component has had a turn; `sent` has its messages by receiver."""

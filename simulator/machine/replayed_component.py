@@ -62,6 +62,7 @@ class _OneProcess:
         self.skews_s: dict[int, float] = {}
         self.working = 0
         self.observer: Observer | None = None
+        self.on_turn: list[Any] = []
 
     def transmit(
         self, sender: SimProcess, source: str, destination: str, messages: list[Any], nbytes: int

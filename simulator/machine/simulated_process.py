@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -82,6 +82,9 @@ class ProcessPort(Protocol):
     skews_s: dict[int, float]
     """By node whose clock was set: how far it is ahead of virtual time."""
     observer: Observer | None
+    on_turn: list[Callable[[str, Received, Mapping[str, Sequence[Any]]], None]]
+    """Called after each turn of a component: its address, what it received, and its messages by
+    receiver."""
     working: int
     """The number of operations that will end by themselves; until it is 0, nothing is stuck."""
 
@@ -309,9 +312,8 @@ class SimProcess:
         if callback is not None:
             callback()
         component.end_turn()
-        observer = self.cluster.observer
-        if observer is not None:
-            observer.on_turn(address, received, self.contexts[address].outbox)
+        for observe in self.cluster.on_turn:
+            observe(address, received, self.contexts[address].outbox)
         if self.journal is not None and address in self.cluster.journaled:
             outputs = [[to, box] for to, box in self.contexts[address].outbox.items()]
             now_s = self.cluster.env.now + self.skew_s

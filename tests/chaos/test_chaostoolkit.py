@@ -1,14 +1,13 @@
-"""An experiment in the form of Chaos Toolkit's, run as `chaos run` would run it."""
+"""An experiment of Chaos Toolkit's, which Chaos Toolkit runs; and what its module refuses."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from chaoslib.experiment import run_experiment
 
 import raytwin as ray
 from raytwin.chaos import chaostoolkit
@@ -47,7 +46,11 @@ EXPERIMENT = """
                   "func": "kill_node", "arguments": {"node": 1}}},
     {"type": "action", "name": "replace it",
      "provider": {"type": "python", "module": "raytwin.chaos.chaostoolkit",
-                  "func": "add_node", "arguments": {"resources": {"CPU": 2}}}}
+                  "func": "add_node", "arguments": {"resources": {"CPU": 2}}},
+     "pauses": {"after": PAUSE_S}},
+    {"type": "probe", "name": "time passes, virtual time, too",
+     "provider": {"type": "python", "module": "raytwin.chaos.chaostoolkit",
+                  "func": "tasks_are_right", "arguments": {"count": 2000}}}
   ]
 }
 """
@@ -59,34 +62,26 @@ def ended() -> Iterator[None]:
     ray.shutdown()
 
 
-def run(activity: dict[str, Any]) -> Any:
-    """Call what an activity names."""
-    provider = activity["provider"]
-    function = getattr(importlib.import_module(provider["module"]), provider["func"])
-    return function(**provider.get("arguments", {}))
-
-
-def steady(experiment: dict[str, Any]) -> bool:
-    probes = experiment["steady-state-hypothesis"]["probes"]
-    return all(run(probe) == probe["tolerance"] for probe in probes)
-
-
-@pytest.mark.parametrize("backend", ["sim", "local"])
-def test_an_experiment(backend: str) -> None:
-    experiment = json.loads(EXPERIMENT.replace("BACKEND", backend))
-    assert steady(experiment)
-    said = [run(activity) for activity in experiment["method"]]
+@pytest.mark.parametrize(("backend", "pause_s"), [("sim", "0"), ("local", "2")])
+def test_an_experiment(backend: str, pause_s: str) -> None:
+    experiment = json.loads(EXPERIMENT.replace("BACKEND", backend).replace("PAUSE_S", pause_s))
+    journal = run_experiment(experiment)
+    said = [run["output"] for run in journal["run"]]
     assert said == [
         "suspend node 1.", "resume node 1.", "kill worker 0 of node 0.", "kill node 1.",
-        "add a node to the cluster with CPU 2.",
+        "add a node to the cluster with CPU 2.", True,
     ]  # fmt: skip
-    for _ in range(1000):
-        if chaostoolkit.event_count("node_died") == 1 and chaostoolkit.nodes_alive() == 3:
-            break
-        ray.sleep(0.03)
-    assert steady(experiment)
+    assert journal["status"] == "completed" and not journal["deviated"]
+    assert journal["steady_states"]["after"]["steady_state_met"]
+    assert chaostoolkit.event_count("node_died") == 1
     chaostoolkit.end_cluster()
     assert not ray.is_initialized()
+
+
+def test_an_experiment_whose_cluster_lost_a_node_deviates() -> None:
+    experiment = json.loads(EXPERIMENT.replace("BACKEND", "sim").replace("PAUSE_S", "0"))
+    del experiment["method"][-2]
+    assert run_experiment(experiment)["deviated"]
 
 
 def test_a_plan_goes_on_while_the_experiment_does() -> None:

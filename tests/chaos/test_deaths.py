@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 import raytwin as ray
@@ -21,6 +22,7 @@ from raytwin.chaos.fuzz.run.liveness import bound_s
 from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.object_reconstruction import UNREPORTED_TIMEOUTS
+from raytwin.runtime.control.messages import AssignTasks, TaskSpec
 
 OPTIONS: list[dict[str, Any]] = [{}, {"gcs_replicas": 2, "gcs_shards": 2}]
 
@@ -122,6 +124,38 @@ def test_a_restart_is_spent_on_a_node_that_died_before_the_actor_s_placement_lef
             ray.get(second.add.remote())
         assert deaths.hits("a1r1") == 2
         assert Oracle(History(), deaths).judge(died.value) is Verdict.CHARGED
+
+
+def test_each_death_costs_a_task_one_retry(sim: Any) -> None:
+    """The task has its retries in its name, as those of random programs."""
+    deaths = Deaths(sim.cluster)
+
+    def k1r3() -> int:
+        ray.sleep(1.0)
+        return 1
+
+    ref = ray.remote(k1r3).options(max_retries=3, resources={"node:1": 0.1}).remote()
+    ray.sleep(0.1)
+    assert deaths.left("k1r3") == 3
+    sim.cluster.kill_worker(1)
+    ray.sleep(0.3)
+    assert deaths.left("k1r3") == 2
+    sim.cluster.restart_node(1)
+    ray.sleep(0.5)
+    sim.cluster.kill_worker(1)
+    assert ray.get(ref) == 1
+    assert deaths.left("k1r3") in (0, 1), "the GCS does not hear of what a node retried itself"
+    assert not deaths.skipped()
+
+
+def test_a_death_that_costs_two_retries_is_found(sim: Any) -> None:
+    deaths = Deaths(sim.cluster)
+    spec = TaskSpec(bytes(12), 0, 2, b"", b"", "driver", "", (), 1, 3, -1, "k1r3")
+    for retries, found in ((3, 0), (2, 0), (0, 1)):
+        message = AssignTasks([msgspec.structs.replace(spec, retries=retries)], 1)
+        for observe in sim.cluster.on_turn:
+            observe("global", [], {"node:1": [message]})
+        assert len(deaths.skipped()) == found
 
 
 def test_a_campaign_that_excuses_too_much_fails() -> None:

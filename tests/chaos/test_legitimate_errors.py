@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from raytwin.chaos.fuzz.oracle.deaths import retries_of
 from raytwin.chaos.fuzz.oracle.history import End, History
 from raytwin.chaos.fuzz.oracle.invariants import Late
 from raytwin.chaos.fuzz.oracle.legitimate_errors import Objection, Oracle, Verdict
@@ -38,7 +39,7 @@ GONE_ON = Loss(LossCause.NODE_DIED, 1, "gone", Refusal.ACTOR_WENT_ON, object=PUT
 
 
 class Given:
-    """Deaths that all hit everything, and of them so many of nodes."""
+    """Deaths that all hit everything, and of them so many of nodes; each cost a retry."""
 
     def __init__(self, total: int, nodes: int = 0) -> None:
         self.total = total
@@ -46,6 +47,24 @@ class Given:
 
     def hits(self, name: str, before_s: float = inf) -> int:
         return self.total
+
+    def left(self, name: str) -> int:
+        most = retries_of(name)
+        return most if most < 0 else max(0, most - self.total)
+
+
+class NoneLeft(Given):
+    """Deaths after which nothing had a retry left."""
+
+    def left(self, name: str) -> int:
+        return 0
+
+
+class OneLeft(Given):
+    """Deaths after which everything had a retry left."""
+
+    def left(self, name: str) -> int:
+        return 1
 
 
 def judged(error: BaseException, kills: int, deaths: int, **more: Any) -> str:
@@ -68,7 +87,7 @@ def objection(failure: Failure, kills: int, deaths: int, **more: Any) -> str:
     [
         (WorkerCrash("k3r0", "worker:1.1", "killed"), 1, 0, True),
         (WorkerCrash("k3r0", "worker:1.1", "killed"), 0, 0, False),
-        (WorkerCrash("k3r1"), 1, 1, True),
+        (WorkerCrash("k3r1"), 1, 1, False),
         (WorkerCrash("k3r1"), 0, 0, False),
         (WorkerCrash("k3r2"), 1, 1, False),
         (WorkerCrash("k3r1"), 2, 1, True),
@@ -81,10 +100,11 @@ def objection(failure: Failure, kills: int, deaths: int, **more: Any) -> str:
         (Loss(LossCause.MAKER_DIED, refusal=Refusal.NO_RETRIES, task="k1r3"), 2, 2, False),
         (Loss(LossCause.MAKER_DIED, refusal=Refusal.NO_RETRIES, task="k1r1"), 2, 1, True),
         (ActorDeath(DeathCause.NODE_DIED, "a3r1"), 2, 1, True),
-        (ActorDeath(DeathCause.NODE_DIED, "a3r1"), 1, 1, True),
+        (ActorDeath(DeathCause.NODE_DIED, "a3r1"), 1, 1, False),
         (ActorDeath(DeathCause.NODE_DIED, "a3r1"), 1, 0, False),
         (ActorDeath(DeathCause.NODE_DIED, "a3r2"), 1, 1, False),
-        (ActorDeath(DeathCause.WORKER_DIED, "a3r1"), 1, 1, True),
+        (ActorDeath(DeathCause.WORKER_DIED, "a3r1"), 1, 1, False),
+        (ActorDeath(DeathCause.WORKER_DIED, "a3r1"), 2, 1, True),
         (ActorDeath(DeathCause.WORKER_DIED, "a3r1"), 1, 0, False),
         (ActorDeath(DeathCause.WORKER_DIED, "a3r2"), 1, 1, False),
         (ActorDeath(DeathCause.WORKER_DIED, "a3r0"), 0, 1, False),
@@ -100,6 +120,13 @@ def objection(failure: Failure, kills: int, deaths: int, **more: Any) -> str:
 def test_which_errors_are_legitimate(failure: Failure, kills: int, deaths: int, ok: bool) -> None:
     called = {"t7r2": ActorSpec(1)}
     assert (objection(failure, kills, deaths, puts={PUT.hex()}, actor_of=called) == "") == ok
+
+
+@pytest.mark.parametrize(("deaths", "ok"), [(NoneLeft, True), (OneLeft, False)])
+def test_a_task_fails_only_when_no_retry_is_left(deaths: type[Given], ok: bool) -> None:
+    """Whatever number of deaths may have hit it: each costs one retry."""
+    judgement = Oracle(History(), deaths(5, 5)).judge(exception_of(WorkerCrash("k3r3")))
+    assert (judgement is Verdict.CHARGED) == ok
 
 
 @pytest.mark.parametrize("error", [RaySystemError("nothing has happened"), Late("wait")])
@@ -149,7 +176,7 @@ def test_contained_objects_are_not_lost_while_their_value_is_needed() -> None:
     ("refusal", "task", "root", "kills", "deaths", "ok"),
     [
         (Refusal.NO_RETRIES, "k3r1", None, 2, 1, True),
-        (Refusal.NO_RETRIES, "k3r1", None, 1, 1, True),
+        (Refusal.NO_RETRIES, "k3r1", None, 1, 1, False),
         (Refusal.NO_RETRIES, "k3r2", None, 1, 1, False),
         (Refusal.NO_RETRIES, "k3r1", None, 2, 0, False),
         (Refusal.NO_RETRIES, "k3r-1", None, 9, 9, False),
@@ -159,7 +186,7 @@ def test_contained_objects_are_not_lost_while_their_value_is_needed() -> None:
         (Refusal.INPUT_LOST, "k3r-1", LOST_PUT, 1, 1, True),
         (Refusal.INPUT_LOST, "k3r-1", LOST_PUT, 1, 0, False),
         (Refusal.INPUT_LOST, "k3r-1", LOST_ONCE, 2, 1, True),
-        (Refusal.INPUT_LOST, "k3r-1", LOST_ONCE, 1, 1, True),
+        (Refusal.INPUT_LOST, "k3r-1", LOST_ONCE, 1, 1, False),
     ],
 )
 def test_which_lost_results_are_legitimate(
@@ -216,7 +243,6 @@ def test_an_item_is_lost_if_its_call_may_have_ended_without_effect(
         (Cancellation("k8r3"), {"cancelled": {"k8r3"}}, Verdict.OWN),
         (WorkerCrash("k3r0"), {}, Verdict.CHARGED),
         (ActorDeath(DeathCause.NODE_DIED, "a3r0"), {}, Verdict.CHARGED),
-        (ActorDeath(DeathCause.NODE_DIED, "a3r1"), {}, Verdict.EXCUSED),
         (LOST_PUT, {"puts": {PUT.hex()}}, Verdict.CHARGED),
         (replace(LOST_PUT, node=2), {"puts": {PUT.hex()}}, Verdict.EXCUSED),
         (

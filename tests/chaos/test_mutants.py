@@ -26,6 +26,7 @@ from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.core.resources import ResourcePool, parse_demand
 from raytwin.runtime.control.gcs import object_reconstruction
 from raytwin.runtime.control.gcs.actor_table import ActorTable, ReplyHistory
+from raytwin.runtime.control.gcs.array_row import ArrayRow
 from raytwin.runtime.control.gcs.failure_detector import FailureDetector
 from raytwin.runtime.control.gcs.job_table import JobTable
 from raytwin.runtime.control.gcs.kv_table import KvTable
@@ -202,6 +203,43 @@ def retried_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(object_reconstruction, "resubmission", once)
 
 
+def last_retry_not_granted(patch: pytest.MonkeyPatch) -> None:
+    """A node's death fails the tasks that have one retry left."""
+    lose_node = ArrayRow.lose_node
+
+    def wrong(self: ArrayRow, *args: Any) -> Any:
+        unfinished = lose_node(self, *args)
+        for spec in (*(spec for spec, _ in unfinished), *self.lineage):
+            spec.retries = 0 if spec.retries == 1 else spec.retries
+        return unfinished
+
+    patch.setattr(ArrayRow, "lose_node", wrong)
+
+
+def two_retries_for_a_node(patch: pytest.MonkeyPatch) -> None:
+    """A node's death costs its tasks two retries."""
+    resubmission = object_reconstruction.resubmission
+
+    def wrong(spec: Any, *args: Any, **kwargs: Any) -> Any:
+        part = resubmission(spec, *args, **kwargs)
+        part.retries -= part.retries > 0
+        return part
+
+    patch.setattr(object_reconstruction, "resubmission", wrong)
+
+
+def two_retries_for_a_worker(patch: pytest.MonkeyPatch) -> None:
+    """A worker's death costs its task two retries."""
+    retry = Dispatcher._retry
+
+    def wrong(self: Dispatcher, worker: Any, reason: str) -> None:
+        for spec in [*worker.assigned][:1]:
+            spec.retries -= spec.retries > 1
+        retry(self, worker, reason)
+
+    patch.setattr(Dispatcher, "_retry", wrong)
+
+
 def items_without_task(patch: pytest.MonkeyPatch) -> None:
     """The GCS takes the number of a stream's item for the number of its task."""
     for module in ("array_row", "lineage"):
@@ -282,6 +320,9 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Kind, ...]]
     "nodes are never declared dead": (never_dead, WRONG + STUCK),
     "retries are forgotten": (retries_lost, WRONG),
     "a task is retried once at most": (retried_once, (Kind.ERROR,)),
+    "the last retry is not granted": (last_retry_not_granted, (Kind.ERROR,)),
+    "a node's death costs two retries": (two_retries_for_a_node, (Kind.RETRIES,)),
+    "a worker's death costs two retries": (two_retries_for_a_worker, (Kind.RETRIES,)),
     "items of streams have no task": (items_without_task, WRONG),
     "borrowers are not counted": (mutant_without(ReferenceCounter, "_on_update"), WRONG),
     "an owner's death is not announced": (

@@ -42,7 +42,8 @@ def channel_of(cluster: Any, me: str, peer: str) -> Channel:
 def test_a_node_that_is_reported_before_the_limit_is_found(sim: Any) -> None:
     silence = Silence(sim.cluster)
     ray.sleep(1.0)
-    silence.on_turn(HEALTH, [], {"gcs": [NodeUnreachable(1, "a guess", 1)]})
+    for observe in sim.cluster.on_turn:
+        observe(HEALTH, [], {"gcs": [NodeUnreachable(1, "a guess", 1)]})
     assert kinds(silence) == {Kind.DEATHS}
 
 

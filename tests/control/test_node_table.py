@@ -12,6 +12,7 @@ from raytwin.runtime.control.messages import (
     NodeInfo,
     NodesJoined,
     NodeUnreachable,
+    PeerUnreachable,
     Registered,
     RegisterNode,
 )
@@ -113,3 +114,15 @@ def test_a_dead_incarnation_that_registers_again_hears_that_it_is_dead() -> None
     made.turn(RegisterNode(info(1)))
     (refused,) = made.heard(1)
     assert not refused.info.alive and refused.info.incarnation == 1
+
+
+def test_of_a_cut_pair_the_one_with_more_cuts_dies_but_never_the_drivers_node() -> None:
+    """Whoever has the head and the driver's node goes on, be they the minority."""
+    made = Joining()
+    made.turn(*(RegisterNode(info(node)) for node in range(5)))
+    made.turn(*(PeerUnreachable(node, 1, 3, 1, "cut") for node in (1, 2, 4)))
+    made.ctx.pass_time(10.0)
+    assert made.gcs.nodes.alive == {0, 1, 2, 4}, "node 3 has lost most"
+    made.turn(*(PeerUnreachable(node, 1, 0, 1, "cut") for node in (1, 2, 4)))
+    made.ctx.pass_time(10.0)
+    assert made.gcs.nodes.alive == {0}

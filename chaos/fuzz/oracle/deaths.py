@@ -7,31 +7,36 @@ records, which a defect could falsify:
 - the plan kills a worker: this hits the task that runs there, the one that its node believes to
   run there, and the worker's actor;
 - a node dies, or the GCS declares it dead: this hits the tasks and actors that were submitted or
-  assigned to this incarnation, since they were queued or ran there, or it had their values. Where
-  the GCS is a chain, an assignment counts before it leaves: the node may not be attached, and die
-  first. Where the GCS is sharded, the global scheduler's choice travels to the shard that logs it:
-  a node that dies meanwhile was assigned the task, and is sent nothing.
+  assigned to this incarnation, since they were queued or ran there, or it had their values. An
+  assignment counts when the scheduler decides it: the node may die before it leaves.
 
 So the charges of an element are at least the retries that the faults may cost it, and at most the
-deaths of the few processes that it has met.
+deaths of the few processes that it has met. Each death costs one retry: `Deaths` also sees how many
+are left in whatever is assigned, and finds where they go down by more than one.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
+from raytwin.chaos.fuzz.oracle.findings import Finding, Kind
 from raytwin.runtime.control.core.addresses import RELAY, node_of
+from raytwin.runtime.control.core.turns import Received
 from raytwin.runtime.control.messages import (
     AssignTasks,
+    RunTasks,
     SubmitTasks,
     TaskSpec,
     TasksPlaced,
 )
 from raytwin.runtime.control.replication.state_machine import decode_frames
 
+FINDINGS_MAX = 10
+_SCHEDULERS = ("global", "gcs")
+"""The components that assign tasks to nodes."""
 Element = tuple[bytes, int]
 """array, index"""
 Visit = tuple[bytes, int, int, int, int]
@@ -53,6 +58,11 @@ class Deaths:
         self._kills: defaultdict[str, list[tuple[Element, float]]] = defaultdict(list)
         """By name: what killed workers ran, and when they were killed."""
         self._visits: defaultdict[str, list[Visit]] = defaultdict(list)
+        self._left: defaultdict[str, defaultdict[Element, set[int]]] = defaultdict(
+            lambda: defaultdict(set)
+        )
+        """By name: the retries that each element had left when it was assigned, if fewer than its
+        name says."""
         self._outputs: dict[tuple[int, bytes], None] = {}
         """Outputs of chains to nodes, not decoded yet: each with the node's incarnation, 0 for
         the relay. All replicas of a chain have the same."""
@@ -61,6 +71,7 @@ class Deaths:
         cluster.on_membership.append(self._on_membership)
         cluster.on_frame.append(self._on_frame)
         cluster.on_output.append(self._on_output)
+        cluster.on_turn.append(self._on_turn)
 
     @property
     def total(self) -> int:
@@ -86,6 +97,24 @@ class Deaths:
         for element, _, _ in visited:
             found[element] += 1
         return max(found.values(), default=0)
+
+    def left(self, name: str) -> int:
+        """Return the fewest retries that an element of that name was seen to have left."""
+        self._decode()
+        seen = self._left[name].values() if name in self._left else ()
+        return min(map(min, seen), default=retries_of(name))
+
+    def skipped(self) -> list[Finding]:
+        """Return the tasks that lost several retries at once."""
+        self._decode()
+        found = []
+        for name, elements in sorted(self._left.items()):
+            most = retries_of(name)
+            if any(len(each) < most - min(each) for each in elements.values()):
+                numbers = sorted({each for seen in elements.values() for each in seen})
+                text = f"{name} was seen with {numbers} of its {most} retries, and nothing between"
+                found.append(Finding(Kind.RETRIES, text))
+        return found[:FINDINGS_MAX]
 
     # -- what happens --------------------------------------------------------------------
 
@@ -123,8 +152,21 @@ class Deaths:
     def _on_frame(self, destination: str, messages: list[Any]) -> None:
         for message in messages:
             kind = type(message)
-            if kind is SubmitTasks or kind is AssignTasks:
+            if kind is SubmitTasks:
                 self._visit(destination, message, self._believed(destination))
+            elif kind is RunTasks:
+                for assignment in message.tasks:
+                    self._note(assignment.spec)
+
+    def _on_turn(self, address: str, _: Received, sent: Mapping[str, Sequence[Any]]) -> None:
+        if not address.startswith(_SCHEDULERS):
+            return
+        for destination, messages in sent.items():
+            for message in messages:
+                if type(message) is AssignTasks:
+                    self._visit(destination, message, self._believed(destination))
+                elif type(message) is TasksPlaced:
+                    self._visit(f"node:{message.node}", message, (message.incarnation,))
 
     def _on_output(self, client: str, born: float, body: bytes) -> None:
         if client == RELAY:
@@ -159,9 +201,22 @@ class Deaths:
         if isinstance(message, AssignTasks) and message.incarnation:
             believed = (message.incarnation,)
         for spec in message.tasks:
+            self._note(spec)
             for incarnation in believed:
                 visit = (spec.array, spec.start, spec.count, node, incarnation)
                 self._visits[spec.name].append(visit)
+
+    def _note(self, spec: TaskSpec) -> None:
+        """Note how many retries elements have left, if some are used up."""
+        if spec.name.startswith("k") and 0 <= spec.retries < retries_of(spec.name):
+            left = self._left[spec.name]
+            for element in _elements(spec):
+                left[element].add(spec.retries)
+
+
+def retries_of(name: str) -> int:
+    """Return the retries of a task or actor, with which its name ends."""
+    return int(name.rpartition("r")[2])
 
 
 def _elements(spec: TaskSpec) -> Iterator[Element]:

@@ -36,6 +36,8 @@ class Kind(Enum):
     MEMORY = "memory"
     TIMELINE = "timeline"
     """The timeline has other tasks than have run."""
+    RETRIES = "retries"
+    """A task lost several retries at once."""
     REPEATED = "repeated"
     """A task has run again, though nothing had died and its options ask for no retry."""
 

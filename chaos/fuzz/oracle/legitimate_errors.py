@@ -5,8 +5,8 @@ A value of a random program equals that of a sequential run, or is an error to w
 struct by its type and its cause, never by its text:
 
 ==================== ===================================================================
-WorkerCrash          names a task of r retries, and at least r + 1 deaths hit it; it is
-                     excused if r did, since a node may die before it gets the task
+WorkerCrash          names a task of r retries, of which it was seen to have none left, and
+                     at least r + 1 deaths hit it
 Loss                 a node has died, and one of these holds: the object was put
                      (`Refusal.PUT`); its task lacks an input (``INPUT_LOST``), also as
                      the task of a stream (``NOT_YIELDED``), and the root of the
@@ -21,8 +21,7 @@ Loss                 a node has died, and one of these holds: the object was put
                      or an earlier run of an actor's call made the object
                      (``EARLIER_RUN``)
 ActorDeath           `DeathCause.WORKER_DIED`, ``NODE_DIED``: the actor has r restarts,
-                     and at least r + 1 deaths hit it, the program's kills included; it is
-                     excused if r did, as for a task; with ``WORKER_DIED`` at least one did.
+                     and at least r + 1 deaths hit it, the program's kills included.
                      ``KILLED``: the program killed the actor for good, or it killed it and
                      the same holds.
                      ``EXITED``: the program has called `exit_actor`, and a death hit the
@@ -55,6 +54,7 @@ from enum import Enum, auto
 from math import inf
 from typing import Protocol
 
+from raytwin.chaos.fuzz.oracle.deaths import retries_of
 from raytwin.chaos.fuzz.oracle.history import ARRAY_DIGITS, End, History
 from raytwin.chaos.fuzz.programs.program import ActorSpec, actor_name
 from raytwin.runtime.api.exceptions import RayError, RayTaskError
@@ -106,6 +106,9 @@ class Charges(Protocol):
 
     def hits(self, name: str, before_s: float = ...) -> int:
         """Return the most deaths before a time that hit one element of that name."""
+
+    def left(self, name: str) -> int:
+        """Return the fewest retries that an element of that name was seen to have left."""
 
 
 Judgement = Verdict | Objection
@@ -190,15 +193,13 @@ class Oracle:
                     return Verdict.OWN
                 if (End.KILL, name) not in ends:
                     return Objection(f"the program has not killed {name}")
-                return self._judge_restarts(name, ends, seen_s, 1)
+                return self._judge_ended(name, name, ends, seen_s)
             case DeathCause.EXITED:
                 if (End.LEAVE, name) in ends and self.deaths.hits(name, seen_s):
                     return Verdict.CHARGED
                 return Objection("calls before the last one are answered")
-            case DeathCause.WORKER_DIED:
-                return self._judge_restarts(name, ends, seen_s, 1)
-            case DeathCause.NODE_DIED:
-                return self._judge_restarts(name, ends, seen_s, 0)
+            case DeathCause.WORKER_DIED | DeathCause.NODE_DIED:
+                return self._judge_ended(name, name, ends, seen_s)
             case DeathCause.REPLAY_DIVERGED:
                 spec = self.history.actor_of.get(death.detail)
                 if spec is not None and not spec.exact and self.deaths.hits(name, seen_s):
@@ -207,15 +208,6 @@ class Oracle:
             case DeathCause.REPLAY_INPUT_FAILED if death.root is not None:
                 return self._judge(death.root, ends, seen_s)
         return Objection("nothing has ended it")
-
-    def _judge_restarts(
-        self, actor: str, ends: list[tuple[End, str]], seen_s: float, least: int
-    ) -> Judgement:
-        """Judge the death of an actor that has no restarts left; `least`: how many of its deaths
-        must have been seen to excuse one more."""
-        judgement = self._judge_ended(actor, actor, ends, seen_s)
-        hits = self._deaths_of(actor, ends, seen_s)
-        return self._unless_placed_late(judgement, hits, actor) if hits >= least else judgement
 
     def _judge_ended(
         self, name: str, actor: str, ends: list[tuple[End, str]], seen_s: float
@@ -231,16 +223,9 @@ class Oracle:
     def _judge_task(self, name: str, seen_s: float) -> Judgement:
         if not name.startswith("k"):
             return Objection("it does not name its task")
-        hits = self.deaths.hits(name, seen_s)
-        return self._unless_placed_late(_charge(hits, name), hits, name)
-
-    def _unless_placed_late(self, judgement: Judgement, hits: int, name: str) -> Judgement:
-        """Excuse one death that was not seen to hit a task or actor, if a node has died.
-
-        The scheduler may have placed it there before it knew, and the placement has not left.
-        """
-        late = self.deaths.nodes and hits == retries_of(name)
-        return Verdict.EXCUSED if late and isinstance(judgement, Objection) else judgement
+        if left := self.deaths.left(name):
+            return Objection(f"it has {left} retries left")
+        return _charge(self.deaths.hits(name, seen_s), name)
 
     def _judge_loss(self, loss: Loss, ends: list[tuple[End, str]], seen_s: float) -> Judgement:
         if loss.refusal in (Refusal.INPUT_LOST, Refusal.NOT_YIELDED) and isinstance(
@@ -293,11 +278,6 @@ class Oracle:
         checkpoint, or has died for good, for instance because the program has dropped it.
         """
         return spec is not None and (spec.interval > 0 or actor_name(spec) in self.died)
-
-
-def retries_of(name: str) -> int:
-    """Return the retries of a task or actor, with which its name ends."""
-    return int(name.rpartition("r")[2])
 
 
 def _charge(deaths: int, name: str) -> Judgement:

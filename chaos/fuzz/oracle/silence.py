@@ -88,6 +88,7 @@ class Silence:
         for _, channel in self._channels():
             self._end(channel)
         cluster.observer = self
+        cluster.on_turn.append(self._on_turn)
         cluster.on_membership.append(self._on_membership)
 
     @property
@@ -97,7 +98,7 @@ class Silence:
 
     # -- heartbeats ----------------------------------------------------------------------
 
-    def on_turn(self, address: str, received: Received, sent: Mapping[str, Sequence[Any]]) -> None:
+    def _on_turn(self, address: str, received: Received, sent: Mapping[str, Sequence[Any]]) -> None:
         if address != HEALTH:
             return
         for _, messages in received:

@@ -2,7 +2,7 @@
 
 A seed decides a case (`generate.cases`): a cluster, a program and a plan. `run_case` executes
 it on `sim`; a second run of the case repeats the first to the last message. `run_case` checks
-seven properties:
+eight properties:
 
 - every value is that of a sequential run (`oracle.sequential`), or an error that
   `oracle.legitimate_errors` accepts;
@@ -12,6 +12,8 @@ seven properties:
 - the timeline has the tasks that ran (`oracle.executed_tasks`);
 - no task runs again before anything is lost, but for errors that its options ask to retry
   (`oracle.repeated_tasks`);
+- each death costs a task one retry, and none fails for want of retries that has one left
+  (`oracle.deaths`);
 - no node, and no peer of a channel, is given up before the limit of silence, and channels keep what
   is not acknowledged, and nothing else (`oracle.silence`);
 - the invariants of `oracle.invariants` hold, at every turn of a node and at the end.
@@ -137,6 +139,7 @@ def run_case(
     finally:
         injector.stop()
         report.failures += repeated_tasks(history, sequential.runs, deaths.first_s)
+        report.failures += deaths.skipped()
         at_end(session, injector.injections)
         api.shutdown()
         begin_history()  # or its clock would keep the cluster
