@@ -99,6 +99,7 @@ def objection(failure: Failure, kills: int, deaths: int, **more: Any) -> str:
         (replace(LOST_PUT, object=bytes.fromhex("34" * 18)), 9, 9, False),
         (Loss(LossCause.MAKER_DIED, refusal=Refusal.NO_RETRIES, task="k1r3"), 2, 2, False),
         (Loss(LossCause.MAKER_DIED, refusal=Refusal.NO_RETRIES, task="k1r1"), 2, 1, True),
+        (Loss(LossCause.MAKER_DIED, refusal=Refusal.NO_RETRIES, task="k1r1"), 1, 1, True),
         (ActorDeath(DeathCause.NODE_DIED, "a3r1"), 2, 1, True),
         (ActorDeath(DeathCause.NODE_DIED, "a3r1"), 1, 1, False),
         (ActorDeath(DeathCause.NODE_DIED, "a3r1"), 1, 0, False),
@@ -125,8 +126,10 @@ def test_which_errors_are_legitimate(failure: Failure, kills: int, deaths: int, 
 @pytest.mark.parametrize(("deaths", "ok"), [(NoneLeft, True), (OneLeft, False)])
 def test_a_task_fails_only_when_no_retry_is_left(deaths: type[Given], ok: bool) -> None:
     """Whatever number of deaths may have hit it: each costs one retry."""
-    judgement = Oracle(History(), deaths(5, 5)).judge(exception_of(WorkerCrash("k3r3")))
-    assert (judgement is Verdict.CHARGED) == ok
+    lost = Loss(LossCause.MAKER_DIED, refusal=Refusal.NO_RETRIES, task="k3r3")
+    for failure in (WorkerCrash("k3r3"), lost):
+        judgement = Oracle(History(), deaths(5, 5)).judge(exception_of(failure))
+        assert (judgement is Verdict.CHARGED) == ok
 
 
 @pytest.mark.parametrize("error", [RaySystemError("nothing has happened"), Late("wait")])
@@ -176,7 +179,7 @@ def test_contained_objects_are_not_lost_while_their_value_is_needed() -> None:
     ("refusal", "task", "root", "kills", "deaths", "ok"),
     [
         (Refusal.NO_RETRIES, "k3r1", None, 2, 1, True),
-        (Refusal.NO_RETRIES, "k3r1", None, 1, 1, False),
+        (Refusal.NO_RETRIES, "k3r1", None, 1, 1, True),
         (Refusal.NO_RETRIES, "k3r2", None, 1, 1, False),
         (Refusal.NO_RETRIES, "k3r1", None, 2, 0, False),
         (Refusal.NO_RETRIES, "k3r-1", None, 9, 9, False),
@@ -186,7 +189,7 @@ def test_contained_objects_are_not_lost_while_their_value_is_needed() -> None:
         (Refusal.INPUT_LOST, "k3r-1", LOST_PUT, 1, 1, True),
         (Refusal.INPUT_LOST, "k3r-1", LOST_PUT, 1, 0, False),
         (Refusal.INPUT_LOST, "k3r-1", LOST_ONCE, 2, 1, True),
-        (Refusal.INPUT_LOST, "k3r-1", LOST_ONCE, 1, 1, False),
+        (Refusal.INPUT_LOST, "k3r-1", LOST_ONCE, 1, 1, True),
     ],
 )
 def test_which_lost_results_are_legitimate(

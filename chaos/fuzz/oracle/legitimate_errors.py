@@ -13,7 +13,8 @@ Loss                 a node has died, and one of these holds: the object was put
                      failure is legitimate; an actor's call made it, and the actor takes
                      checkpoints or has died (``ACTOR_WENT_ON``); its owner has released it,
                      and its task has no retries (what descends from it is lost); or the
-                     failure names a task of r retries, as above; or the GCS has no
+                     failure names a task of r retries, as above, and is excused if r
+                     deaths hit it and it has none left; or the GCS has no
                      record of the task (``NO_RECORD``), and the case limits its lineage;
                      or the owner was a client of that node (`LossCause.OWNER_DIED`,
                      or ``RELEASED`` if the GCS had not heard of the object before).
@@ -260,7 +261,17 @@ class Oracle:
         if loss.cause is LossCause.FREED and loss.task.endswith("r0"):
             # A node took a descendant with it, and a task without retries runs once.
             return Verdict.CHARGED
-        return self._judge_task(loss.task, seen_s)
+        judgement = self._judge_task(loss.task, seen_s)
+        if isinstance(judgement, Objection) and self._is_spent(loss.task, seen_s):
+            # Its last run may have failed before it made this object, as a stream does.
+            return Verdict.EXCUSED
+        return judgement
+
+    def _is_spent(self, task: str, seen_s: float) -> bool:
+        """Whether a task has no retry left, each of which a death has cost."""
+        if not task.startswith("k") or self.deaths.left(task):
+            return False
+        return self.deaths.hits(task, seen_s) == retries_of(task)
 
     def _died(self, owner: str, seen_s: float) -> bool:
         """Whether a worker or driver has died, alone or with its node."""
