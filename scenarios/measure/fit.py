@@ -36,7 +36,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 import raytwin as ray
-from raytwin.runtime.control.messages import PutObjects
+from raytwin.runtime.control.messages import PutObjects, RunTasks, TasksDone
 from raytwin.scenarios.workloads.calibration_loads import LOADS, by_cluster
 from raytwin.simulator.machine.costs import REST_MAX_S, ROLES, CostModel, Profile, size_of
 
@@ -58,12 +58,13 @@ AFTER_MAX = 0.9
 """Of a turn: to be woken and to send comes before."""
 UNKNOWNS = {
     "head": ("turn", "range"),
-    "node": ("turn", "rest", "range", "element", "put_range", "byte"),
+    "node": ("turn", "rest", "range", "element", "put_range", "run_range", "byte"),
     "driver": ("turn", "rest", "element", "get", "next", "put", "wait", "byte"),
     "worker": ("turn", "rest", "run", "task", "load", "input", "item", "byte"),
 }
 """By role: its costs. A ``run`` is a range that a worker runs; a ``load`` is of a task's arguments.
-A ``rest`` is a second that the process has rested before a turn. The head's rests, elements and
+A ``run_range`` is one in a message to or from that worker: a node does more for it than to forward
+it. A ``rest`` is a second that the process has rested before a turn. The head's rests, elements and
 bytes cost what a node's do."""
 CALLS = ("submit", "argument", "argument_byte", "reference", "pickle", "frame")
 """The costs of a submitting call: see `Profile.call_s`. A ``pickle``, and a ``frame`` that leaves
@@ -188,6 +189,11 @@ def busy(cluster: Any) -> dict[str, float]:
     return used
 
 
+_RANGES: Mapping[type, str] = {
+    PutObjects: "put_range", RunTasks: "run_range", TasksDone: "run_range"
+}  # fmt: skip
+
+
 class _CountedCosts(CostModel):
     """A `CostModel` that counts the costs it is asked for."""
 
@@ -202,12 +208,12 @@ class _CountedCosts(CostModel):
 
     def received(self, messages: list[Any]) -> float:
         for message in messages:
-            self._count(message, "put_range" if type(message) is PutObjects else "range")
+            self._count(message, _RANGES.get(type(message), "range"))
         return super().received(messages)
 
     def sent(self, messages: list[Any]) -> tuple[float, int]:
         for message in messages:
-            self._count(message, "range")
+            self._count(message, _RANGES.get(type(message), "range"))
         self._amounts["frame"] += 1
         return super().sent(messages)
 
@@ -250,10 +256,10 @@ Usage = Mapping[str, Mapping[str, Amounts]]
 def _first_guess(loads: Loads) -> dict[str, Figures]:
     """Return figures that batch in about the right way."""
     sync, single, array = loads["sync"], loads["single"], loads["array"]
-    node = {"turn": sync["node"] / 2, "range": single["node"] / 2}
+    turn, range_s = sync["node"] / 2, single["node"] / 2
     known = {
-        "head": node,
-        "node": node,
+        "head": {"turn": turn, "range": range_s},
+        "node": {"turn": turn, "range": range_s, "run_range": range_s},
         "driver": {"turn": sync["driver"]},
         "worker": {"turn": sync["worker"], "run": single["worker"], "task": array["worker"]},
         "call": {"submit": single["call"]},
@@ -390,11 +396,13 @@ def _profile(
             "range_s": figure["range"], "element_s": node["element"], "byte_s": node["byte"]
         }  # fmt: skip
         put = {**each, "range_s": node["put_range"]}
+        run = {**each, "range_s": node["run_range"]}
         return {
             **turn(figure, node),
             "received": each,
             "sent": each,
-            "received_by_type": {"PutObjects": put},
+            "received_by_type": {"PutObjects": put, "TasksDone": run},
+            "sent_by_type": {"RunTasks": run},
         }
 
     elements = {"element_s": driver["element"], "byte_s": driver["byte"]}

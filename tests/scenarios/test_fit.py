@@ -26,7 +26,8 @@ MACHINE = {
 FIGURES = {
     "head": {"turn": 4e-5, "range": 6e-6},
     "node": {
-        "turn": 3e-5, "rest": 0.02, "range": 5e-6, "element": 1e-8, "put_range": 2e-6, "byte": 1e-9
+        "turn": 3e-5, "rest": 0.02, "range": 5e-6, "element": 1e-8, "put_range": 2e-6,
+        "run_range": 8e-6, "byte": 1e-9
     },
     "driver": {
         "turn": 5e-5, "rest": 0.03, "element": 1e-8, "get": 3e-6, "next": 4e-6, "put": 8e-6,
@@ -100,6 +101,11 @@ def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
     assert found["node"]["received_by_type"]["PutObjects"]["range_s"] == pytest.approx(
         FIGURES["node"]["put_range"], rel=0.3
     )
+    for kind in (
+        found["node"]["received_by_type"]["TasksDone"],
+        found["node"]["sent_by_type"]["RunTasks"],
+    ):
+        assert kind["range_s"] == pytest.approx(FIGURES["node"]["run_range"], rel=0.3)
     assert found["driver"]["received"] == pytest.approx(truth["driver"]["received"], rel=0.15)
     assert found["worker"]["received"] == pytest.approx(truth["worker"]["received"], rel=0.15)
     assert found["call_s"] == pytest.approx(truth["call_s"], rel=0.15)
