@@ -22,7 +22,7 @@ from raytwin.chaos.fuzz.run.liveness import bound_s
 from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.object_reconstruction import UNREPORTED_TIMEOUTS
-from raytwin.runtime.control.messages import AssignTasks, TaskSpec
+from raytwin.runtime.control.messages import AssignTasks, TaskExtra, TaskSpec
 
 OPTIONS: list[dict[str, Any]] = [{}, {"gcs_replicas": 2, "gcs_shards": 2}]
 
@@ -145,17 +145,17 @@ def test_each_death_costs_a_task_one_retry(sim: Any) -> None:
     sim.cluster.kill_worker(1)
     assert ray.get(ref) == 1
     assert deaths.left("k1r3") in (0, 1), "the GCS does not hear of what a node retried itself"
-    assert not deaths.skipped()
+    assert not deaths.found
 
 
 def test_a_death_that_costs_two_retries_is_found(sim: Any) -> None:
     deaths = Deaths(sim.cluster)
     spec = TaskSpec(bytes(12), 0, 2, b"", b"", "driver", "", (), 1, 3, -1, "k1r3")
-    for retries, found in ((3, 0), (2, 0), (0, 1)):
-        message = AssignTasks([msgspec.structs.replace(spec, retries=retries)], 1)
+    for retries, attempt, found in ((3, 0, 0), (2, 1, 0), (1, 2, 0), (1, 1, 1)):
+        again = msgspec.structs.replace(spec, retries=retries, extra=TaskExtra(attempt=attempt))
         for observe in sim.cluster.on_turn:
-            observe("global", [], {"node:1": [message]})
-        assert len(deaths.skipped()) == found
+            observe("global", [], {"node:1": [AssignTasks([again], 1)]})
+        assert len(deaths.found) == found
 
 
 def test_a_campaign_that_excuses_too_much_fails() -> None:

@@ -11,8 +11,8 @@ records, which a defect could falsify:
   assignment counts when the scheduler decides it: the node may die before it leaves.
 
 So the charges of an element are at least the retries that the faults may cost it, and at most the
-deaths of the few processes that it has met. Each death costs one retry: `Deaths` also sees how many
-are left in whatever is assigned, and finds where they go down by more than one.
+deaths of the few processes that it has met. Each run again costs one retry at most: `Deaths` also
+sees how many are left in whatever is sent, and finds where they are fewer.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ from raytwin.runtime.control.core.addresses import RELAY, node_of
 from raytwin.runtime.control.core.turns import Received
 from raytwin.runtime.control.messages import (
     AssignTasks,
+    PlaceTasks,
     RunTasks,
     SubmitTasks,
+    TaskExtra,
+    TasksMoved,
     TaskSpec,
     TasksPlaced,
 )
@@ -58,11 +61,10 @@ class Deaths:
         self._kills: defaultdict[str, list[tuple[Element, float]]] = defaultdict(list)
         """By name: what killed workers ran, and when they were killed."""
         self._visits: defaultdict[str, list[Visit]] = defaultdict(list)
-        self._left: defaultdict[str, defaultdict[Element, set[int]]] = defaultdict(
-            lambda: defaultdict(set)
-        )
-        """By name: the retries that each element had left when it was assigned, if fewer than its
+        self._left: dict[str, int] = {}
+        """By name: the fewest retries that an element had left when it was sent, if fewer than its
         name says."""
+        self.found: list[Finding] = []
         self._outputs: dict[tuple[int, bytes], None] = {}
         """Outputs of chains to nodes, not decoded yet: each with the node's incarnation, 0 for
         the relay. All replicas of a chain have the same."""
@@ -101,20 +103,7 @@ class Deaths:
     def left(self, name: str) -> int:
         """Return the fewest retries that an element of that name was seen to have left."""
         self._decode()
-        seen = self._left[name].values() if name in self._left else ()
-        return min(map(min, seen), default=retries_of(name))
-
-    def skipped(self) -> list[Finding]:
-        """Return the tasks that lost several retries at once."""
-        self._decode()
-        found = []
-        for name, elements in sorted(self._left.items()):
-            most = retries_of(name)
-            if any(len(each) < most - min(each) for each in elements.values()):
-                numbers = sorted({each for seen in elements.values() for each in seen})
-                text = f"{name} was seen with {numbers} of its {most} retries, and nothing between"
-                found.append(Finding(Kind.RETRIES, text))
-        return found[:FINDINGS_MAX]
+        return self._left.get(name, retries_of(name))
 
     # -- what happens --------------------------------------------------------------------
 
@@ -157,6 +146,9 @@ class Deaths:
             elif kind is RunTasks:
                 for assignment in message.tasks:
                     self._note(assignment.spec)
+            elif kind is TasksMoved or kind is PlaceTasks:
+                for spec in message.tasks:
+                    self._note(spec)
 
     def _on_turn(self, address: str, _: Received, sent: Mapping[str, Sequence[Any]]) -> None:
         if not address.startswith(_SCHEDULERS):
@@ -207,11 +199,18 @@ class Deaths:
                 self._visits[spec.name].append(visit)
 
     def _note(self, spec: TaskSpec) -> None:
-        """Note how many retries elements have left, if some are used up."""
-        if spec.name.startswith("k") and 0 <= spec.retries < retries_of(spec.name):
-            left = self._left[spec.name]
-            for element in _elements(spec):
-                left[element].add(spec.retries)
+        """Note how many retries elements have left; each run again has cost one at most."""
+        if not spec.name.startswith("k"):
+            return
+        used = retries_of(spec.name) - spec.retries
+        if spec.retries < 0 or not used:
+            return
+        self._left[spec.name] = min(spec.retries, self._left.get(spec.name, spec.retries))
+        extra = spec.extra or TaskExtra()
+        again = extra.attempt + extra.crashes + extra.tries
+        if used > again and len(self.found) < FINDINGS_MAX:
+            text = f"{spec.name} has lost {used} retries, and runs again for the {again}. time"
+            self.found.append(Finding(Kind.RETRIES, text))
 
 
 def retries_of(name: str) -> int:

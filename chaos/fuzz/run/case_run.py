@@ -139,11 +139,10 @@ def run_case(
     finally:
         injector.stop()
         report.failures += repeated_tasks(history, sequential.runs, deaths.first_s)
-        report.failures += deaths.skipped()
         at_end(session, injector.injections)
         api.shutdown()
         begin_history()  # or its clock would keep the cluster
-    report.failures += watch.found + silence.found
+    report.failures += watch.found + silence.found + deaths.found
     return report
 
 
