@@ -44,7 +44,7 @@ BAG = 8_000
 """Tasks in a run of figure 8b."""
 STORE_BYTES = 2_000_000_000
 LARGE = 100_000_000
-"""Of inputs so large one fits into the stores for each task in flight."""
+"""Inputs of so many bytes fit into the stores once for each task in flight."""
 
 RING_BYTES_PER_S = 4e9
 """What a member of the ring adds up: it takes the time, on both backends."""

@@ -209,7 +209,7 @@ class Deaths:
         extra = spec.extra or TaskExtra()
         again = extra.attempt + extra.crashes + extra.tries
         if used > again and len(self.found) < FINDINGS_MAX:
-            text = f"{spec.name} has lost {used} retries, and runs again for the {again}. time"
+            text = f"{spec.name} has lost {used} retries, and was to run again {again} times"
             self.found.append(Finding(Kind.RETRIES, text))
 
 
