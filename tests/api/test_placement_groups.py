@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -155,20 +154,6 @@ def test_strategies(cluster: Any, strategy: str, bundles: Any, distinct: int) ->
     ray.util.remove_placement_group(group)
     until(lambda: free_cpus() == 6)
     assert ray.util.placement_group_table(group)["state"] == "REMOVED"
-
-
-@pytest.mark.parametrize("seed", range(136, 146))
-def test_a_group_is_ready_however_long_messages_take(seed: int) -> None:
-    """Messages about it overtake one another on their ways over different links."""
-    session = ray.init(backend="sim", nodes=3, cpus_per_node=2, seed=seed)
-    try:
-        ends = ("node:0", "node:1", "node:2", "head")
-        for source, destination in itertools.permutations(ends, 2):
-            session.cluster.set_latency(source, destination, 0.005, 0.005)
-        group = ray.util.placement_group([{"CPU": 1}] * 2, "SPREAD")
-        assert get(group.ready()) == group
-    finally:
-        ray.shutdown()
 
 
 def test_a_group_without_room_waits_and_reserves_nothing(cluster: Any) -> None:

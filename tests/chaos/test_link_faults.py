@@ -232,12 +232,12 @@ def test_a_slow_link_does_not_hold_heartbeats_back(session: Any) -> None:
 
 
 def test_a_checkpoint_over_a_slow_link_does_not_hold_heartbeats_back(session: Any) -> None:
-    """1 MB of an actor's state over a link of 100 KB/s takes five times the limit of silence."""
+    """3 MB of an actor's state over a link of 100 KB/s take fifteen times the limit of silence."""
     saved: Any = ray.remote(
         num_cpus=0, max_restarts=1, max_task_retries=-1, checkpoint_interval=3,
         resources={"node:1": 0.01},
     )(_Saved)  # fmt: skip
-    actor = saved.remote(1_000_000)
+    actor = saved.remote(3_000_000)
     assert ray.get(actor.count.remote(), timeout=LIMIT_S) == (1, False)
     session.cluster.set_bandwidth("node:1", "head", 100_000)
     began_s = ray.now()

@@ -240,6 +240,18 @@ def two_retries_for_a_worker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatcher, "_retry", wrong)
 
 
+def worker_costs_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A worker's death costs its task no retry."""
+    retry = Dispatcher._retry
+
+    def wrong(self: Dispatcher, worker: Any, reason: str) -> None:
+        for spec in [*worker.assigned][:1]:
+            spec.retries += spec.retries > 0
+        retry(self, worker, reason)
+
+    patch.setattr(Dispatcher, "_retry", wrong)
+
+
 def items_without_task(patch: pytest.MonkeyPatch) -> None:
     """The GCS takes the number of a stream's item for the number of its task."""
     for module in ("array_row", "lineage"):
@@ -322,6 +334,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Kind, ...]]
     "a task is retried once at most": (retried_once, (Kind.ERROR,)),
     "the last retry is not granted": (last_retry_not_granted, (Kind.ERROR,)),
     "a node's death costs two retries": (two_retries_for_a_node, (Kind.RETRIES,)),
+    "a worker's death costs no retry": (worker_costs_nothing, (Kind.RETRIES,)),
     "a worker's death costs two retries": (two_retries_for_a_worker, (Kind.RETRIES,)),
     "items of streams have no task": (items_without_task, WRONG),
     "borrowers are not counted": (mutant_without(ReferenceCounter, "_on_update"), WRONG),

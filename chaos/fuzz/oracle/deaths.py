@@ -12,7 +12,8 @@ records, which a defect could falsify:
 
 So the charges of an element are at least the retries that the faults may cost it, and at most the
 deaths of the few processes that it has met. Each run again costs one retry at most: `Deaths` also
-sees how many are left in whatever is sent, and finds where they are fewer.
+sees how many are left in whatever is sent, and finds where they are fewer, or more than the deaths
+of workers leave.
 """
 
 from __future__ import annotations
@@ -199,17 +200,23 @@ class Deaths:
                 self._visits[spec.name].append(visit)
 
     def _note(self, spec: TaskSpec) -> None:
-        """Note how many retries elements have left; each run again has cost one at most."""
-        if not spec.name.startswith("k"):
+        """Note how many retries elements have left.
+
+        Each run again has cost one at most, and after the death of a worker just one. What the
+        owner has freed, and others need, runs again at no cost.
+        """
+        if not spec.name.startswith("k") or spec.retries < 0:
             return
         used = retries_of(spec.name) - spec.retries
-        if spec.retries < 0 or not used:
-            return
-        self._left[spec.name] = min(spec.retries, self._left.get(spec.name, spec.retries))
         extra = spec.extra or TaskExtra()
+        if used:
+            self._left[spec.name] = min(spec.retries, self._left.get(spec.name, spec.retries))
         again = extra.attempt + extra.crashes + extra.tries
-        if used > again and len(self.found) < FINDINGS_MAX:
-            text = f"{spec.name} has lost {used} retries, and was to run again {again} times"
+        if not extra.crashes + extra.tries <= used <= again and len(self.found) < FINDINGS_MAX:
+            text = (
+                f"{spec.name} has lost {used} retries: {extra.crashes} by deaths of workers,"
+                f" {extra.tries} by errors, {extra.attempt} at most by those of nodes"
+            )
             self.found.append(Finding(Kind.RETRIES, text))
 
 

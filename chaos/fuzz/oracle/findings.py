@@ -37,7 +37,7 @@ class Kind(Enum):
     TIMELINE = "timeline"
     """The timeline has other tasks than have run."""
     RETRIES = "retries"
-    """A task has lost more retries than it was run again."""
+    """A task has lost more retries than it was run again, or fewer than workers have died of it."""
     REPEATED = "repeated"
     """A task has run again, though nothing had died and its options ask for no retry."""
 

@@ -12,7 +12,7 @@ eight properties:
 - the timeline has the tasks that ran (`oracle.executed_tasks`);
 - no task runs again before anything is lost, but for errors that its options ask to retry
   (`oracle.repeated_tasks`);
-- each death costs a task one retry, and none fails for want of retries that has one left
+- a death costs a task one retry, and none fails for want of retries that has one left
   (`oracle.deaths`);
 - no node, and no peer of a channel, is given up before the limit of silence, and channels keep what
   is not acknowledged, and nothing else (`oracle.silence`);
