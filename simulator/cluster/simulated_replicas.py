@@ -27,6 +27,7 @@ from raytwin.runtime.control.core.addresses import (
 )
 from raytwin.runtime.control.messages import (
     Command,
+    Frame,
     ReplicaInfo,
     Snapshot,
     StartReplica,
@@ -169,14 +170,20 @@ class SimReplicas:
         head.begin()
 
     def _make_machine(self, chain: int = 0) -> Machine:
-        """Return a replica's machine in its first state, which shows its outputs."""
+        """Return a replica's machine in its first state, which shows what it sends, and what its
+        components send one another."""
         machine = make_machine(self.cluster.config, chain)
         machine.on_output = self._show
+        machine.on_inside = self._show_inside
         return machine
 
     def _show(self, client: str, born: float, body: bytes) -> None:
         for callback in self.cluster.on_output:
             callback(client, born, body)
+
+    def _show_inside(self, frame: Frame) -> None:
+        for observe in self.cluster.on_turn:
+            observe(frame.source, [], {frame.destination: frame.messages})
 
     def _leave_if_fenced(self, name: str, replica: Replica) -> None:
         if replica.fenced and name in self.cluster.processes:

@@ -35,6 +35,7 @@ from raytwin.runtime.control.messages import (
     TasksMoved,
     TaskSpec,
     TasksPlaced,
+    TaskUpdates,
 )
 from raytwin.runtime.control.replication.state_machine import decode_frames
 
@@ -160,6 +161,16 @@ class Deaths:
                     self._visit(destination, message, self._believed(destination))
                 elif type(message) is TasksPlaced:
                     self._visit(f"node:{message.node}", message, (message.incarnation,))
+                elif type(message) is TaskUpdates:
+                    self._placed(message)
+
+    def _placed(self, message: TaskUpdates) -> None:
+        """The global scheduler tells the GCS of its placements, which may refuse them: a node has
+        died meanwhile, and they never leave."""
+        for spec in message.added:
+            self._note(spec)
+            visit = (spec.array, spec.start, spec.count, message.node, message.incarnation)
+            self._visits[spec.name].append(visit)
 
     def _on_output(self, client: str, born: float, body: bytes) -> None:
         if client == RELAY:

@@ -166,6 +166,8 @@ class Machine:
         self.on_output: Callable[[str, float, bytes], None] | None = None
         """Called with each output, which may never leave its replica: the client, the `born` of
         its session, and the frames."""
+        self.on_inside: Callable[[Frame], None] | None = None
+        """Called with each frame from one of the components to another."""
         self._local: list[tuple[str, Any]] = []
         self._started = False
         self._timers: list[tuple[float, int, MachineTimer]] = []
@@ -254,6 +256,8 @@ class Machine:
                 for to, messages in outbox.items():
                     if to in self.components:
                         inside.append(Frame(name, to, messages))
+                        if self.on_inside is not None:
+                            self.on_inside(inside[-1])
                     elif to.startswith("storage:"):
                         self._local += [(to, message) for message in messages]
                     elif (client := agent_of(to)) in self.sessions or client == RELAY:
