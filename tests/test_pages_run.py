@@ -97,7 +97,7 @@ SHORT = {
     "raytwin run recovery": f"--backend sim,local {ONE_FAULT}",
     (
         "raytwin run recovery --backend sim,local --profile profile.json --set rates_per_s=150 "
-        "--set repeats=7"
+        "--set repeats=9"
     ): ONE_FAULT,
     "raytwin run recovery --backend sim --scale full --set repeats=20": (
         f"{ONE_FAULT} --set repeats=2"
@@ -211,8 +211,14 @@ CHECKS_MAY_FAIL = {
 """Commands that judge measured rates, or what was learned: the tests' clock is short, and the
 machine is busy."""
 
+PROFILED = (
+    "raytwin run recovery --backend sim,local --profile profile.json --set rates_per_s=150 "
+    "--set repeats=9"
+)
 BEFORE = {
-    **dict.fromkeys(MEASURED, "test -f profile.json || raytwin calibrate -o profile.json"),
+    **dict.fromkeys(
+        (*MEASURED, PROFILED), "test -f profile.json || raytwin calibrate -o profile.json"
+    ),
     "raytwin bench --against main": REPOSITORY,
     (
         "raytwin bench --against main --cases tasks_sync,sim:tasks_1000 --json gate.json "
