@@ -55,8 +55,6 @@ COPIED_BYTES = 1 << 24
 """In each round, if one copy is shorter than half of it."""
 COPY_THREADS = 8
 COPY_ROUNDS = 11
-COPY_REST_S = 1e-4
-"""About as long as a put takes besides its copy."""
 BLOB_BYTES = 1_000_000
 BLOB_ROUNDS = 41
 TOUCH_BYTES = 64_000_000
@@ -382,8 +380,7 @@ def _measure_copies(memory: float) -> dict[str, Any]:
 def _copies_s(nbytes: int, threads: Sequence[int]) -> dict[int, float]:
     """Return the seconds of a copy by so many threads each: medians, taken in turn.
 
-    The copies go to two places in turn, as puts do that drop the object before. Before each the
-    threads rest, as they do between puts: to wake one costs more than to keep it at work.
+    The copies go to two places in turn, as puts do that drop the object before.
     """
     source, target = np.ones(nbytes, np.uint8), shared(2 * nbytes)
     copiers = {each: Copier(each) for each in threads}
@@ -391,12 +388,11 @@ def _copies_s(nbytes: int, threads: Sequence[int]) -> dict[int, float]:
     took: dict[int, list[float]] = {each: [] for each in copiers}
     for _ in range(COPY_ROUNDS):
         for each, copier in copiers.items():
+            started_s = time.perf_counter()
             for number in range(times):
                 at = number % 2 * nbytes
-                time.sleep(COPY_REST_S)
-                started_s = time.perf_counter()
                 copier.copy(target[at : at + nbytes], source.data)
-                took[each].append(time.perf_counter() - started_s)
+            took[each].append((time.perf_counter() - started_s) / times)
     for copier in copiers.values():
         copier.close()
     return {each: statistics.median(found) for each, found in took.items()}
