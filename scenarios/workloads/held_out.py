@@ -224,7 +224,7 @@ def _with_inputs(nbytes: int) -> Ended:
     """Run tasks with inputs of `nbytes`, as figure 8a does."""
     tasks = IN_FLIGHT if nbytes >= LARGE else 3 * IN_FLIGHT
     found = latencies_with_inputs([1, 2], [nbytes] * tasks, IN_FLIGHT, random.Random(SEED))
-    # What each of those in flight takes for all of its tasks, one after the other.
+    # The driver keeps `IN_FLIGHT` tasks going, so as many latencies pass at the same time.
     return Ended(len(found), sum(found) / IN_FLIGHT, tuple(found))
 
 

@@ -193,7 +193,7 @@ class SimCluster:
         self.on_turn: list[Callable[[str, Received, Mapping[str, Sequence[Any]]], None]] = []
         """Called after each turn, as `ProcessPort` says."""
         self.observer: Observer | None = None
-        """Sees the signs of life of nodes and peers, and what is reported of them."""
+        """Sees what reaches channels, and what they report of their peers."""
         self.workers = SimWorkers(self)
         self.drivers: list[SimDriver] = []
         """All drivers but the first."""

@@ -1,4 +1,4 @@
-"""`Observer`: sees what the simulation knows of signs of life, and what is made of them.
+"""`Observer`: sees the signs of life that reach channels, and what these report of their peers.
 
 An oracle holds the one against the other. It sees what really arrives, whatever the control plane
 notes of it.

@@ -62,7 +62,7 @@ def ended() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.mark.parametrize(("backend", "pause_s"), [("sim", "0"), ("local", "2")])
+@pytest.mark.parametrize(("backend", "pause_s"), [("sim", "0"), ("local", "5")])
 def test_an_experiment(backend: str, pause_s: str) -> None:
     experiment = json.loads(EXPERIMENT.replace("BACKEND", backend).replace("PAUSE_S", pause_s))
     journal = run_experiment(experiment)

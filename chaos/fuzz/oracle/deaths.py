@@ -144,7 +144,7 @@ class Deaths:
         for message in messages:
             kind = type(message)
             if kind is SubmitTasks:
-                self._visit(destination, message, self._believed(destination))
+                self._visit(node_of(destination), message.tasks, self._believed(destination))
             elif kind is RunTasks:
                 for assignment in message.tasks:
                     self._note(assignment.spec)
@@ -153,24 +153,20 @@ class Deaths:
                     self._note(spec)
 
     def _on_turn(self, address: str, _: Received, sent: Mapping[str, Sequence[Any]]) -> None:
+        """The scheduler has placed tasks."""
         if not address.startswith(_SCHEDULERS):
             return
         for destination, messages in sent.items():
             for message in messages:
-                if type(message) is AssignTasks:
-                    self._visit(destination, message, self._believed(destination))
-                elif type(message) is TasksPlaced:
-                    self._visit(f"node:{message.node}", message, (message.incarnation,))
-                elif type(message) is TaskUpdates:
-                    self._placed(message)
-
-    def _placed(self, message: TaskUpdates) -> None:
-        """The global scheduler tells the GCS of its placements, which may refuse them: a node has
-        died meanwhile, and they never leave."""
-        for spec in message.added:
-            self._note(spec)
-            visit = (spec.array, spec.start, spec.count, message.node, message.incarnation)
-            self._visits[spec.name].append(visit)
+                kind = type(message)
+                if kind is AssignTasks:
+                    self._assigned(destination, message, self._believed(destination))
+                elif kind is TasksPlaced:
+                    self._visit(message.node, message.tasks, (message.incarnation,))
+                elif kind is TaskUpdates:
+                    # The GCS may refuse a placement: the node has died meanwhile, and the
+                    # assignment never leaves.
+                    self._visit(message.node, message.added, (message.incarnation,))
 
     def _on_output(self, client: str, born: float, body: bytes) -> None:
         if client == RELAY:
@@ -191,22 +187,21 @@ class Deaths:
             for frame in decode_frames(body):
                 for message in frame.messages:
                     if type(message) is AssignTasks and incarnation:
-                        self._visit(frame.destination, message, (incarnation,))
+                        self._assigned(frame.destination, message, (incarnation,))
                     elif type(message) is TasksPlaced:
-                        self._visit(f"node:{message.node}", message, (message.incarnation,))
+                        self._visit(message.node, message.tasks, (message.incarnation,))
 
-    def _visit(
-        self,
-        destination: str,
-        message: SubmitTasks | AssignTasks | TasksPlaced,
-        believed: tuple[int, ...],
-    ) -> None:
-        node = node_of(destination)
-        if isinstance(message, AssignTasks) and message.incarnation:
+    def _assigned(self, destination: str, message: AssignTasks, believed: tuple[int, ...]) -> None:
+        """Note an assignment, which may name the incarnation that it is for."""
+        if message.incarnation:
             believed = (message.incarnation,)
-        for spec in message.tasks:
+        self._visit(node_of(destination), message.tasks, believed)
+
+    def _visit(self, node: int, specs: Sequence[TaskSpec], incarnations: tuple[int, ...]) -> None:
+        """Note that ranges were given to a node, in one of these incarnations."""
+        for spec in specs:
             self._note(spec)
-            for incarnation in believed:
+            for incarnation in incarnations:
                 visit = (spec.array, spec.start, spec.count, node, incarnation)
                 self._visits[spec.name].append(visit)
 
