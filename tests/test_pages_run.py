@@ -126,9 +126,6 @@ SHORT = {
     "raytwin run slow-network --backend sim,local": (
         "--set delays_ms=0,20 --set tasks=20 --set passes=1"
     ),
-    "raytwin run fig8a fig8b fig9 --backend sim,local --profile profile.json": (
-        "--set tasks=300 --set sizes=100000 --set threads=1 --set repeats=1"
-    ),
     "raytwin run slow-network --backend sim,local,ray --set passes=1000 --set delays_ms=0,200": (
         "--set passes=3 --set delays_ms=0,20 --set tasks=20"
     ),
@@ -201,7 +198,6 @@ CHECKS_MAY_FAIL = {
     "raytwin run partition --backend docker --nodes 3",
     "raytwin run fig11a --backend docker --nodes 3",
     "raytwin run fig11a --backend sim,local",
-    "raytwin run fig8a fig8b fig9 --backend sim,local --profile profile.json",
     "raytwin run table3",
     "raytwin run table3 --backend sim,local",
     "raytwin run table3 --backend local --set peers=fastapi,ray",
