@@ -64,6 +64,7 @@ class Waits:
         if len(refs) == len(waitables) >= KEPT_MIN:
             with self.world:
                 self._references.keep_group(None)
+                self.world.charge("watch", len(refs))
                 group = WaitGroup(client, refs, fetch_local)
             return self._wait_in(group, num_returns, timeout_s)
         here = client.waits.value if fetch_local else client.waits.made
@@ -88,6 +89,7 @@ class Waits:
             if len(ready) < num_returns:
                 # Even with a time-out of 0: the node fetches missing values for the next call.
                 oids = [ref.binary() for ref in refs]
+                self.world.charge("watch", len(oids))
                 waiter = client.waits.watch(oids, fetch_local)
                 awaited = client.pins.begin_get(oids)
         if waiter is not None:

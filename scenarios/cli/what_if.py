@@ -12,7 +12,8 @@ The program is a script or a recording. Besides the makespans it finds what they
 - where local schedulers decide near their threshold: the makespans with a lower and a higher one
   (`Side`);
 - how far the predictions are from this machine (`measure`): the same clusters on real processes,
-  all nodes on one host, several times, each time in fresh clusters.
+  all nodes on one host, several times, each time in fresh clusters. A machine's speed may change
+  within minutes, so each time a script is recorded and predicted anew, right before.
 """
 
 from __future__ import annotations
@@ -107,6 +108,8 @@ class Point:
     """In the unit of the price."""
     measured_s: tuple[float, ...] = ()
     """Makespans on this machine, of all clusters of the script together; empty: not measured."""
+    predicted_s: tuple[float, ...] = ()
+    """Of each of these, what was predicted right before; `makespan_s` is the median."""
     others_share: float = 0.0
     """Of this machine's cores, in the median measurement: what else ran meanwhile."""
     sides: tuple[Side, ...] = ()
@@ -116,8 +119,12 @@ class Point:
 
     @property
     def error(self) -> float | None:
-        """How far the prediction is from the median measurement, as a part of that; signed."""
-        return self.makespan_s / median(self.measured_s) - 1 if self.measured_s else None
+        """How far the predictions are from the measurements, each from its own, in the median; as a
+        part of these, signed."""
+        if not self.measured_s:
+            return None
+        pairs = zip(self.predicted_s, self.measured_s, strict=True)
+        return median(predicted_s / measured_s for predicted_s, measured_s in pairs) - 1
 
 
 @dataclass(frozen=True)
@@ -324,6 +331,7 @@ def measure(
     program: Path,
     args: Sequence[str],
     points: Sequence[Point],
+    again: Callable[[], Sequence[Point]],
     options: Sequence[str],
     repeats: int,
     progress: Progress,
@@ -331,15 +339,20 @@ def measure(
     """Return the points with what the program takes on real processes of this machine.
 
     It runs on all clusters in turn, and so `repeats` times: what changes on the machine meanwhile
-    changes all of them. `options` are of `raytwin exec`, for all of them. Raises UsageError, with
-    the last line that the program has printed on standard error, if it fails.
+    changes all of them. `points` were predicted for the first time; `again` predicts them anew for
+    each further one. `options` are of `raytwin exec`, for all of them. Raises UsageError, with the
+    last line that the program has printed on standard error, if it fails.
     """
     uses: list[list[MachineUse]] = [[] for _ in points]
-    progress.begin(f"measuring {program}", repeats * len(points))
+    predicted: list[Sequence[Point]] = []
     with tempfile.TemporaryDirectory(prefix="raytwin-") as folder:
         command = [*EXEC, "--backend", "local", "--address", "local", *options]
         runs = _Runs(command, [str(program), *args], Path(folder), MachineUse)
-        for _ in range(repeats):
+        for number in range(repeats):
+            predicted.append(again() if number else points)
+            for line in predictions(predicted[-1]):
+                progress.say(line)
+            progress.begin(f"measuring {program}, {number + 1} of {repeats}", len(points))
             for point, used in zip(points, uses, strict=True):
                 faults = None if point.faults == NO_FAULTS else point.faults
                 given = {"--nodes": point.nodes, "--policy": point.policy, "--faults": faults}
@@ -356,13 +369,18 @@ def measure(
                 )
                 progress.advance()
     cores = os.cpu_count() or 1
+    makespans_s = [[point.makespan_s for point in each] for each in predicted]
     return [
         replace(
             point,
+            makespan_s=median(predicted_s),
             measured_s=tuple(each.makespan_s for each in used),
+            predicted_s=predicted_s,
             others_share=median(each.others_cpu_s / each.makespan_s / cores for each in used),
         )
-        for point, used in zip(points, uses, strict=True)
+        for point, used, predicted_s in zip(
+            points, uses, zip(*makespans_s, strict=True), strict=True
+        )
     ]
 
 
@@ -531,8 +549,8 @@ def errors(points: Sequence[Point]) -> str:
     others = max(point.others_share for point in points)
     said = (
         f"The predictions are {median(found):.1%} off in the median, {max(found):.1%} at most, of"
-        f" medians of {len(points[0].measured_s)} runs in fresh clusters; in brackets the least and"
-        " the most."
+        f" {len(points[0].measured_s)} runs in fresh clusters, each predicted right before: the"
+        " makespans and errors are medians, and in brackets are the least and the most."
     )
     if others > QUIET:
         said += (

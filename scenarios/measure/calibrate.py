@@ -55,6 +55,8 @@ COPIED_BYTES = 1 << 24
 """In each round, if one copy is shorter than half of it."""
 COPY_THREADS = 8
 COPY_ROUNDS = 11
+PUTS = 200
+"""In each cluster, for each number of threads."""
 BLOB_BYTES = 1_000_000
 BLOB_ROUNDS = 41
 TOUCH_BYTES = 64_000_000
@@ -355,7 +357,10 @@ def _measure_commit() -> float:
 
 
 def _measure_copies(memory: float) -> dict[str, Any]:
-    """Return how fast copies are, by size, and what a thread costs that takes a part of one."""
+    """Return how fast copies are, by size, and what it costs to divide one among threads.
+
+    Copies one after another find their threads awake, and cost less to divide than those of puts.
+    """
     cores = os.cpu_count() or 1
     long_s = _copies_s(LARGE_COPY_BYTES, (1, cores))
     # In so short a copy the threads cost more time to start than they save.
@@ -370,11 +375,36 @@ def _measure_copies(memory: float) -> dict[str, Any]:
         # No thread is faster than one alone.
         best_s = max(took_s[cores] - started_s, took_s[1] / cores)
         cached[nbytes] = (one, max(one, nbytes / best_s))
+    put_s = _puts_s(SMALL_COPY_BYTES, (1, 2, COPY_THREADS))
+    of_put_s = max(LEAST_S, (put_s[COPY_THREADS] - put_s[2]) / (COPY_THREADS - 2))
+    one, best = cached[SMALL_COPY_BYTES]
+    saved_s = SMALL_COPY_BYTES / one - SMALL_COPY_BYTES / min(2 * one, best)
     return {
         "memory_bandwidth_all": memory * max(1.0, long_s[1] / long_s[cores]),
-        "copy_thread_s": thread_s,
+        "copy_thread_s": of_put_s,
+        "copy_split_s": max(0.0, put_s[2] - put_s[1] + saved_s - of_put_s),
         "cached_copies": cached,
     }
+
+
+def _puts_s(nbytes: int, threads: Sequence[int]) -> dict[int, float]:
+    """Return the seconds of a put whose copy has so many threads each: medians over clusters."""
+    value = np.ones(nbytes, np.uint8)
+    found: dict[int, list[float]] = {each: [] for each in threads}
+    for _ in range(ROUNDS):
+        for each, took in found.items():
+            ray.init(backend="local", nodes=1, cpus_per_node=1, store_copy_threads=each)
+            try:
+                for _ in range(2):  # the second time with memory that was used before
+                    started_s = time.perf_counter()
+                    for _ in range(PUTS):
+                        ref = ray.put(value)
+                    took_s = (time.perf_counter() - started_s) / PUTS
+                    del ref
+                took.append(took_s)
+            finally:
+                ray.shutdown()
+    return {each: statistics.median(took) for each, took in found.items()}
 
 
 def _copies_s(nbytes: int, threads: Sequence[int]) -> dict[int, float]:

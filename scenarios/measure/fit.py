@@ -47,7 +47,7 @@ Loads = dict[str, Load]
 
 HOPS = 3
 """Messages from a driver's submission of a short task until the driver has its result."""
-ROUNDS = 10
+ROUNDS = 14
 RESAMPLES = 200
 INTERVAL = (0.025, 0.975)
 MEASURABLE = 0.02
@@ -59,7 +59,18 @@ AFTER_MAX = 0.9
 UNKNOWNS = {
     "head": ("turn", "range"),
     "node": ("turn", "rest", "range", "element", "put_range", "run_range", "byte"),
-    "driver": ("turn", "rest", "element", "get", "next", "put", "wait", "byte"),
+    "driver": (
+        "turn",
+        "rest",
+        "message",
+        "element",
+        "get",
+        "next",
+        "put",
+        "wait",
+        "watch",
+        "byte",
+    ),
     "worker": ("turn", "rest", "run", "task", "load", "input", "item", "byte"),
 }
 """By role: its costs. A ``run`` is a range that a worker runs; a ``load`` is of a task's arguments.
@@ -138,10 +149,22 @@ def residuals(loads: Loads, usage: Usage, walls: Mapping[str, float]) -> dict[st
     found = {f"{load} wall": walls[load] / loads[load]["wall"] - 1 for load in loads}
     for role, each in usage.items():
         for load, amounts in each.items():
-            if loads[load][role] >= MEASURABLE * loads[load]["wall"]:
+            if _judges(load, role, loads[load]):
                 simulated_s = max(LEAST_S, amounts["busy"])
                 found[f"{load} {role}"] = simulated_s / loads[load][role] - 1
     return found
+
+
+def _judges(load: str, role: str, measured: Load) -> bool:
+    """Whether a load says how good a role's figures are."""
+    if role == "head" and _is_idle_head(load):
+        return False
+    return measured[role] >= MEASURABLE * measured["wall"]
+
+
+def _is_idle_head(load: str) -> bool:
+    """Whether the head has hardly anything to do but by chance, as on one node."""
+    return len(LOADS[load].cpus) == 1
 
 
 def simulate(profile: dict[str, Any]) -> tuple[dict[str, dict[str, Amounts]], dict[str, float]]:
@@ -207,6 +230,7 @@ class _CountedCosts(CostModel):
         return super().turn(rested_s)
 
     def received(self, messages: list[Any]) -> float:
+        self._amounts["message"] += len(messages)
         for message in messages:
             self._count(message, _RANGES.get(type(message), "range"))
         return super().received(messages)
@@ -287,7 +311,7 @@ def _left_out(loads: Loads, usage: Usage, before: Mapping[str, Figures]) -> dict
         }
         solved = _solved(loads, others, before)
         for role, each in usage.items():
-            if measured[role] < MEASURABLE * measured["wall"]:
+            if not _judges(load, role, measured):
                 continue
             amounts = each[load]
             # The simulation has charged the role by the old figures; the new ones replace them.
@@ -347,8 +371,8 @@ def _figures(
     for load, amounts in usage.items():
         if role == "worker" and not amounts["task"]:
             continue
-        if role == "head" and len(LOADS[load].cpus) == 1:
-            continue  # it has hardly anything to do
+        if role == "head" and _is_idle_head(load):
+            continue
         rows[load] = tuple(float(amounts[name]) for name in names)
         submitted_s = 0.0
         if role == "driver":
@@ -419,16 +443,21 @@ def _profile(
             **turn(worker),
             "received": of_worker,
             "sent": of_worker,
-            "received_by_type": {"TaskResults": submitted},
+            "received_by_type": {"TaskResults": {"message_s": driver["message"], **submitted}},
             "sent_by_type": {"SubmitTasks": submitted},
         },
-        "driver": {**turn(driver), "received": elements, "sent": elements},
+        "driver": {
+            **turn(driver),
+            "received": {"message_s": driver["message"], **elements},
+            "sent": elements,
+        },
         "call_s": {
             **{name: each for name, each in call.items() if name != "frame"},
             "get": driver["get"],
             "next": driver["next"],
             "put": driver["put"],
             "wait": driver["wait"],
+            "watch": driver["watch"],
             "load": worker["load"],
             "input": worker["input"],
             "item": worker["item"],

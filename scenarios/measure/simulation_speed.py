@@ -2,7 +2,7 @@
 
 Each load runs in a process of its own, one after the other in each round:
 
-- singly submitted tasks on 100 nodes, and as many on 1,000;
+- singly submitted tasks on 100 nodes, as many on 1,000, and as many for each node there;
 - the start of 10,000 nodes and a bag of tasks on them, with the process's peak of memory;
 - tasks submitted as arrays, by a program on each of 100 nodes.
 
@@ -56,6 +56,7 @@ class Load(NamedTuple):
 LOADS = (
     Load(100, 100_000),
     Load(1_000, 100_000),
+    Load(1_000, 1_000_000),
     Load(10_000, 100_000),
     Load(100, 100_000_000, 40_000),
 )
@@ -122,11 +123,16 @@ def main(given: list[str]) -> int:
             f"{described(load)}: {load.tasks / tasks_s:,.0f} tasks/s; start {start_s:.1f} s,"
             f" tasks {tasks_s:.1f} s, {peak / 1e9:.2f} GB at most"
         )
-    ratios = [few.tasks_s / many.tasks_s for few, many in zip(*found[:2], strict=True)]
-    print(
-        f"with {loads[1].nodes:,} nodes {statistics.median(ratios):.2f} of the speed with"
-        f" {loads[0].nodes:,} ({min(ratios):.2f} to {max(ratios):.2f})"
-    )
+    base, *others = zip(loads[:3], found[:3], strict=True)
+    for (load, speeds), how in zip(others, ("as many tasks", "as many for each node"), strict=True):
+        ratios = [
+            (load.tasks / many.tasks_s) / (base[0].tasks / few.tasks_s)
+            for few, many in zip(base[1], speeds, strict=True)
+        ]
+        print(
+            f"with {load.nodes:,} nodes and {how} {statistics.median(ratios):.2f} of the speed"
+            f" with {base[0].nodes:,} ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
     return 0
 
 

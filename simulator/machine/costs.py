@@ -141,10 +141,11 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     worker: RoleCost
     driver: RoleCost
     call_s: dict[str, float] = msgspec.field(default_factory=dict)
-    """CPU time of an API call: submit, get, put, wait, next (of a stream); of what a submission
-    packs besides: argument (if it has any), argument_byte, reference; of what a worker unpacks:
-    load, input (a value that was given by reference); of an item that a worker yields; and pickle,
-    of each value that takes cloudpickle."""
+    """CPU time of an API call: submit, get, put, wait, next (of a stream); of each reference that a
+    wait has to watch: watch; of what a submission packs besides: argument (if it has any),
+    argument_byte, reference; of what a worker unpacks: load, input (a value that was given by
+    reference); of an item that a worker yields; and pickle, of each value that takes
+    cloudpickle."""
     range_s: float = 0.0
     """CPU time of a worker per range: receive, decode, encode, report."""
     task_s: float = 0.0
@@ -164,6 +165,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """Of a copy by the best number of threads; 0 if one thread is as fast."""
     copy_thread_s: float = 3e-5
     """Time to start one more thread on its part of a copy."""
+    copy_split_s: float = 0.0
+    """Time to divide a copy at all: the first further thread has to wake up, and to say that its
+    part is done."""
     cached_copies: dict[int, tuple[float, float]] = msgspec.field(default_factory=dict)
     """Of copies into the store that the processor's caches speed up, by size in bytes, ascending:
     bytes/s by one thread, and by the best number of threads. Longer copies run at the memory's
@@ -204,7 +208,8 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
         rate, best = self._copy_rates(nbytes)
         if threads > 1:
             rate = max(rate, min(threads * rate, best))
-        return nbytes / rate + (threads - 1) * self.copy_thread_s
+        split_s = self.copy_split_s + (threads - 1) * self.copy_thread_s if threads > 1 else 0.0
+        return nbytes / rate + split_s
 
     def _copy_rates(self, nbytes: int) -> tuple[float, float]:
         """Return bytes/s of a copy by one thread and by the best number of threads."""
@@ -226,7 +231,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
         times = (
             "latency_s", "loopback_latency_s", "start_worker_s", "end_process_s", "range_s",
             "task_s", "warm_up_s", "warm_up_numpy_s", "blob_byte_s", "touch_byte_s",
-            "transfer_byte_s", "commit_s",
+            "transfer_byte_s", "commit_s", "copy_thread_s", "copy_split_s",
         )  # fmt: skip
         for field in times:
             if getattr(self, field) < 0:

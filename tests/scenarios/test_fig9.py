@@ -75,6 +75,9 @@ def test_a_copy_takes_what_the_profile_says() -> None:
     assert profile.copy_s(3_000_000_000, 5) == 1.0 + 4 * 0.25
     alone = msgspec.structs.replace(profile, memory_bandwidth_all=0.0)
     assert alone.copy_s(3_000_000_000, 2) == 3.0 + 0.25
+    divided = msgspec.structs.replace(profile, copy_split_s=0.5)
+    assert divided.copy_s(3_000_000_000, 1) == 3.0
+    assert divided.copy_s(3_000_000_000, 5) == 1.0 + 0.5 + 4 * 0.25
 
 
 def test_copies_that_fit_in_caches_are_faster() -> None:

@@ -30,8 +30,8 @@ FIGURES = {
         "run_range": 8e-6, "byte": 1e-9
     },
     "driver": {
-        "turn": 5e-5, "rest": 0.03, "element": 1e-8, "get": 3e-6, "next": 4e-6, "put": 8e-6,
-        "wait": 1.2e-5, "byte": 5e-10
+        "turn": 5e-5, "rest": 0.03, "message": 7e-6, "element": 1e-8, "get": 3e-6, "next": 4e-6,
+        "put": 8e-6, "wait": 1.2e-5, "watch": 2e-6, "byte": 5e-10
     },
     "worker": {
         "turn": 4e-5, "rest": 0.025, "run": 4e-6, "task": 2e-7, "load": 3e-6, "input": 5e-6,
@@ -108,6 +108,8 @@ def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
         assert kind["range_s"] == pytest.approx(FIGURES["node"]["run_range"], rel=0.3)
     assert found["driver"]["received"] == pytest.approx(truth["driver"]["received"], rel=0.15)
     assert found["worker"]["received"] == pytest.approx(truth["worker"]["received"], rel=0.15)
+    # Items come one in a message and a turn each, so of the three this is what the others leave.
+    assert found["call_s"].pop("next") == pytest.approx(truth["call_s"].pop("next"), rel=0.3)
     assert found["call_s"] == pytest.approx(truth["call_s"], rel=0.15)
     assert found["range_s"] == pytest.approx(truth["range_s"], rel=0.1)
     assert found["task_s"] == pytest.approx(truth["task_s"], rel=0.1)

@@ -12,13 +12,17 @@ from raytwin.scenarios.measure.simulation_speed import Load, main, measure
 
 def test_every_load_runs_and_says_its_medians(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--rounds", "1", "--scale", "0.002"]) == 0
-    *rounds, _, single, more, most, array, ratio = capsys.readouterr().out.splitlines()
-    assert len(rounds) == 4
+    *rounds, _, single, more, weak, most, array, same, each = capsys.readouterr().out.splitlines()
+    assert len(rounds) == 5
     assert single.startswith("200 tasks singly submitted on 1 nodes: ")
     assert more.startswith("200 tasks singly submitted on 2 nodes: ")
+    assert weak.startswith("2,000 tasks singly submitted on 2 nodes: ")
     assert most.startswith("200 tasks singly submitted on 20 nodes: ")
     assert array.startswith("200,000 tasks as arrays on 1 nodes: ")
-    assert re.fullmatch(r"with 2 nodes [\d.]+ of the speed with 1 \([\d.]+ to [\d.]+\)", ratio)
+    for said, tasks in (same, "as many tasks"), (each, "as many for each node"):
+        assert re.fullmatch(
+            rf"with 2 nodes and {tasks} [\d.]+ of the speed with 1 \([\d.]+ to [\d.]+\)", said
+        )
 
 
 def test_the_start_and_the_tasks_are_timed_apart() -> None:

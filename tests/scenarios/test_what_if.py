@@ -183,14 +183,16 @@ def test_predictions_are_printed_and_then_measured_on_this_machine(tmp_path: Pat
     for point, naps in (two, 1), (one, 2):
         assert naps <= point["makespan_s"] < naps + 0.5
         assert len(point["measured_s"]) == 2 and min(point["measured_s"]) >= naps
-        middle_s = sum(point["measured_s"]) / 2
-        assert point["error"] == pytest.approx(point["makespan_s"] / middle_s - 1)
+        pairs = list(zip(point["predicted_s"], point["measured_s"], strict=True))
+        assert point["makespan_s"] == pytest.approx(sum(point["predicted_s"]) / 2)
+        assert point["error"] == pytest.approx(sum(one / other for one, other in pairs) / 2 - 1)
         assert 0 <= point["others_share"] <= 1
     said = done.stderr.splitlines()
-    assert said.index(f"predicted at 1: {one['makespan_s']:.4g} s") < said.index(
-        "measuring script.py"
-    )
-    assert "recording script.py" in said, "its bodies cost what they did here"
+    for number, predicted_s in enumerate(one["predicted_s"]):
+        assert said.index(f"predicted at 1: {predicted_s:.4g} s") < said.index(
+            f"measuring script.py, {number + 1} of 2"
+        )
+    assert said.count("recording script.py") == 2, "its bodies cost what they did here, and then"
     assert found["findings"][-1].startswith("The predictions are ")
     assert ">measured<" in (tmp_path / "page.html").read_text()
 

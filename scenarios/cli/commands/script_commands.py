@@ -558,7 +558,7 @@ def whatif(
             metavar="N",
             help="Then run it N times on each of these clusters, on this machine, and compare. All"
             " nodes share its cores in the predictions, too. Needs its --profile; without --cost"
-            " the script is recorded first, on the fewest nodes.",
+            " the script is recorded and predicted anew each time, on the fewest nodes.",
         ),
     ] = None,
     output: Annotated[
@@ -594,25 +594,29 @@ def whatif(
     everywhere = {"--cpus-per-node": cpus_per_node, "--seed": seed}
     victims = _kinds_of_nodes(script, cpus_per_node) if deaths else None
     with terminal() as progress, TemporaryDirectory(prefix="raytwin-") as folder:
-        if measure is not None and records:
-            progress.begin(f"recording {script}", 1)
-            recording = Path(folder) / "recording.json"
-            fewest = min(choices.nodes, default=None)
-            what_if.record(script, args or [], fewest, cpus_per_node, recording)
+        recorded_anew = Path(folder) / "recording.json" if measure is not None and records else None
         simulated = {
-            **everywhere, "--cost": cost, "--recording": recording,
+            **everywhere, "--cost": cost, "--recording": recorded_anew or recording,
             "--nodes-per-host": None if measure is None else NODES_MAX,
             "--hosts-per-rack": hosts_per_rack, "--oversubscription": oversubscription,
         }  # fmt: skip
-        found = what_if.predict(
-            script, args or [], choices, _given(simulated), profile, progress, price, victims
-        )
-        if measure is not None:
-            for line in what_if.predictions(found.points):
-                progress.say(line)
-            found.points = what_if.measure(
-                script, args or [], found.points, _given(everywhere), measure, progress
+
+        def predict(victims: Callable[[Usage], Sequence[int]] | None = None) -> what_if.Found:
+            if recorded_anew is not None:
+                progress.begin(f"recording {script}", 1)
+                fewest = min(choices.nodes, default=None)
+                what_if.record(script, args or [], fewest, cpus_per_node, recorded_anew)
+            return what_if.predict(
+                script, args or [], choices, _given(simulated), profile, progress, price, victims
             )
+
+        found = predict(victims)
+        if measure is not None:
+            first = found.points
+            found.points = what_if.measure(
+                script, args or [], first, lambda: predict().points if recorded_anew else first,
+                _given(everywhere), measure, progress,
+            )  # fmt: skip
     if output is not None:
         from raytwin.reports import what_if as page
 
