@@ -3,7 +3,7 @@
 Of one *episode*, which is a quiet stretch, a fault, and the time after it:
 
 - *hit* operations are those that a fault made begin again; where it made none, those that took
-  longer than `SLOWER` times the slowest of the quiet stretch;
+  longer than `SLOWER` times the median of the quiet stretch;
 - the *first result* is that of the hit operation that ended first;
 - *full throughput* is back when every hit operation has ended and, since the peak of open
   operations, no more have been open than at most in the quiet stretch, or `CHANCE` more: the load
@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from statistics import median
 
 import numpy as np
 
@@ -27,7 +28,9 @@ from raytwin.scenarios.core.scenario import Check, Row
 from raytwin.scenarios.workloads.steady_load import Answer, Operation
 
 SLOWER = 2.0
-"""Times the slowest of the quiet stretch: less is noise of a machine with other work."""
+"""Times the median of the quiet stretch: less is noise of a machine with other work. Its slowest
+would be another measure on each machine: one operation that waited for a core hides all that a
+fault delays by less."""
 CHANCE = 1
 """Open operations: how many there are varies by one with when a moment is."""
 
@@ -72,9 +75,9 @@ def disturbance(
     over = [each for each in operations if each.answer is not Answer.OPEN]
     quiet = [each for each in over if episode.began_s <= each.ended_s < episode.fault_s]
     after = [each for each in over if episode.fault_s <= each.ended_s < episode.ended_s]
-    slowest_s = max((each.ended_s - each.submitted_s for each in quiet), default=0.0)
+    usual_s = median([each.ended_s - each.submitted_s for each in quiet] or [0.0])
     hit = [each for each in after if each.task in again] or [
-        each for each in after if each.ended_s - each.submitted_s > SLOWER * slowest_s
+        each for each in after if each.ended_s - each.submitted_s > SLOWER * usual_s
     ]
     level = CHANCE + most_open(operations, episode.began_s, episode.fault_s)
     peak = most_open(operations, episode.fault_s, episode.ended_s)
