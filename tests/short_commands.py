@@ -32,7 +32,7 @@ def shorten(arguments: list[str]) -> None:
     if arguments[:1] == ["calibrate"] or "sim,local" in arguments or "fig14b" in arguments:
         from raytwin.scenarios.measure import calibrate, fit  # slow to import
 
-        calibrate.ROUNDS, fit.ROUNDS = 1, 2
+        calibrate.ROUNDS, fit.ITERATIONS = 1, 2
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ The program is a script or a recording. Besides the makespans it finds what they
   (`Side`);
 - how far the predictions are from this machine (`measure`): the same clusters on real processes,
   all nodes on one host, several times, each time in fresh clusters. A machine's speed may change
-  within minutes, so each time a script is recorded and predicted anew, right before.
+  within minutes, so where bodies cost what they take on it, each measurement has a prediction of
+  its own, made right before.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Point:
     measured_s: tuple[float, ...] = ()
     """Makespans on this machine, of all clusters of the script together; empty: not measured."""
     predicted_s: tuple[float, ...] = ()
-    """Of each of these, what was predicted right before; `makespan_s` is the median."""
+    """Of each of these, what was predicted for it; `makespan_s` is the median."""
     others_share: float = 0.0
     """Of this machine's cores, in the median measurement: what else ran meanwhile."""
     sides: tuple[Side, ...] = ()
@@ -118,13 +119,15 @@ class Point:
     """Of the script's cluster that is nearest to it."""
 
     @property
-    def error(self) -> float | None:
-        """How far the predictions are from the measurements, each from its own, in the median; as a
-        part of these, signed."""
-        if not self.measured_s:
-            return None
+    def errors(self) -> list[float]:
+        """How far each measurement's prediction is from it, as a part of it; signed."""
         pairs = zip(self.predicted_s, self.measured_s, strict=True)
-        return median(predicted_s / measured_s for predicted_s, measured_s in pairs) - 1
+        return [predicted_s / measured_s - 1 for predicted_s, measured_s in pairs]
+
+    @property
+    def error(self) -> float | None:
+        """The median of `errors`."""
+        return median(self.errors) if self.errors else None
 
 
 @dataclass(frozen=True)
@@ -331,7 +334,7 @@ def measure(
     program: Path,
     args: Sequence[str],
     points: Sequence[Point],
-    again: Callable[[], Sequence[Point]],
+    predict_anew: Callable[[], Sequence[Point]] | None,
     options: Sequence[str],
     repeats: int,
     progress: Progress,
@@ -339,9 +342,10 @@ def measure(
     """Return the points with what the program takes on real processes of this machine.
 
     It runs on all clusters in turn, and so `repeats` times: what changes on the machine meanwhile
-    changes all of them. `points` were predicted for the first time; `again` predicts them anew for
-    each further one. `options` are of `raytwin exec`, for all of them. Raises UsageError, with the
-    last line that the program has printed on standard error, if it fails.
+    changes all of them. `predict_anew` returns the points of each repeat but the first; None: they
+    stay as they are. Returned are the points of the median predictions. `options` are of `raytwin
+    exec`, for all of them. Raises UsageError, with the last line that the program has printed on
+    standard error, if it fails.
     """
     uses: list[list[MachineUse]] = [[] for _ in points]
     predicted: list[Sequence[Point]] = []
@@ -349,9 +353,12 @@ def measure(
         command = [*EXEC, "--backend", "local", "--address", "local", *options]
         runs = _Runs(command, [str(program), *args], Path(folder), MachineUse)
         for number in range(repeats):
-            predicted.append(again() if number else points)
-            for line in predictions(predicted[-1]):
-                progress.say(line)
+            if number and predict_anew is not None:
+                points = predict_anew()
+            if not number or predict_anew is not None:
+                for line in predictions(points):
+                    progress.say(line)
+            predicted.append(points)
             progress.begin(f"measuring {program}, {number + 1} of {repeats}", len(points))
             for point, used in zip(points, uses, strict=True):
                 faults = None if point.faults == NO_FAULTS else point.faults
@@ -369,18 +376,14 @@ def measure(
                 )
                 progress.advance()
     cores = os.cpu_count() or 1
-    makespans_s = [[point.makespan_s for point in each] for each in predicted]
     return [
         replace(
-            point,
-            makespan_s=median(predicted_s),
+            sorted(mine, key=lambda point: point.makespan_s)[(repeats - 1) // 2],
             measured_s=tuple(each.makespan_s for each in used),
-            predicted_s=predicted_s,
+            predicted_s=tuple(point.makespan_s for point in mine),
             others_share=median(each.others_cpu_s / each.makespan_s / cores for each in used),
         )
-        for point, used, predicted_s in zip(
-            points, uses, zip(*makespans_s, strict=True), strict=True
-        )
+        for mine, used in zip(zip(*predicted, strict=True), uses, strict=True)
     ]
 
 
@@ -549,8 +552,9 @@ def errors(points: Sequence[Point]) -> str:
     others = max(point.others_share for point in points)
     said = (
         f"The predictions are {median(found):.1%} off in the median, {max(found):.1%} at most, of"
-        f" {len(points[0].measured_s)} runs in fresh clusters, each predicted right before: the"
-        " makespans and errors are medians, and in brackets are the least and the most."
+        f" {len(points[0].measured_s)} runs in fresh clusters. An error is the median over the"
+        " runs, each of which is compared with its own prediction; in brackets are the least and"
+        " the most."
     )
     if others > QUIET:
         said += (
@@ -619,7 +623,8 @@ def _measured(point: Point) -> tuple[str, str, str]:
     """Return the median with the least and the most, the error, and the share of others."""
     times_s = point.measured_s
     interval = f"{median(times_s):.4g} s [{min(times_s):.4g}, {max(times_s):.4g}]"
-    return interval, f"{point.error:+.1%}", f"{point.others_share:.0%}"
+    errors = f"{point.error:+.1%} [{min(point.errors):+.0%}, {max(point.errors):+.0%}]"
+    return interval, errors, f"{point.others_share:.0%}"
 
 
 def death_rows(deaths: Sequence[Death]) -> tuple[list[str], list[list[str]]]:

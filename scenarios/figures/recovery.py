@@ -373,7 +373,7 @@ SCENARIO = Scenario(
         " simulation, on real processes, whose links lead through Toxiproxy, and in containers."
         "\n\n"
         "Hit are the operations that began again after the fault; where there are none, those that"
-        " took more than twice as long as the slowest before it. Times count from the fault: to the"
+        " took more than twice as long as the median before it. Times count from the fault: to the"
         " event by which the GCS reports the death (a fault without a death has none), to the"
         " first result of what was hit, and to full throughput, when all that was hit has ended"
         " and the backlog is gone. The dip is the area between the offered rate and the throughput,"

@@ -56,7 +56,7 @@ COPIED_BYTES = 1 << 24
 COPY_THREADS = 8
 COPY_ROUNDS = 11
 PUTS = 200
-"""In each cluster, for each number of threads."""
+"""Of each of two passes in a cluster."""
 BLOB_BYTES = 1_000_000
 BLOB_ROUNDS = 41
 TOUCH_BYTES = 64_000_000
@@ -357,10 +357,7 @@ def _measure_commit() -> float:
 
 
 def _measure_copies(memory: float) -> dict[str, Any]:
-    """Return how fast copies are, by size, and what it costs to divide one among threads.
-
-    Copies one after another find their threads awake, and cost less to divide than those of puts.
-    """
+    """Return how fast copies are, by size, and what a thread costs that takes a part of one."""
     cores = os.cpu_count() or 1
     long_s = _copies_s(LARGE_COPY_BYTES, (1, cores))
     # In so short a copy the threads cost more time to start than they save.
@@ -375,16 +372,25 @@ def _measure_copies(memory: float) -> dict[str, Any]:
         # No thread is faster than one alone.
         best_s = max(took_s[cores] - started_s, took_s[1] / cores)
         cached[nbytes] = (one, max(one, nbytes / best_s))
-    put_s = _puts_s(SMALL_COPY_BYTES, (1, 2, COPY_THREADS))
-    of_put_s = max(LEAST_S, (put_s[COPY_THREADS] - put_s[2]) / (COPY_THREADS - 2))
-    one, best = cached[SMALL_COPY_BYTES]
-    saved_s = SMALL_COPY_BYTES / one - SMALL_COPY_BYTES / min(2 * one, best)
     return {
         "memory_bandwidth_all": memory * max(1.0, long_s[1] / long_s[cores]),
-        "copy_thread_s": of_put_s,
-        "copy_split_s": max(0.0, put_s[2] - put_s[1] + saved_s - of_put_s),
+        "copy_thread_s": thread_s,
         "cached_copies": cached,
+        **_measure_puts(*cached[SMALL_COPY_BYTES]),
     }
+
+
+def _measure_puts(one: float, best: float) -> dict[str, float]:
+    """Return what it costs a put to divide its copy among threads.
+
+    `one` and `best` are the bytes/s of such copies by one thread and by the best number. Copies
+    one after another, which these are, find their threads awake.
+    """
+    took_s = _puts_s(SMALL_COPY_BYTES, (1, 2, COPY_THREADS))
+    thread_s = max(LEAST_S, (took_s[COPY_THREADS] - took_s[2]) / (COPY_THREADS - 2))
+    saved_s = SMALL_COPY_BYTES / one - SMALL_COPY_BYTES / min(2 * one, best)
+    split_s = took_s[2] - took_s[1] + saved_s - thread_s
+    return {"put_split_s": max(0.0, split_s), "put_thread_s": thread_s}
 
 
 def _puts_s(nbytes: int, threads: Sequence[int]) -> dict[int, float]:

@@ -47,7 +47,8 @@ Loads = dict[str, Load]
 
 HOPS = 3
 """Messages from a driver's submission of a short task until the driver has its result."""
-ROUNDS = 14
+ITERATIONS = 14
+"""Of simulating and solving: where the figures are known, more bring them hardly closer."""
 RESAMPLES = 200
 INTERVAL = (0.025, 0.975)
 MEASURABLE = 0.02
@@ -98,7 +99,7 @@ def fit(rounds: Sequence[Loads], machine: dict[str, Any]) -> dict[str, Any]:
     figures = _first_guess(loads)
     best: Any = None
     least = math.inf
-    for number in range(ROUNDS):
+    for number in range(ITERATIONS):
         profile = _profile(machine, figures, hop_s, after)
         usage, walls = simulate(profile)
         found = residuals(loads, usage, walls)
@@ -106,7 +107,7 @@ def fit(rounds: Sequence[Loads], machine: dict[str, Any]) -> dict[str, Any]:
         # How messages batch may hang on little, and figures go to and fro: the best are kept.
         if error < least:
             best, least = (profile, found, usage, figures), error
-        if number == ROUNDS - 1:
+        if number == ITERATIONS - 1:
             break
         solved = _solved(loads, usage, figures)
         if number:  # half the way: from the second on what is solved overshoots
@@ -157,13 +158,13 @@ def residuals(loads: Loads, usage: Usage, walls: Mapping[str, float]) -> dict[st
 
 def _judges(load: str, role: str, measured: Load) -> bool:
     """Whether a load says how good a role's figures are."""
-    if role == "head" and _is_idle_head(load):
+    if role == "head" and _leaves_head_idle(load):
         return False
     return measured[role] >= MEASURABLE * measured["wall"]
 
 
-def _is_idle_head(load: str) -> bool:
-    """Whether the head has hardly anything to do but by chance, as on one node."""
+def _leaves_head_idle(load: str) -> bool:
+    """Whether every task of a load is placed without the head, which has a turn now and then."""
     return len(LOADS[load].cpus) == 1
 
 
@@ -371,7 +372,7 @@ def _figures(
     for load, amounts in usage.items():
         if role == "worker" and not amounts["task"]:
             continue
-        if role == "head" and _is_idle_head(load):
+        if role == "head" and _leaves_head_idle(load):
             continue
         rows[load] = tuple(float(amounts[name]) for name in names)
         submitted_s = 0.0

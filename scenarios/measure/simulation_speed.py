@@ -2,7 +2,8 @@
 
 Each load runs in a process of its own, one after the other in each round:
 
-- singly submitted tasks on 100 nodes, as many on 1,000, and as many for each node there;
+- singly submitted tasks on 100 nodes, as many on 1,000 (strong scaling), and as many for each of
+  1,000 (weak scaling);
 - the start of 10,000 nodes and a bag of tasks on them, with the process's peak of memory;
 - tasks submitted as arrays, by a program on each of 100 nodes.
 
@@ -123,14 +124,14 @@ def main(given: list[str]) -> int:
             f"{described(load)}: {load.tasks / tasks_s:,.0f} tasks/s; start {start_s:.1f} s,"
             f" tasks {tasks_s:.1f} s, {peak / 1e9:.2f} GB at most"
         )
-    base, *others = zip(loads[:3], found[:3], strict=True)
-    for (load, speeds), how in zip(others, ("as many tasks", "as many for each node"), strict=True):
+    base, *others = zip(loads[:3], found[:3], strict=True)  # the first three of `LOADS`
+    for (load, speeds), how in zip(others, ("strong", "weak"), strict=True):
         ratios = [
             (load.tasks / many.tasks_s) / (base[0].tasks / few.tasks_s)
             for few, many in zip(base[1], speeds, strict=True)
         ]
         print(
-            f"with {load.nodes:,} nodes and {how} {statistics.median(ratios):.2f} of the speed"
+            f"{how} scaling: with {load.nodes:,} nodes {statistics.median(ratios):.2f} of the speed"
             f" with {base[0].nodes:,} ({min(ratios):.2f} to {max(ratios):.2f})"
         )
     return 0

@@ -7,7 +7,8 @@ TRAIN       loads of the calibration, run anew
 SIZE        loads of the calibration with other sizes
 WORKLOAD    programs of another shape, with and without work in their tasks
 SHAPE       on one core: the profile was measured on all
-FIGURE      what figures 8a, 8b and 9 measure on one host, at a small size
+FIGURE      what figures 8a, 8b and 9 measure on one host, at a small size; puts by several
+            threads are SIZE, since the calibration has some
 SEARCHED    the worst of those that a search has tried, see `layered_graph`: none is among these
 =========== ================================================================================
 
@@ -252,7 +253,9 @@ def _writes(nbytes: int, threads: int) -> Workload:
         return Ended(puts, write(ray.Blob(nbytes), puts))
 
     options = {"store_copy_threads": threads}
-    return Workload(lambda: run, Group.FIGURE, (1,), of_tasks=False, options=options)
+    # The calibration has measured puts of another size by several threads.
+    group = Group.FIGURE if threads == 1 else Group.SIZE
+    return Workload(lambda: run, group, (1,), of_tasks=False, options=options)
 
 
 def _workload(

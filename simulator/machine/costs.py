@@ -142,10 +142,10 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     driver: RoleCost
     call_s: dict[str, float] = msgspec.field(default_factory=dict)
     """CPU time of an API call: submit, get, put, wait, next (of a stream); of each reference that a
-    wait has to watch: watch; of what a submission packs besides: argument (if it has any),
-    argument_byte, reference; of what a worker unpacks: load, input (a value that was given by
-    reference); of an item that a worker yields; and pickle, of each value that takes
-    cloudpickle."""
+    wait has to watch, in the mean of long lists: watch; of what a submission packs besides:
+    argument (if it has any), argument_byte, reference; of what a worker unpacks: load, input (a
+    value that was given by reference); of an item that a worker yields; and pickle, of each value
+    that takes cloudpickle."""
     range_s: float = 0.0
     """CPU time of a worker per range: receive, decode, encode, report."""
     task_s: float = 0.0
@@ -165,9 +165,11 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """Of a copy by the best number of threads; 0 if one thread is as fast."""
     copy_thread_s: float = 3e-5
     """Time to start one more thread on its part of a copy."""
-    copy_split_s: float = 0.0
-    """Time to divide a copy at all: the first further thread has to wake up, and to say that its
-    part is done."""
+    put_split_s: float = 0.0
+    """Time that a put takes to divide its copy at all: its threads have gone to sleep since the
+    last one, and another process may have their core."""
+    put_thread_s: float | None = None
+    """The `copy_thread_s` of puts; None: the same."""
     cached_copies: dict[int, tuple[float, float]] = msgspec.field(default_factory=dict)
     """Of copies into the store that the processor's caches speed up, by size in bytes, ascending:
     bytes/s by one thread, and by the best number of threads. Longer copies run at the memory's
@@ -204,12 +206,20 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """The interval of each figure, by ``role.figure``."""
 
     def copy_s(self, nbytes: int, threads: int) -> float:
+        """Return the seconds that `threads` threads take to copy `nbytes`, copy after copy."""
+        return nbytes / self._copy_rate(nbytes, threads) + (threads - 1) * self.copy_thread_s
+
+    def put_copy_s(self, nbytes: int, threads: int) -> float:
         """Return the seconds that `threads` threads take to copy `nbytes` into the store."""
+        if threads == 1 or self.put_thread_s is None:
+            return self.copy_s(nbytes, threads)
+        split_s = self.put_split_s + (threads - 1) * self.put_thread_s
+        return nbytes / self._copy_rate(nbytes, threads) + split_s
+
+    def _copy_rate(self, nbytes: int, threads: int) -> float:
+        """Return bytes/s of a copy by `threads` threads, once they are at it."""
         rate, best = self._copy_rates(nbytes)
-        if threads > 1:
-            rate = max(rate, min(threads * rate, best))
-        split_s = self.copy_split_s + (threads - 1) * self.copy_thread_s if threads > 1 else 0.0
-        return nbytes / rate + split_s
+        return rate if threads == 1 else max(rate, min(threads * rate, best))
 
     def _copy_rates(self, nbytes: int) -> tuple[float, float]:
         """Return bytes/s of a copy by one thread and by the best number of threads."""
@@ -231,7 +241,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
         times = (
             "latency_s", "loopback_latency_s", "start_worker_s", "end_process_s", "range_s",
             "task_s", "warm_up_s", "warm_up_numpy_s", "blob_byte_s", "touch_byte_s",
-            "transfer_byte_s", "commit_s", "copy_thread_s", "copy_split_s",
+            "transfer_byte_s", "commit_s", "copy_thread_s", "put_split_s",
         )  # fmt: skip
         for field in times:
             if getattr(self, field) < 0:

@@ -510,7 +510,7 @@ class SimWorld:
     def write(self, oid: bytes, offset: int, value: Any) -> None:
         profile, cores = self.cluster.profile, self.process.host.cores
         threads = copy_threads(value.nbytes, self.client.config.store_copy_threads, cores)
-        self.process.debt_s += profile.copy_s(value.nbytes, threads)
+        self.process.debt_s += profile.put_copy_s(value.nbytes, threads)
         self.process.debt_s += profile.touch_byte_s * self._store.untouched(offset)
         self.settle()
         self._store.values[offset] = value.to_bytes()

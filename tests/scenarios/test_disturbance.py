@@ -63,6 +63,12 @@ def test_what_began_again_was_hit_however_fast_it_was() -> None:
     assert before.hit == 0, "it had ended before the fault"
 
 
+def test_one_slow_operation_before_the_fault_hides_nothing() -> None:
+    found = load(0.52)
+    found[2].ended_s = found[2].submitted_s + 0.4
+    assert disturbance(FAULT, found, ()).hit == disturbance(FAULT, load(0.52), ()).hit == 5
+
+
 @pytest.mark.parametrize("found", [load(5.0), load(0.0, lost=True)])
 def test_what_is_not_back_has_not_recovered(found: list[Operation]) -> None:
     felt = disturbance(FAULT, found, ())

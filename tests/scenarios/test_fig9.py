@@ -9,6 +9,7 @@ import pytest
 
 from raytwin.scenarios.core.scenario import Outcome, Request
 from raytwin.scenarios.figures import fig9
+from raytwin.scenarios.measure import calibrate
 from raytwin.simulator.cluster import simulated_cluster
 from raytwin.simulator.machine.costs import load_profile
 
@@ -75,9 +76,26 @@ def test_a_copy_takes_what_the_profile_says() -> None:
     assert profile.copy_s(3_000_000_000, 5) == 1.0 + 4 * 0.25
     alone = msgspec.structs.replace(profile, memory_bandwidth_all=0.0)
     assert alone.copy_s(3_000_000_000, 2) == 3.0 + 0.25
-    divided = msgspec.structs.replace(profile, copy_split_s=0.5)
-    assert divided.copy_s(3_000_000_000, 1) == 3.0
-    assert divided.copy_s(3_000_000_000, 5) == 1.0 + 0.5 + 4 * 0.25
+    assert profile.put_copy_s(3_000_000_000, 5) == profile.copy_s(3_000_000_000, 5)
+    asleep = msgspec.structs.replace(profile, put_split_s=0.5, put_thread_s=0.125)
+    assert asleep.put_copy_s(3_000_000_000, 1) == 3.0
+    assert asleep.put_copy_s(3_000_000_000, 5) == 1.0 + 0.5 + 4 * 0.125
+    assert asleep.copy_s(3_000_000_000, 5) == 1.0 + 4 * 0.25
+
+
+def test_what_a_put_takes_by_threads_gives_the_costs_of_dividing_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nbytes = calibrate.SMALL_COPY_BYTES
+    known = msgspec.structs.replace(
+        load_profile("paper"), cached_copies={nbytes: (1e9, 1.5e9)}, put_split_s=1e-4,
+        put_thread_s=6e-6,
+    )  # fmt: skip
+    took_s = {each: 5e-5 + known.put_copy_s(nbytes, each) for each in (1, 2, 8)}
+    monkeypatch.setattr(calibrate, "_puts_s", lambda nbytes, threads: took_s)
+    assert calibrate._measure_puts(1e9, 1.5e9) == pytest.approx(
+        {"put_split_s": 1e-4, "put_thread_s": 6e-6}
+    )
 
 
 def test_copies_that_fit_in_caches_are_faster() -> None:

@@ -133,7 +133,7 @@ def test_a_profile_that_was_fitted_predicts_the_loads_it_was_fitted_to() -> None
 def test_a_profile_says_how_far_its_figures_are_to_be_trusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fit, "ROUNDS", 2)
+    monkeypatch.setattr(fit, "ITERATIONS", 2)
     loads = measured(made(1e-5, 0.0))
     # In the second round the node has used more for each message.
     dearer = {name: {**load, "node": 1.2 * load["node"]} for name, load in loads.items()}
@@ -142,6 +142,9 @@ def test_a_profile_says_how_far_its_figures_are_to_be_trusted(
 
     assert found.loads == [loads, dearer, loads]
     assert all(each.low_s <= each.high_s for each in found.intervals.values())
+    assert {name for name in found.residuals if name.endswith(" head")} <= {
+        f"{name} head" for name, load in LOADS.items() if len(load.cpus) > 1
+    }
     node, driver = (found.intervals[f"{role}.turn"] for role in ("node", "driver"))
     assert node.high_s / node.low_s > 1.1 > driver.high_s / driver.low_s
     assert set(found.left_out) == {name for name in found.residuals if not name.endswith(" wall")}

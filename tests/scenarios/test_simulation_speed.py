@@ -12,16 +12,16 @@ from raytwin.scenarios.measure.simulation_speed import Load, main, measure
 
 def test_every_load_runs_and_says_its_medians(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--rounds", "1", "--scale", "0.002"]) == 0
-    *rounds, _, single, more, weak, most, array, same, each = capsys.readouterr().out.splitlines()
+    *rounds, _, single, more, each, most, array, strong, weak = capsys.readouterr().out.splitlines()
     assert len(rounds) == 5
     assert single.startswith("200 tasks singly submitted on 1 nodes: ")
     assert more.startswith("200 tasks singly submitted on 2 nodes: ")
-    assert weak.startswith("2,000 tasks singly submitted on 2 nodes: ")
+    assert each.startswith("2,000 tasks singly submitted on 2 nodes: ")
     assert most.startswith("200 tasks singly submitted on 20 nodes: ")
     assert array.startswith("200,000 tasks as arrays on 1 nodes: ")
-    for said, tasks in (same, "as many tasks"), (each, "as many for each node"):
+    for said, how in (strong, "strong"), (weak, "weak"):
         assert re.fullmatch(
-            rf"with 2 nodes and {tasks} [\d.]+ of the speed with 1 \([\d.]+ to [\d.]+\)", said
+            rf"{how} scaling: with 2 nodes [\d.]+ of the speed with 1 \([\d.]+ to [\d.]+\)", said
         )
 
 

@@ -557,8 +557,9 @@ def whatif(
             min=1,
             metavar="N",
             help="Then run it N times on each of these clusters, on this machine, and compare. All"
-            " nodes share its cores in the predictions, too. Needs its --profile; without --cost"
-            " the script is recorded and predicted anew each time, on the fewest nodes.",
+            " nodes share its cores in the predictions, too. Needs its --profile. Without --cost"
+            " and --recording a script is recorded, on the fewest nodes, and predicted anew before"
+            " each time.",
         ),
     ] = None,
     output: Annotated[
@@ -601,20 +602,21 @@ def whatif(
             "--hosts-per-rack": hosts_per_rack, "--oversubscription": oversubscription,
         }  # fmt: skip
 
-        def predict(victims: Callable[[Usage], Sequence[int]] | None = None) -> what_if.Found:
+        def predict(deaths_of: Callable[[Usage], Sequence[int]] | None) -> what_if.Found:
             if recorded_anew is not None:
                 progress.begin(f"recording {script}", 1)
                 fewest = min(choices.nodes, default=None)
                 what_if.record(script, args or [], fewest, cpus_per_node, recorded_anew)
             return what_if.predict(
-                script, args or [], choices, _given(simulated), profile, progress, price, victims
+                script, args or [], choices, _given(simulated), profile, progress, price, deaths_of
             )
 
         found = predict(victims)
         if measure is not None:
-            first = found.points
+            changes = recorded_anew is not None or cost == "measured"
             found.points = what_if.measure(
-                script, args or [], first, lambda: predict().points if recorded_anew else first,
+                script, args or [], found.points,
+                (lambda: predict(None).points) if changes else None,
                 _given(everywhere), measure, progress,
             )  # fmt: skip
     if output is not None:
