@@ -550,11 +550,12 @@ def errors(points: Sequence[Point]) -> str:
     """Return how far the predictions are from what was measured."""
     found = [abs(point.error) for point in points if point.error is not None]
     others = max(point.others_share for point in points)
+    anew = any(len(set(point.predicted_s)) > 1 for point in points)
+    own = ", each of which is compared with its own prediction" if anew else ""
     said = (
         f"The predictions are {median(found):.1%} off in the median, {max(found):.1%} at most, of"
         f" {len(points[0].measured_s)} runs in fresh clusters. An error is the median over the"
-        " runs, each of which is compared with its own prediction; in brackets are the least and"
-        " the most."
+        f" runs{own}; in brackets are the least and the most."
     )
     if others > QUIET:
         said += (

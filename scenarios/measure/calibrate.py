@@ -387,9 +387,13 @@ def _measure_puts(one: float, best: float) -> dict[str, float]:
     one after another, which these are, find their threads awake.
     """
     took_s = _puts_s(SMALL_COPY_BYTES, (1, 2, COPY_THREADS))
-    thread_s = max(LEAST_S, (took_s[COPY_THREADS] - took_s[2]) / (COPY_THREADS - 2))
-    saved_s = SMALL_COPY_BYTES / one - SMALL_COPY_BYTES / min(2 * one, best)
-    split_s = took_s[2] - took_s[1] + saved_s - thread_s
+    # What is left of each is not the copy itself, by so many threads.
+    other_s = {
+        threads: each - SMALL_COPY_BYTES / max(one, min(threads * one, best))
+        for threads, each in took_s.items()
+    }
+    thread_s = max(LEAST_S, (other_s[COPY_THREADS] - other_s[2]) / (COPY_THREADS - 2))
+    split_s = other_s[2] - other_s[1] - thread_s
     return {"put_split_s": max(0.0, split_s), "put_thread_s": thread_s}
 
 

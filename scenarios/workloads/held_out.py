@@ -7,8 +7,8 @@ TRAIN       loads of the calibration, run anew
 SIZE        loads of the calibration with other sizes
 WORKLOAD    programs of another shape, with and without work in their tasks
 SHAPE       on one core: the profile was measured on all
-FIGURE      what figures 8a, 8b and 9 measure on one host, at a small size; puts by several
-            threads are SIZE, since the calibration has some
+FIGURE      what figures 8a, 8b and 9 measure on one host, at a small size; puts that several
+            threads copy are SIZE, since the calibration has some
 SEARCHED    the worst of those that a search has tried, see `layered_graph`: none is among these
 =========== ================================================================================
 
@@ -46,6 +46,9 @@ BAG = 8_000
 STORE_BYTES = 2_000_000_000
 LARGE = 100_000_000
 """Inputs of so many bytes fit into the stores once for each task in flight."""
+
+STORED_MIN = 100_000
+"""The bytes of a value from which on a put copies it into the store."""
 
 RING_BYTES_PER_S = 4e9
 """What a member of the ring adds up: it takes the time, on both backends."""
@@ -253,8 +256,8 @@ def _writes(nbytes: int, threads: int) -> Workload:
         return Ended(puts, write(ray.Blob(nbytes), puts))
 
     options = {"store_copy_threads": threads}
-    # The calibration has measured puts of another size by several threads.
-    group = Group.FIGURE if threads == 1 else Group.SIZE
+    # The calibration has measured puts of another size that several threads copy.
+    group = Group.SIZE if threads > 1 and nbytes >= STORED_MIN else Group.FIGURE
     return Workload(lambda: run, group, (1,), of_tasks=False, options=options)
 
 

@@ -211,9 +211,10 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
 
     def put_copy_s(self, nbytes: int, threads: int) -> float:
         """Return the seconds that `threads` threads take to copy `nbytes` into the store."""
-        if threads == 1 or self.put_thread_s is None:
-            return self.copy_s(nbytes, threads)
-        split_s = self.put_split_s + (threads - 1) * self.put_thread_s
+        if threads == 1:
+            return self.copy_s(nbytes, 1)
+        thread_s = self.copy_thread_s if self.put_thread_s is None else self.put_thread_s
+        split_s = self.put_split_s + (threads - 1) * thread_s
         return nbytes / self._copy_rate(nbytes, threads) + split_s
 
     def _copy_rate(self, nbytes: int, threads: int) -> float:
@@ -242,9 +243,10 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
             "latency_s", "loopback_latency_s", "start_worker_s", "end_process_s", "range_s",
             "task_s", "warm_up_s", "warm_up_numpy_s", "blob_byte_s", "touch_byte_s",
             "transfer_byte_s", "commit_s", "copy_thread_s", "put_split_s",
+            "put_thread_s",
         )  # fmt: skip
         for field in times:
-            if getattr(self, field) < 0:
+            if (getattr(self, field) or 0.0) < 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, and cannot be negative")
         sizes = list(self.cached_copies)
         rates = (rate for each in self.cached_copies.values() for rate in each)

@@ -83,17 +83,18 @@ def test_a_copy_takes_what_the_profile_says() -> None:
     assert asleep.copy_s(3_000_000_000, 5) == 1.0 + 4 * 0.25
 
 
+@pytest.mark.parametrize("best", [1.5e9, 6e9])
 def test_what_a_put_takes_by_threads_gives_the_costs_of_dividing_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, best: float
 ) -> None:
     nbytes = calibrate.SMALL_COPY_BYTES
     known = msgspec.structs.replace(
-        load_profile("paper"), cached_copies={nbytes: (1e9, 1.5e9)}, put_split_s=1e-4,
+        load_profile("paper"), cached_copies={nbytes: (1e9, best)}, put_split_s=1e-4,
         put_thread_s=6e-6,
     )  # fmt: skip
     took_s = {each: 5e-5 + known.put_copy_s(nbytes, each) for each in (1, 2, 8)}
     monkeypatch.setattr(calibrate, "_puts_s", lambda nbytes, threads: took_s)
-    assert calibrate._measure_puts(1e9, 1.5e9) == pytest.approx(
+    assert calibrate._measure_puts(1e9, best) == pytest.approx(
         {"put_split_s": 1e-4, "put_thread_s": 6e-6}
     )
 

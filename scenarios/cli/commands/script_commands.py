@@ -559,7 +559,7 @@ def whatif(
             help="Then run it N times on each of these clusters, on this machine, and compare. All"
             " nodes share its cores in the predictions, too. Needs its --profile. Without --cost"
             " and --recording a script is recorded, on the fewest nodes, and predicted anew before"
-            " each time.",
+            " each time; with --cost measured it is predicted anew.",
         ),
     ] = None,
     output: Annotated[
