@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from raytwin.reports import what_if as report
+from raytwin.scenarios.cli import what_if as what_if_module
+from raytwin.scenarios.cli.machine_use import MachineUse
 from raytwin.scenarios.cli.main import app
 from raytwin.scenarios.cli.what_if import (
     Death,
@@ -206,6 +208,65 @@ def test_predictions_are_printed_and_then_measured_on_this_machine(tmp_path: Pat
     ]
     assert found["findings"][-1].startswith("The predictions are ")
     assert ">measured<" in (tmp_path / "page.html").read_text()
+
+
+class Said:
+    """A `Progress` that keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def begin(self, label: str, total: float | None = None) -> None:
+        self.lines.append(label)
+
+    def advance(self, amount: float = 1.0) -> None:
+        """Nothing is kept."""
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch, anew: list[float] | None
+) -> tuple[what_if_module.Point, list[str]]:
+    """Measure a point of 3 s three times, with 2, 4 and 8 s; `anew` are the further predictions."""
+    took_s = iter((2.0, 4.0, 8.0))
+    monkeypatch.setattr(
+        what_if_module._Runs, "run", lambda *_: ([MachineUse(next(took_s), 1.0, 0.0)], "")
+    )
+
+    def point(makespan_s: float) -> what_if_module.Point:
+        usage = Usage(makespan_s, 1, 1, 0, 0, 0, {})
+        return what_if_module.Point(1, None, None, None, makespan_s, usage)
+
+    further = iter(anew or ())
+    said = Said()
+    (found,) = what_if_module.measure(
+        Path("a.py"), [], [point(3.0)], None if anew is None else lambda: [point(next(further))],
+        [], 3, said,
+    )  # fmt: skip
+    return found, said.lines
+
+
+def test_each_measurement_has_a_prediction_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, said = measured(monkeypatch, [1.0, 2.0])
+    assert (found.predicted_s, found.measured_s) == ((3.0, 1.0, 2.0), (2.0, 4.0, 8.0))
+    assert found.makespan_s == found.usage.makespan_s == 2.0
+    assert found.errors == [0.5, -0.75, -0.75] and found.error == -0.75
+    assert [line for line in said if line.startswith("predicted")] == [
+        f"predicted at 1: {each} s" for each in (3, 1, 2)
+    ]
+    assert "its own prediction" in what_if_module.errors([found])
+
+
+def test_a_prediction_that_cannot_change_is_made_and_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, said = measured(monkeypatch, None)
+    assert (found.makespan_s, found.predicted_s) == (3.0, (3.0, 3.0, 3.0))
+    assert found.error == 3.0 / 4.0 - 1
+    assert sum(line.startswith("predicted") for line in said) == 1
+    assert "its own prediction" not in what_if_module.errors([found])
 
 
 def test_a_recording_is_measured_as_well_as_a_script(tmp_path: Path) -> None:
