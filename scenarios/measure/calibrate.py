@@ -387,7 +387,7 @@ def _measure_puts(one: float, best: float) -> dict[str, float]:
     one after another, which these are, find their threads awake.
     """
     took_s = _puts_s(SMALL_COPY_BYTES, (1, 2, COPY_THREADS))
-    # What is left of each is not the copy itself, by so many threads.
+    # A put also asks its node for room, and wakes the threads: this is its time without the copy.
     other_s = {
         threads: each - SMALL_COPY_BYTES / max(one, min(threads * one, best))
         for threads, each in took_s.items()

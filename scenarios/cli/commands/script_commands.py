@@ -578,6 +578,7 @@ def whatif(
     """
     from raytwin.scenarios.cli import what_if
     from raytwin.scenarios.cli.progress import terminal
+    from raytwin.simulator.programs.body_costs import BodyCost
 
     _sim_options(cost, recording, profile)
     _check_racks(hosts_per_rack, oversubscription)
@@ -613,7 +614,7 @@ def whatif(
 
         found = predict(victims)
         if measure is not None:
-            changes = recorded_anew is not None or cost == "measured"
+            changes = recorded_anew is not None or cost == BodyCost.MEASURED.value
             found.points = what_if.measure(
                 script, args or [], found.points,
                 (lambda: predict(None).points) if changes else None,
