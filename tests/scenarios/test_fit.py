@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import raytwin as ray
 from raytwin.scenarios.measure import fit
 from raytwin.scenarios.workloads.calibration_loads import LOADS
+from raytwin.scenarios.workloads.held_out import WORKLOADS
 from raytwin.simulator.machine.costs import Profile
 
 MACHINE = {
@@ -88,35 +91,57 @@ def profile_file(profile: dict[str, Any]) -> str:
     return str(path)
 
 
+HELD_OUT = (
+    "single_1000", "argument_10kb", "references_2", "fan", "chain", "layered", "nested", "skewed",
+    "stream",
+)  # fmt: skip
+"""Programs that are no loads of the calibration."""
+
+
+def predicted_s(profile: dict[str, Any]) -> dict[str, float]:
+    """Return what an operation of each of `HELD_OUT` takes on this machine."""
+    found = {}
+    for name in HELD_OUT:
+        workload = WORKLOADS[name]
+        nodes = workload.nodes
+        init: Any = ray.init
+        init(backend="sim", nodes=nodes, nodes_per_host=len(nodes), profile=profile_file(profile))
+        try:
+            run = workload.start()
+            run()
+            ended = run()
+        finally:
+            ray.shutdown()
+        found[name] = ended.elapsed_s / ended.operations
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("hop_s", "after"), [(2e-5, 0.0), (5e-6, 0.4)])
 def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
     truth = made(hop_s, after)
     found = fit.fit([measured(truth)], MACHINE)
-    # How messages batch hangs on the figures, so the loads do not tell all of them to the end.
-    for role, within in (("head", 0.25), ("node", 0.15), ("driver", 0.15), ("worker", 0.1)):
+    # How messages batch hangs on the figures, on the last digit even. So the loads hardly tell
+    # apart a node's turns, its rests and its ranges, and predictions have to do with their sum.
+    for role, within in (("head", 0.6), ("node", 0.6), ("driver", 0.1), ("worker", 0.1)):
         assert after_a_rest(found[role]) == pytest.approx(after_a_rest(truth[role]), rel=within)
-    assert found["node"]["received"] == pytest.approx(truth["node"]["received"], rel=0.25)
-    assert found["node"]["received_by_type"]["PutObjects"]["range_s"] == pytest.approx(
-        FIGURES["node"]["put_range"], rel=0.3
-    )
-    for kind in (
-        found["node"]["received_by_type"]["TasksDone"],
-        found["node"]["sent_by_type"]["RunTasks"],
-    ):
-        assert kind["range_s"] == pytest.approx(FIGURES["node"]["run_range"], rel=0.3)
-    assert found["driver"]["received"] == pytest.approx(truth["driver"]["received"], rel=0.15)
+    # Each item that a driver takes is a message: the two are told as one.
+    received, expected = found["driver"]["received"], truth["driver"]["received"]
+    item_s = received.pop("message_s") + found["call_s"].pop("next")
+    assert item_s == pytest.approx(expected.pop("message_s") + truth["call_s"].pop("next"), rel=0.1)
+    assert received == pytest.approx(expected, rel=0.15)
     assert found["worker"]["received"] == pytest.approx(truth["worker"]["received"], rel=0.15)
-    # Items come one in a message and a turn each, so of the three this is what the others leave.
-    assert found["call_s"].pop("next") == pytest.approx(truth["call_s"].pop("next"), rel=0.3)
+    # No load has but what a wait watches.
+    assert found["call_s"].pop("watch") == pytest.approx(truth["call_s"].pop("watch"), rel=0.6)
     assert found["call_s"] == pytest.approx(truth["call_s"], rel=0.15)
     assert found["range_s"] == pytest.approx(truth["range_s"], rel=0.1)
     assert found["task_s"] == pytest.approx(truth["task_s"], rel=0.1)
-    # Both are what the turns leave of one task's time, so they have the errors of all turns.
-    assert found["loopback_latency_s"] == pytest.approx(hop_s, rel=0.5)
-    shares = [found[role]["after_s"] / found[role]["turn_s"] for role in ("node", "driver")]
-    assert shares == pytest.approx([after, after], abs=0.1)
+    # What the way of one task takes in turns, in hops and in what comes after, too, is told as one.
+    found_s, truth_s = predicted_s(found), predicted_s(truth)
+    errors = {name: found_s[name] / truth_s[name] - 1 for name in HELD_OUT}
+    assert statistics.median(map(abs, errors.values())) < 0.08, errors
+    assert max(map(abs, errors.values())) < 0.4, errors
 
 
 @pytest.mark.slow
