@@ -15,7 +15,7 @@ fault is a toxic on all of them (`runtime/on_ray/node_network.py`).
 | `set_bandwidth` | bandwidth |
 | `stall_link` | bandwidth with rate 0, until another proxy takes over: what waits is sent again |
 | `cut` | timeout 0: data is dropped until it is removed |
-| `reset_links` | reset_peer for a moment (RST), or the proxy is disabled for a moment (FIN) |
+| `reset_links` | the proxy is disabled for a moment, for RST under reset_peer |
 """
 
 from __future__ import annotations
@@ -148,13 +148,14 @@ class ToxiproxyLinks:
             self._set(kind, source, destination, None)
 
     def reset_links(self, source: str, destination: str, rst: bool) -> None:
-        """Close the connections that carry a link."""
+        """Close the connections that carry a link: by FIN, or by RST as far as the server can. The
+        real one sends FIN on connections that are older than a toxic."""
         for name, direction in self._carriers(source, destination):
             if rst:
                 self._proxies.add_toxic(name, "reset_peer", direction, {"timeout": 0})
-                self._proxies.remove_toxic(name, "reset_peer", direction)
-            # The real server spares connections that are older than the toxic.
             self._proxies.enable(name, False)
+            if rst:
+                self._proxies.remove_toxic(name, "reset_peer", direction)
             self._proxies.enable(name, True)
 
     def _set(

@@ -54,10 +54,12 @@ class Connection:
             method(source.link, toxic, source.loop.time())
             source.pump()
 
-    def close(self, reset: bool = False) -> None:
-        """Close both sockets now."""
+    def close(self) -> None:
+        """Close both sockets now: by RST if a toxic asks for it."""
         if not self.closed:
             self.closed = True
+            stages = (stage for side in self._sources.values() for stage in side.link.stages)
+            reset = any(stage.rule.resets for stage in stages)
             for side in self._sources.values():
                 side.close(reset)
                 side.cancel_timer()
@@ -208,9 +210,8 @@ class Side:
     def _end(self) -> None:
         """The other side's link has ended, and all that it carried is sent."""
         self.sent_end = True
-        ending = self.other.link.ending
-        if ending is not Ending.SHUTDOWN or self.other.sent_end:
-            self.connection.close(reset=ending is Ending.RESET)
+        if self.other.link.ending is Ending.CLOSE or self.other.sent_end:
+            self.connection.close()
         elif not self.closed:
             try:
                 self.sock.shutdown(socket.SHUT_WR)

@@ -26,8 +26,6 @@ class Ending(enum.Enum):
     """Ends this direction."""
     CLOSE = enum.auto()
     """Closes both sides."""
-    RESET = enum.auto()
-    """Closes both sides by RST."""
 
 
 class Chunk(NamedTuple):
@@ -55,6 +53,8 @@ class Rule(msgspec.Struct):
     """How many bytes a stage holds before it has no room."""
     closes_when_removed: ClassVar[bool] = False
     """Whether the removal of the toxic closes the connection."""
+    resets: ClassVar[bool] = False
+    """Whether the connection ends by RST, whatever closes it."""
 
     def run(self, stage: Stage, now_s: float) -> float:
         """Pass on what may leave; return when to run again, infinity if only events count."""

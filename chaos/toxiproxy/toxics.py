@@ -108,8 +108,9 @@ class Timeout(Rule):
 
 
 class ResetPeer(Rule):
-    """Resets both sides `timeout` milliseconds after the first bytes, or the end, have come."""
+    """Closes both sides `timeout` milliseconds after the first bytes, or the end, have come."""
 
+    resets: ClassVar[bool] = True
     timeout: Int64 = 0
 
     def run(self, stage: Stage, now_s: float) -> float:
@@ -119,7 +120,7 @@ class ResetPeer(Rule):
             stage.due_s = now_s + self.timeout / 1e3
         if stage.due_s > now_s:
             return stage.due_s
-        stage.close(now_s, Ending.RESET)
+        stage.close(now_s, Ending.CLOSE)
         return math.inf
 
 

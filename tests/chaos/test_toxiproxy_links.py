@@ -166,7 +166,7 @@ def test_reset_waits_for_the_first_bytes_and_its_timeout() -> None:
     world.send(b"a")
     world.run()
     assert world.sink.chunks == [(pytest.approx(1.03), END)]
-    assert world.link.ending is Ending.RESET
+    assert world.link.ending is Ending.CLOSE
 
 
 def test_timeout_starts_again_with_each_chunk() -> None:

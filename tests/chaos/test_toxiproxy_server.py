@@ -31,6 +31,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
 
+from raytwin.chaos.faults import proxied_links
 from raytwin.chaos.toxiproxy.proxies import Proxies, ProxyError
 from raytwin.chaos.toxiproxy.toxiproxy_process import (
     INSTALL,
@@ -772,6 +773,41 @@ def test_reset_peer_ends_living_connections(wire: Wire) -> None:
                 sock.recv(100)
         else:
             assert rest(sock) == b""
+
+
+def test_a_proxy_that_is_disabled_under_reset_peer_resets(wire: Wire) -> None:
+    wire.toxic("reset_peer", timeout=60_000)
+    client, upstream = wire.connect()
+    assert silent(client)
+    wire.server.proxies.enable("wire", False)
+    for sock in (client, upstream):
+        with pytest.raises(ConnectionResetError):
+            sock.recv(100)
+
+
+@pytest.mark.parametrize("rst", [True, False])
+def test_our_server_resets_a_link_as_asked(rst: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxied_links, "find_server", lambda: None)
+    links = proxied_links.ToxiproxyLinks(2, "127.0.0.1")
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            links.listening("node:1", listener.getsockname())
+            address = links.addresses_for("node:0")["node:1"]
+            for _ in range(2):
+                with socket.create_connection(address, LIMIT_S) as dialed:
+                    accepted, _ = listener.accept()
+                    with accepted:
+                        accepted.settimeout(LIMIT_S)
+                        seconds_to(dialed, accepted)
+                        links.reset_links("node:0", "node:1", rst)
+                        for sock in (dialed, accepted):
+                            if rst:
+                                with pytest.raises(ConnectionResetError):
+                                    sock.recv(100)
+                            else:
+                                assert sock.recv(100) == b""
+    finally:
+        links.close()
 
 
 def test_slicer_cuts_into_pieces(wire: Wire) -> None:

@@ -26,7 +26,7 @@ the channel reports its peer as unreachable, and the GCS decides which of the tw
 (`gcs.node_table`). The head gets more time, `Config.fence_s`.
 
 Heartbeats do not travel in channels: they go over connections of their own, ahead of everything,
-and may be lost (`gcs.failure_detector`). A channel carries them in packets without a number.
+and may be lost (`gcs.failure_detector`).
 
 Promises: G1 and G3, where they need that no message is lost, doubled or reordered between two
 living processes, whatever the network does.
