@@ -8,9 +8,9 @@ from raytwin.chaos.faults.cluster_operations import backends_with
 from raytwin.chaos.faults.targets import TARGETS, Link, Nodes
 from raytwin.chaos.fuzz.generate import asides, cases
 from raytwin.chaos.fuzz.generate.cases import Case, draw_case
+from raytwin.chaos.fuzz.generate.plans import cut_for_good
 from raytwin.chaos.fuzz.programs.program import MORE_THAN_A_NODE, NODES_MAX
 from raytwin.chaos.fuzz.run.case_run import run_case
-from raytwin.chaos.fuzz.run.liveness import cut_for_good
 from raytwin.runtime.api.exceptions import WorkerCrashedError
 from raytwin.runtime.control.scheduling.policies import POLICIES
 

@@ -8,6 +8,7 @@ values of its actor differ from the oracle's.
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from raytwin.chaos.faults.targets import Node, Target
 from raytwin.chaos.fuzz.generate import plans as plans_module
 from raytwin.chaos.fuzz.generate.cases import Case, draw_case
 from raytwin.chaos.fuzz.generate.drawing import Draw, Scope
-from raytwin.chaos.fuzz.generate.plans import HEARTBEAT_TIMEOUTS_S, PASSES
+from raytwin.chaos.fuzz.generate.plans import HEARTBEAT_TIMEOUTS_S, PASSES, cut_for_good
 from raytwin.chaos.fuzz.oracle.legitimate_errors import Oracle
 from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, ActorSpec, Body, Call, Op
 from raytwin.chaos.fuzz.run import case_run
@@ -145,8 +146,11 @@ def test_a_drawn_setting_counts_where_an_option_has_another_default() -> None:
     assert (config.actor_end_s, config.scheduling_delay_s) == (0.5, 0.25)
 
 
-def test_faults_that_pass_do_so_within_the_limit_that_is_drawn() -> None:
+def test_faults_that_pass_do_so_within_the_limit_that_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Else a node of the core would rightly be declared dead."""
+    monkeypatch.setattr(plans_module, "HEALED", 0.0)
     longest_s: dict[float, float] = {}
     for case in map(draw_case, range(400)):
         steps = sorted(case.plan.steps, key=lambda step: step.at_s or 0.0)
@@ -161,6 +165,21 @@ def test_faults_that_pass_do_so_within_the_limit_that_is_drawn() -> None:
     assert {*longest_s} == {*HEARTBEAT_TIMEOUTS_S}
     assert longest_s[2.0] > PASSES * 0.5, "the faults of a longer limit are longer"
     assert all(lasted_s < limit_s / 2 for limit_s, lasted_s in longest_s.items())
+
+
+def test_nodes_that_are_cut_off_may_come_back_after_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cases = [draw_case(seed) for seed in range(500)]
+    monkeypatch.setattr(plans_module, "HEALED", 0.0)
+    lasted: list[float] = []
+    for case in cases:
+        cut = cut_for_good(draw_case(case.seed).plan)
+        healed = cut.keys() - cut_for_good(case.plan).keys()
+        ends = {step.target: step.at_s for step in case.plan.steps if step.action == "heal"}
+        lasted += [(ends[link] - cut[link]) / case.heartbeat_timeout_s for link in healed]
+    assert min(lasted) < 1 < max(lasted), "some before, and some after a node is declared dead"
+    assert 0.3 < statistics.fmean(each > 1 for each in lasted) < 1.0
 
 
 def test_several_nodes_may_stay_broken_and_the_others_are_a_core(

@@ -97,7 +97,8 @@ def has_shards(case: Case) -> bool:
 
 
 def stays_broken(case: Case) -> bool:
-    return case.plan.steps[-1].action == "pause"
+    """Whether the last node that breaks hangs for good."""
+    return [step.action for step in case.plan.steps if step.action != "heal"][-1] == "pause"
 
 
 def has_op(does: Callable[[Op], object]) -> Callable[[Case], bool]:
@@ -250,6 +251,30 @@ def worker_costs_nothing(patch: pytest.MonkeyPatch) -> None:
         retry(self, worker, reason)
 
     patch.setattr(Dispatcher, "_retry", wrong)
+
+
+def restarted_once(patch: pytest.MonkeyPatch) -> None:
+    """Whatever restarts an actor has, its second death is its last."""
+    fail = ActorTable._fail
+
+    def wrong(self: ActorTable, row: Any, *args: Any) -> None:
+        row.restarts_left = min(row.restarts_left, 1)
+        fail(self, row, *args)
+        row.restarts_left = min(row.restarts_left, 0)
+
+    patch.setattr(ActorTable, "_fail", wrong)
+
+
+def sent_again_once(patch: pytest.MonkeyPatch) -> None:
+    """Whatever retries a call has, it is sent again once at most."""
+    send_again = PendingCalls._send_again
+
+    def wrong(self: PendingCalls, route: Any) -> None:
+        for spec in route.sent.values():
+            spec.retries = min(spec.retries, 1)
+        send_again(self, route)
+
+    patch.setattr(PendingCalls, "_send_again", wrong)
 
 
 def items_without_task(patch: pytest.MonkeyPatch) -> None:
@@ -632,6 +657,8 @@ MUTANTS_OF_PARTS: dict[
     "more calls run than max_concurrency allows": (
         all_at_once, WRONG + STUCK, calls_concurrently,
     ),
+    "an actor restarts once at most": (restarted_once, WRONG, any_case),
+    "a call is sent again once at most": (sent_again_once, WRONG, any_case),
     "an actor is killed for good": (killed_for_good, WRONG, kills_actors),
     "an actor that exits restarts": (exit_is_a_crash, WRONG + STUCK, exits_actors),
 }  # fmt: skip

@@ -26,6 +26,7 @@ from raytwin.chaos.fuzz.generate.plans import (
     draw_pressure,
     draw_replica_links,
     draw_suspensions,
+    heal_late,
     leave_broken,
 )
 from raytwin.chaos.fuzz.programs.program import QUERIES, RETRIES, SLOT, Body, Call, Op
@@ -157,6 +158,7 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     of_replicas = random.Random(f"replica links/{seed}")
     steps += draw_replica_links(of_replicas, nodes, limit_s, gcs, steps)
     plan = leave_broken(random.Random(f"broken/{seed}"), Plan(steps))
+    plan = heal_late(random.Random(f"healed/{seed}"), plan, limit_s)
     slots = SLOTS if "groups" in features else 0.0
     direct_after = alone.choice(DIRECT_AFTER)
     return Case(

@@ -4,7 +4,8 @@ The driver's node and the head survive every plan, or the program would rightly 
 only where another one or another replica takes its place, and what breaks passes within `PASSES` of
 the failure detector's limit, ``limit_s``. Other nodes die, and hang for longer than the limit.
 
-`leave_broken` ends a plan: a core of nodes is whole then, and the rest stays broken for good.
+`leave_broken` ends a plan: a core of nodes is whole then, and the rest stays broken for good. Of
+the nodes that are cut off, `heal_late` has some come back, maybe when others went on without them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from raytwin.chaos.faults.targets import (
     Target,
     WholeCluster,
     Worker,
+    is_replica_end,
     links_between,
 )
 from raytwin.runtime.control.core.config import Config
@@ -53,6 +55,11 @@ SUSPENSIONS = 0.06
 """The share of cases in which an actor's process, a replica and the global scheduler hang."""
 BROKEN = 0.3
 """The share of plans with deaths of nodes in which some of them stay broken for good."""
+HEALED = 0.5
+"""The share of pairs of nodes, or of a node and the head, whose cut would last and heals late."""
+HEALED_AFTER = (0.5, 4.0)
+"""How long such a cut lasts, in limits of the failure detector, which declares the node dead then,
+or is about to."""
 KINDS = (
     ANY_KIND,
     ANY_KIND,
@@ -355,3 +362,30 @@ def _leave_node_broken(rng: random.Random, plan: Plan, victim: int) -> Plan:
         return end_s >= at_s and (of_node or step.action == "swizzle" or step.target in broken)
 
     return Plan([*(step for step in plan.steps if not undoes(step)), *last])
+
+
+def heal_late(rng: random.Random, plan: Plan, limit_s: float) -> Plan:
+    """Return a plan in which some of the nodes that are cut off for good hear the others again."""
+    cut = cut_for_good(plan)
+    pairs: dict[frozenset[str], list[Link]] = {}
+    for link in cut:
+        if not (is_replica_end(link.source) or is_replica_end(link.destination)):
+            pairs.setdefault(frozenset((link.source, link.destination)), []).append(link)
+    heals: list[Step] = []
+    for links in pairs.values():
+        if rng.random() < HEALED:
+            end_s = max(cut[link] for link in links) + limit_s * rng.uniform(*HEALED_AFTER)
+            heals += [Step("heal", link, end_s) for link in links]
+    return Plan([*plan.steps, *heals]) if heals else plan
+
+
+def cut_for_good(plan: Plan) -> dict[Link, float]:
+    """Return the links that steps cut, and that no later step heals, with the time of the cut."""
+    cut: dict[Link, float] = {}
+    for step in sorted(plan.steps, key=lambda step: step.at_s or 0.0):
+        if step.action == "cut":
+            assert isinstance(step.target, Link)
+            cut[step.target] = step.at_s or 0.0
+        elif step.action == "heal" and isinstance(step.target, Link):
+            cut.pop(step.target, None)
+    return cut

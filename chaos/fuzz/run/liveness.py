@@ -18,9 +18,8 @@ Whoever waits longer waits for something that does not come.
 
 from __future__ import annotations
 
-from raytwin.chaos.faults.plan import Plan
-from raytwin.chaos.faults.targets import Link
 from raytwin.chaos.fuzz.generate.cases import STORE_BYTES, Case
+from raytwin.chaos.fuzz.generate.plans import cut_for_good
 from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, Body
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.array_store import LOST_S
@@ -55,17 +54,6 @@ def leaves_s(case: Case, config: Config) -> float:
     links = cut_for_good(case.plan)
     cut_off = any("head" in (link.source, link.destination) for link in links)
     return config.fence_s if cut_off else 0.0
-
-
-def cut_for_good(plan: Plan) -> set[Link]:
-    """Return the links that steps cut, and that no later step heals."""
-    cut: set[Link] = set()
-    for step in sorted(plan.steps, key=lambda step: step.at_s or 0.0):
-        if step.action == "cut":
-            cut.add(step.target)
-        elif step.action == "heal":
-            cut.discard(step.target)
-    return cut
 
 
 def work_s(body: Body) -> float:
