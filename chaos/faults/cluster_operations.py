@@ -118,7 +118,8 @@ class ClusterOperations(Protocol):
         """Lose a share of the packets of a link, which TCP sends again, until `heal`."""
 
     def reset_links(self, source: str, destination: str, rst: bool) -> None:
-        """Close the connections that carry a link, by RST or by FIN; new ones may open."""
+        """Close the connections that carry a link, by RST, where the world can, or by FIN; new ones
+        may open."""
 
     def stall_link(self, source: str, destination: str) -> None:
         """Hold everything that is sent back until `heal`, and deliver it then."""

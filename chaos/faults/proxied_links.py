@@ -15,7 +15,7 @@ fault is a toxic on all of them (`runtime/on_ray/node_network.py`).
 | `set_bandwidth` | bandwidth |
 | `stall_link` | bandwidth with rate 0, until another proxy takes over: what waits is sent again |
 | `cut` | timeout 0: data is dropped until it is removed |
-| `reset_links` | the proxy is disabled for a moment, for RST under reset_peer |
+| `reset_links` | the proxy is disabled for a moment; for RST, while reset_peer is in force |
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class ToxiproxyLinks:
             self._set(kind, source, destination, None)
 
     def reset_links(self, source: str, destination: str, rst: bool) -> None:
-        """Close the connections that carry a link: by FIN, or by RST as far as the server can. The
-        real one sends FIN on connections that are older than a toxic."""
+        """Close the connections that carry a link, by FIN or by RST. The real server always sends
+        FIN: its reset_peer spares connections that are older than itself."""
         for name, direction in self._carriers(source, destination):
             if rst:
                 self._proxies.add_toxic(name, "reset_peer", direction, {"timeout": 0})

@@ -26,15 +26,15 @@ line; all others 64 kB, and the sender's own socket queues the rest.
 
 How a connection ends: an end of stream is passed on as such (``shutdown``), and the other direction
 goes on. The loss of a socket closes the other one, after the bytes that are still in the link. A
-toxic that ends a connection closes both sides; with ``reset_peer`` in force whatever closes them
-has a linger time of 0, for which the kernel sends RST. Disabling or deleting a proxy closes its
-listener and both sides of every connection at once.
+toxic that ends a connection closes both sides. While ``reset_peer`` is in force, every close of the
+connection uses a linger time of 0, for which the kernel sends RST. Disabling or deleting a proxy
+closes its listener and both sides of every connection at once.
 
 Where the real server differs
 -----------------------------
 It closes the whole connection when one side ends its stream, it restarts the draw of a toxicity
-when a neighbouring toxic changes, and ``reset_peer`` has RST sent only on connections that are
-younger than the toxic.
+when a neighbouring toxic changes, and its ``reset_peer`` marks connections as they open: those that
+are older get FIN, and those that are younger RST, even after its removal.
 
 | file | what it is |
 |---|---|

@@ -14,7 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from raytwin.chaos.toxiproxy.link import END, Data, Ending, Link, Toxic
+from raytwin.chaos.toxiproxy.link import END, Data, Link, Toxic
 
 RECEIVE_NBYTES = 256 * 1024
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -109,7 +109,7 @@ class Side:
         """Close the broken socket, and the other one behind the bytes that came from this."""
         if not self.closed:
             self.close()
-            self.link.ending = Ending.CLOSE
+            self.link.closes = True
             if self.other.sent_end:
                 self.connection.close()
             elif not self.received_end:
@@ -210,7 +210,7 @@ class Side:
     def _end(self) -> None:
         """The other side's link has ended, and all that it carried is sent."""
         self.sent_end = True
-        if self.other.link.ending is Ending.CLOSE or self.other.sent_end:
+        if self.other.link.closes or self.other.sent_end:
             self.connection.close()
         elif not self.closed:
             try:

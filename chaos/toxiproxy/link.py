@@ -6,7 +6,6 @@ See the package's theory of operation. Whoever calls `feed`, `add`, `update` or 
 
 from __future__ import annotations
 
-import enum
 import math
 import random
 from collections import deque
@@ -17,15 +16,6 @@ import msgspec
 Data = bytes | memoryview
 END = b""
 """The end of a stream, as a chunk."""
-
-
-class Ending(enum.Enum):
-    """The ways in which a link closes its connection when its stream ends."""
-
-    SHUTDOWN = enum.auto()
-    """Ends this direction."""
-    CLOSE = enum.auto()
-    """Closes both sides."""
 
 
 class Chunk(NamedTuple):
@@ -135,26 +125,27 @@ class Stage:
         self.held_nbytes -= len(chunk.data)
         return chunk
 
-    def close(self, now_s: float, ending: Ending) -> None:
+    def close(self, now_s: float) -> None:
         """End the connection behind the bytes that have been passed on."""
         if not self.ended:
             self.ended = True
             self.held.clear()
             self.held_nbytes = 0
-            self.link.ending = ending
+            self.link.closes = True
             self.following.take(END, now_s)
 
 
 class Link:
     """The stages of one direction, from `first` to `sink`."""
 
-    __slots__ = ("ending", "first", "sink", "stages")
+    __slots__ = ("closes", "first", "sink", "stages")
 
     def __init__(self, sink: Receiver) -> None:
         self.sink = sink
         self.first: Receiver = sink
         self.stages: list[Stage] = []
-        self.ending = Ending.SHUTDOWN
+        self.closes = False
+        """Whether the end of its stream closes both sides of the connection."""
 
     def add(self, toxic: Toxic, now_s: float) -> None:
         """Put a toxic behind all others."""
@@ -172,7 +163,7 @@ class Link:
         for stage in self.stages:
             if stage.toxic is toxic:
                 if stage.rule.closes_when_removed:
-                    stage.close(now_s, Ending.CLOSE)
+                    stage.close(now_s)
                 stage.removed = True
                 stage.rule = Rule()
 

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from raytwin.chaos.toxiproxy.link import Ending, Rule, Stage
+from raytwin.chaos.toxiproxy.link import Rule, Stage
 
 LATE_S = 0.05
 """How late a timer may be for the stream to make up for it; more is a receiver that was slow."""
@@ -103,7 +103,7 @@ class Timeout(Rule):
             due_s = stage.since_s + self.timeout / 1e3
             if due_s > now_s:
                 return due_s
-            stage.close(now_s, Ending.CLOSE)
+            stage.close(now_s)
         return math.inf
 
 
@@ -120,7 +120,7 @@ class ResetPeer(Rule):
             stage.due_s = now_s + self.timeout / 1e3
         if stage.due_s > now_s:
             return stage.due_s
-        stage.close(now_s, Ending.CLOSE)
+        stage.close(now_s)
         return math.inf
 
 
@@ -156,7 +156,7 @@ class LimitData(Rule):
             if stage.held[0].data and left_nbytes > 0:
                 stage.pass_on(now_s, left_nbytes)
             if stage.passed_nbytes >= self.bytes:
-                stage.close(now_s, Ending.CLOSE)
+                stage.close(now_s)
             elif stage.held and not stage.held[0].data:
                 stage.pass_on(now_s)
         return math.inf

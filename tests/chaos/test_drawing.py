@@ -178,8 +178,8 @@ def test_nodes_that_are_cut_off_may_come_back_after_the_limit(
         healed = cut.keys() - cut_for_good(case.plan).keys()
         ends = {step.target: step.at_s for step in case.plan.steps if step.action == "heal"}
         lasted += [(ends[link] - cut[link]) / case.heartbeat_timeout_s for link in healed]
-    assert min(lasted) < 1 < max(lasted), "some before, and some after a node is declared dead"
-    assert 0.3 < statistics.fmean(each > 1 for each in lasted) < 1.0
+    assert min(lasted) < 1, "some end before the limit"
+    assert statistics.fmean(each > 1 for each in lasted) > 0.3, "and some after it"
 
 
 def test_several_nodes_may_stay_broken_and_the_others_are_a_core(

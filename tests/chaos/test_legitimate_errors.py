@@ -253,6 +253,7 @@ def test_an_item_is_lost_if_its_call_may_have_ended_without_effect(
             {"actor_of": {PUT.hex(): ActorSpec(1)}},
             Verdict.EXCUSED,
         ),
+        (Loss(LossCause.FREED, task="k3r0", object=PUT), {}, Verdict.EXCUSED),
     ],
 )
 def test_an_error_without_a_certain_cause_is_excused(

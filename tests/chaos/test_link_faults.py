@@ -121,8 +121,8 @@ def test_connections_that_break_all_the_time_change_nothing(session: Any) -> Non
 
 
 def test_a_thousand_breaks_in_a_minute_change_nothing(session: Any) -> None:
-    """Most by FIN, one of twenty by RST, which the real Toxiproxy cannot send and `sim` does not
-    tell apart; with stalls and one-way cuts shorter than the limit."""
+    """Of twenty resets one asks for RST; the real Toxiproxy sends FIN for it, too, and `sim` makes
+    no difference. Stalls and one-way cuts are shorter than the limit."""
     rng = random.Random(9)
     cluster = session.cluster
     began_s = ray.now()

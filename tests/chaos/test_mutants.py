@@ -254,19 +254,18 @@ def worker_costs_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def restarted_once(patch: pytest.MonkeyPatch) -> None:
-    """Whatever restarts an actor has, its second death is its last."""
+    """An actor restarts once, though it has more restarts; those without end (-1) stay."""
     fail = ActorTable._fail
 
     def wrong(self: ActorTable, row: Any, *args: Any) -> None:
         row.restarts_left = min(row.restarts_left, 1)
         fail(self, row, *args)
-        row.restarts_left = min(row.restarts_left, 0)
 
     patch.setattr(ActorTable, "_fail", wrong)
 
 
 def sent_again_once(patch: pytest.MonkeyPatch) -> None:
-    """Whatever retries a call has, it is sent again once at most."""
+    """A call is sent again once, though it has more retries; those without end (-1) stay."""
     send_again = PendingCalls._send_again
 
     def wrong(self: PendingCalls, route: Any) -> None:

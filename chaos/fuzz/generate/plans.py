@@ -4,8 +4,8 @@ The driver's node and the head survive every plan, or the program would rightly 
 only where another one or another replica takes its place, and what breaks passes within `PASSES` of
 the failure detector's limit, ``limit_s``. Other nodes die, and hang for longer than the limit.
 
-`leave_broken` ends a plan: a core of nodes is whole then, and the rest stays broken for good. Of
-the nodes that are cut off, `heal_late` has some come back, maybe when others went on without them.
+`leave_broken` ends a plan: a core of nodes is whole then, and the rest stays broken. `heal_late`
+then heals some of the links that are cut, before or after the cluster has given a node up.
 """
 
 from __future__ import annotations
@@ -54,12 +54,13 @@ HEADS = 0.15
 SUSPENSIONS = 0.06
 """The share of cases in which an actor's process, a replica and the global scheduler hang."""
 BROKEN = 0.3
-"""The share of plans with deaths of nodes in which some of them stay broken for good."""
+"""The share of plans with deaths of nodes in which some of them stay broken, unless `heal_late`
+heals their links."""
 HEALED = 0.5
-"""The share of pairs of nodes, or of a node and the head, whose cut would last and heals late."""
+"""The share of lasting cuts, between two nodes or a node and the head, that heal late."""
 HEALED_AFTER = (0.5, 4.0)
-"""How long such a cut lasts, in limits of the failure detector, which declares the node dead then,
-or is about to."""
+"""How long such a cut lasts, in limits of the failure detector: some end before anybody gives up,
+others long after a node had to leave."""
 KINDS = (
     ANY_KIND,
     ANY_KIND,
@@ -365,7 +366,7 @@ def _leave_node_broken(rng: random.Random, plan: Plan, victim: int) -> Plan:
 
 
 def heal_late(rng: random.Random, plan: Plan, limit_s: float) -> Plan:
-    """Return a plan in which some of the nodes that are cut off for good hear the others again."""
+    """Return a plan in which some cuts that would last heal late."""
     cut = cut_for_good(plan)
     pairs: dict[frozenset[str], list[Link]] = {}
     for link in cut:
