@@ -259,8 +259,8 @@ class Oracle:
         if loss.refusal is Refusal.NO_RECORD and "lineage_bytes_max" in self.limits:
             return Verdict.CHARGED if loss.node in dead else Verdict.EXCUSED
         if loss.cause is LossCause.FREED and loss.task.endswith("r0"):
-            # It cannot run again. Which of its descendants a dead node had, the oracle does not
-            # know.
+            # The task cannot run again. The oracle does not know which of its descendants a dead
+            # node had.
             return Verdict.EXCUSED
         judgement = self._judge_task(loss.task, seen_s)
         if isinstance(judgement, Objection) and self._is_spent(loss.task, seen_s):
