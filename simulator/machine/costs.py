@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from raytwin.runtime.control.core.call_batches import args_bytes
 from raytwin.runtime.control.messages import (
@@ -391,12 +392,11 @@ def size_of(message: Any) -> Size:
     return _BARE if size is None else size(message)
 
 
-def _cost(cost: MessageCost, size: Size) -> float:
-    ranges, elements, nbytes = size
-    return cost.message_s + cost.range_s * ranges + cost.element_s * elements + cost.byte_s * nbytes
+_Costs = tuple[float, float, float, float]
+"""The attributes of a `MessageCost`, in order."""
 
 
-class _CostsByType(dict[type, MessageCost | None]):
+class _CostsByType(dict[type, _Costs | None]):
     """The cost of each type of message, computed at its first use; None if it is free."""
 
     def __init__(self, default: MessageCost, by_name: dict[str, MessageCost]) -> None:
@@ -404,12 +404,10 @@ class _CostsByType(dict[type, MessageCost | None]):
         self._default = default
         self._by_name = by_name
 
-    def __missing__(self, kind: type) -> MessageCost | None:
-        cost: MessageCost | None = self._by_name.get(kind.__name__, self._default)
-        if cost == MessageCost():
-            cost = None
-        self[kind] = cost
-        return cost
+    def __missing__(self, kind: type) -> _Costs | None:
+        costs: _Costs = astuple(self._by_name.get(kind.__name__, self._default))
+        self[kind] = costs if any(costs) else None
+        return self[kind]
 
 
 class CostModel:
@@ -450,9 +448,11 @@ class CostModel:
         total_s = 0.0
         for message in messages:
             kind = type(message)
-            cost = self._received[kind]
-            if cost is not None:
-                total_s += _cost(cost, size_of(message))
+            costs = self._received[kind]
+            if costs is not None:
+                message_s, range_s, element_s, byte_s = costs
+                ranges, elements, nbytes = size_of(message)
+                total_s += message_s + range_s * ranges + element_s * elements + byte_s * nbytes
             if kind is ChainRequest:
                 total_s += self._applied(message.body)
             elif kind is ChainCommands:
@@ -471,9 +471,10 @@ class CostModel:
         total_bytes = 40
         for message in messages:
             kind = type(message)
-            size = _SIZES[kind](message) if kind in _SIZES else _BARE
-            total_bytes += size[2]
-            cost = self._sent[kind]
-            if cost is not None:
-                total_s += _cost(cost, size)
+            ranges, elements, nbytes = size_of(message)
+            total_bytes += nbytes
+            costs = self._sent[kind]
+            if costs is not None:
+                message_s, range_s, element_s, byte_s = costs
+                total_s += message_s + range_s * ranges + element_s * elements + byte_s * nbytes
         return total_s + self.frame_s, total_bytes

@@ -37,6 +37,10 @@ def test_the_map_has_at_least_half_of_its_limit_and_at_most_the_limit(
         last = {key: kept[key] for key in put[-(limit // 2) :] if key in kept}
         assert last.items() <= dict(remembered).items() <= kept.items()
         assert all(key in remembered for key in last)
+        found = dict(remembered)
+        assert [remembered.get(key, -1) for key in range(13)] == [
+            found.get(key, -1) for key in range(13)
+        ]
         assert list(remembered.values()) == sorted(remembered.values()), "the oldest first"
 
 

@@ -11,10 +11,11 @@ would delete the first entry, and Python walks over the slots of all deleted one
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 K = TypeVar("K")
 V = TypeVar("V")
+D = TypeVar("D")
 
 
 class BoundedMap(MutableMapping[K, V]):
@@ -43,6 +44,15 @@ class BoundedMap(MutableMapping[K, V]):
     def __getitem__(self, key: K) -> V:
         newer = self._newer
         return newer[key] if key in newer else self._older[key]
+
+    @overload
+    def get(self, key: K, /) -> V | None: ...
+    @overload
+    def get(self, key: K, /, default: V | D) -> V | D: ...
+    def get(self, key: K, /, default: Any = None) -> Any:
+        """Return an entry, or `default`; the mixin's `get` raises and catches an error for it."""
+        newer = self._newer
+        return newer[key] if key in newer else self._older.get(key, default)
 
     def __delitem__(self, key: K) -> None:
         if key in self._newer:

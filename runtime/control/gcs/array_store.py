@@ -223,7 +223,10 @@ class ArrayStore:
 
         Its node may be unknown: a row may reach the GCS before its node has joined.
         """
-        return next((o for o in reversed(row.owners.values()) if not self.is_dead(o)), "")
+        for owner in reversed(row.owners.values()):
+            if not self.is_dead(owner):
+                return owner
+        return ""
 
     def was_released_by(self, array: bytes, owner: str) -> bool:
         """Whether the owner of a call's large result has released it already."""

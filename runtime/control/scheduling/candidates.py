@@ -207,6 +207,8 @@ class Candidates(Sequence[NodeView]):
         """Take the inputs of the range that is placed next, whose views are right from now on."""
         if self.touched:
             self._settle()
+        if not inputs and not self._input_bytes:
+            return
         self._input_bytes = 0
         local: dict[int, int] = {}
         for location in inputs:

@@ -419,11 +419,13 @@ class GlobalScheduler:
         """Return which node gets which part of a range."""
         step = -(-spec.count // (2 * len(nodes)))
         pieces = [min(step, spec.count - done) for done in range(0, spec.count, step)]
-        shares: dict[int, int] = {}
         if strategy_of(spec) == SPREAD:
             chosen = self.spreading.spread(nodes, pieces)
         else:
             chosen = self.policy.spread(nodes, pieces, self.ctx.rng)
+        if len(chosen) == 1:
+            return [(chosen[0].node, spec)]
+        shares: dict[int, int] = {}
         for view, count in zip(chosen, pieces, strict=True):
             shares[view.node] = shares.get(view.node, 0) + count
         # Elements differ by their arguments alone, so the policy has chosen only their number

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.scheduling.policies import LocalView, Policy
+from raytwin.runtime.control.scheduling.policies import LocalView, kept
 
 NEAR = 0.2
 """A wait is near the threshold if they differ by no more than this part of the threshold."""
@@ -56,16 +54,15 @@ class ThresholdCounter:
 
     def __init__(self, config: Config) -> None:
         self._wait_s = config.spill_wait_s
-        self._lower, self._higher = (
-            Policy(replace(config, spill_wait_s=wait_s))
-            for wait_s in ThresholdTally(config.spill_wait_s).sides_s
-        )
+        self._lower_s, self._higher_s = ThresholdTally(config.spill_wait_s).sides_s
+        self._tasks_per_slot = config.spill_tasks_per_slot
         self._tasks = 0
         self._near = 0
 
     def __call__(self, view: LocalView, count: int) -> None:
         self._tasks += count
-        self._near += self._higher.keep(view, count) - self._lower.keep(view, count)
+        more = kept(view, count, self._higher_s, self._tasks_per_slot)
+        self._near += more - kept(view, count, self._lower_s, self._tasks_per_slot)
 
     @property
     def tally(self) -> ThresholdTally:

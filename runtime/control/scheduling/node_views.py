@@ -196,11 +196,10 @@ class NodeIndex:
     def __init__(self) -> None:
         self._able: dict[str, AbleNodes] = {}
         """By demand, the one that was looked up last at the end."""
-        self._means: dict[int, int] = {}
-        """By node: the mean time of a task, exactly, in 1 / `TIMES_PER_S` s; 0: none yet."""
+        self._means_s: dict[int, float] = {}
+        """By node: the mean time of a task; without nodes that have timed none."""
         self._sum = 0
-        self._timed = 0
-        """The number of those that are not 0."""
+        """The sum of these, exactly, in 1 / `TIMES_PER_S` s."""
         self._unread: set[int] | None = None
         """Nodes whose mean may have changed; None: all."""
 
@@ -224,16 +223,20 @@ class NodeIndex:
 
     def usual_s(self, nodes: Mapping[int, Node]) -> float:
         """Return the mean time of a task over all nodes that have timed one; 0 if none has."""
+        means_s = self._means_s
         for number in nodes if self._unread is None else self._unread:
             node = nodes.get(number)
-            mean = 0 if node is None else int(node.load.mean_task_s * TIMES_PER_S)
-            old = self._means.pop(number, 0)
-            self._sum += mean - old
-            self._timed += bool(mean) - bool(old)
-            if mean:
-                self._means[number] = mean
+            mean_s = 0.0 if node is None else node.load.mean_task_s
+            old_s = means_s.get(number, 0.0)
+            if mean_s == old_s:
+                continue
+            self._sum += int(mean_s * TIMES_PER_S) - int(old_s * TIMES_PER_S)
+            if mean_s:
+                means_s[number] = mean_s
+            else:
+                del means_s[number]
         self._unread = set()
-        return self._sum / (self._timed * TIMES_PER_S) if self._timed else 0.0
+        return self._sum / (len(means_s) * TIMES_PER_S) if means_s else 0.0
 
 
 def about(time_s: float) -> float:

@@ -58,6 +58,16 @@ class LocalView:
         """The estimated seconds until a task that runs here ends; 0: there is room."""
 
 
+def kept(view: LocalView, count: int, spill_wait_s: float, spill_tasks_per_slot: int) -> int:
+    """Return how many of `count` elements stay where a queue has room for this wait, or for so many
+    tasks a slot, whichever are more."""
+    if view.busy_s >= spill_wait_s:
+        return 0
+    room = int(spill_wait_s * view.slots / view.mean_task_s) if view.mean_task_s > 0 else 0
+    room = max(room, spill_tasks_per_slot * view.slots) - view.queue
+    return count if room >= count else max(0, room)
+
+
 class Policy:
     """Base class of all policies; its defaults are the paper's rules."""
 
@@ -83,14 +93,8 @@ class Policy:
             return count
         if self.on_threshold is not None:
             self.on_threshold(view, count)
-        if view.busy_s >= self.config.spill_wait_s:
-            return 0
-        if view.mean_task_s > 0:
-            room = int(self.config.spill_wait_s * view.slots / view.mean_task_s)
-        else:
-            room = 0
-        room = max(room, self.config.spill_tasks_per_slot * view.slots) - view.queue
-        return count if room >= count else max(0, room)
+        config = self.config
+        return kept(view, count, config.spill_wait_s, config.spill_tasks_per_slot)
 
     def choose(self, nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
         """Return the node for a range; `nodes` is not empty, and in a fixed order."""
