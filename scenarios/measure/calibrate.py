@@ -32,6 +32,7 @@ import raytwin as ray
 from raytwin.runtime.control.messages import Command
 from raytwin.runtime.processes.client import preload
 from raytwin.runtime.processes.head.gcs_storage import SqliteFile
+from raytwin.runtime.processes.net.reactor import Reactor
 from raytwin.runtime.serialization.real_blob import Blob
 from raytwin.runtime.store.arena_writer import Copier
 from raytwin.runtime.store.scratch import shared
@@ -60,6 +61,9 @@ PUTS = 200
 BLOB_BYTES = 1_000_000
 BLOB_ROUNDS = 41
 TOUCH_BYTES = 64_000_000
+SHORT_WAIT_S = 1e-5
+LONG_WAIT_S = 0.01
+WAITS = 41
 COMMITS = 3_000
 COMMAND_BYTES = 512
 ENDS = 9
@@ -115,6 +119,7 @@ def measure_machine(progress: Progress) -> dict[str, Any]:
         "run_queues": True,
         "blob_byte_s": _measure_blob(),
         "touch_byte_s": _measure_touch(),
+        "timer_s": _measure_timer(),
         "commit_s": _measure_commit(),
         **_measure_copies(memory),
     }
@@ -340,6 +345,26 @@ def _measure_touch() -> float:
             took.append(time.thread_time() - started_s)
         found.append((took[0] - took[1]) / TOUCH_BYTES)
     return max(0.0, statistics.median(found))
+
+
+def _measure_timer() -> float:
+    """Return how much longer a process waits for the shortest timer than it takes to be woken up: a
+    tick, which long waits show to be a whole number of."""
+    reactor = Reactor()
+    try:
+        short_s, long_s = (
+            statistics.median(_wait_s(reactor, asked_s) for _ in range(WAITS))
+            for asked_s in (SHORT_WAIT_S, LONG_WAIT_S)
+        )
+    finally:
+        reactor.close()
+    return max(0.0, short_s - (long_s - LONG_WAIT_S))
+
+
+def _wait_s(reactor: Reactor, asked_s: float) -> float:
+    started_s = time.perf_counter()
+    reactor.poll(asked_s)
+    return time.perf_counter() - started_s
 
 
 def _measure_commit() -> float:

@@ -38,7 +38,7 @@ from scipy.optimize import nnls
 import raytwin as ray
 from raytwin.runtime.control.messages import PutObjects, RunTasks, TasksDone
 from raytwin.scenarios.workloads.calibration_loads import LOADS, by_cluster
-from raytwin.simulator.machine.costs import REST_MAX_S, ROLES, CostModel, Profile, size_of
+from raytwin.simulator.machine.costs import ROLES, CostModel, Profile, coldness, size_of
 
 Load = dict[str, float]
 """Seconds per operation: CPU by role, ``wall``, and ``call`` (within submitting calls)."""
@@ -59,10 +59,10 @@ AFTER_MAX = 0.9
 """Of a turn: to be woken and to send comes before."""
 UNKNOWNS = {
     "head": ("turn", "range"),
-    "node": ("turn", "rest", "range", "element", "put_range", "run_range", "byte"),
+    "node": ("turn", "cold", "range", "element", "put_range", "run_range", "byte"),
     "driver": (
         "turn",
-        "rest",
+        "cold",
         "message",
         "element",
         "get",
@@ -72,12 +72,12 @@ UNKNOWNS = {
         "watch",
         "byte",
     ),
-    "worker": ("turn", "rest", "run", "task", "load", "input", "item", "byte"),
+    "worker": ("turn", "cold", "run", "task", "load", "input", "item", "byte"),
 }
 """By role: its costs. A ``run`` is a range that a worker runs; a ``load`` is of a task's arguments.
 A ``run_range`` is one in a message to or from that worker: a node does more for it than to forward
-it. A ``rest`` is a second that the process has rested before a turn. The head's rests, elements and
-bytes cost what a node's do."""
+it. ``cold`` is a turn after a rest, by the rest's length (`costs.coldness`). The head's cold turns,
+elements and bytes cost what a node's do."""
 CALLS = ("submit", "argument", "argument_byte", "reference", "pickle", "frame")
 """The costs of a submitting call: see `Profile.call_s`. A ``pickle``, and a ``frame`` that leaves
 (a system call, which wakes its reader), cost workers and schedulers what they cost a driver."""
@@ -227,7 +227,7 @@ class _CountedCosts(CostModel):
 
     def turn(self, rested_s: float) -> float:
         self._amounts["turn"] += 1
-        self._amounts["rest"] += min(rested_s, REST_MAX_S)  # type: ignore[assignment]
+        self._amounts["cold"] += coldness(rested_s)  # type: ignore[assignment]
         return super().turn(rested_s)
 
     def received(self, messages: list[Any]) -> float:
@@ -408,11 +408,11 @@ def _profile(
         figures[role] for role in ("head", "node", "driver", "worker", "call")
     )
 
-    def turn(figure: Figures, rests: Figures | None = None) -> dict[str, float]:
+    def turn(figure: Figures, cold: Figures | None = None) -> dict[str, float]:
         return {
             "turn_s": figure["turn"],
             "after_s": after * figure["turn"],
-            "rest_s": (rests or figure)["rest"],
+            "cold_s": (cold or figure)["cold"],
             "frame_s": call["frame"],
         }
 

@@ -14,7 +14,7 @@ from raytwin.runtime.control.channels.channel import Channel
 from raytwin.runtime.control.core.config import Config
 from raytwin.simulator.machine.costs import CostModel
 from raytwin.simulator.machine.frame_faults import FrameFaults
-from raytwin.simulator.machine.host import Processor
+from raytwin.simulator.machine.host import Processor, SharedProcessor
 from raytwin.simulator.machine.network import Network
 from raytwin.simulator.machine.simulated_process import SimProcess
 from raytwin.simulator.programs.virtual_world import ProgramPort, SimWorld
@@ -24,7 +24,7 @@ class ClusterPort(ProgramPort, Protocol):
     """A simulated cluster, as its stores, workers, drivers and replicas see it."""
 
     config: Config
-    hosts: list[Processor]
+    hosts: list[SharedProcessor]
     network: Network
     frame_faults: FrameFaults
     costs: dict[str, CostModel]
@@ -44,6 +44,9 @@ class ClusterPort(ProgramPort, Protocol):
 
     def use_core(self, node: int, cpu_s: float, done: Callable[[], None]) -> None:
         """Have a node's process use a core of its host for `cpu_s` seconds, then call `done`."""
+
+    def after_start(self, host: Processor, process: str, started: Callable[[], None]) -> None:
+        """Call back when a new process of a host has started."""
 
     def after_end(self, host: Processor, process: str, reaped: Callable[[], None]) -> None:
         """Call back when the parent of a process that has ended on a host reaps it."""

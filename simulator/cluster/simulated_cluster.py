@@ -90,7 +90,8 @@ from raytwin.simulator.cluster.simulated_workers import SimWorkers, SimZygotes
 from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import ROLES, CostModel, load_profile
 from raytwin.simulator.machine.frame_faults import FrameFault, FrameFaults
-from raytwin.simulator.machine.host import Host, Processor
+from raytwin.simulator.machine.host import Host, Processor, SharedProcessor
+from raytwin.simulator.machine.interpreter import Interpreter
 from raytwin.simulator.machine.network import Network, Racks
 from raytwin.simulator.machine.observer import Observer
 from raytwin.simulator.machine.run_queues import RunQueueHost
@@ -105,6 +106,11 @@ from raytwin.simulator.programs.body_costs import (
 )
 from raytwin.simulator.programs.virtual_values import Functions
 from raytwin.simulator.programs.virtual_world import STALL_S, BodyCosts, SimWorld
+
+
+def _start_of(process: str) -> str:
+    """Return the owner of the CPU time that a process takes to start."""
+    return f"start of {process}"
 
 
 def _transfers_of(node: int) -> str:
@@ -225,7 +231,7 @@ class SimCluster:
         self.costs = {role: CostModel(getattr(self.profile, role), self.profile) for role in ROLES}
         self._cores = cores_per_host or self.profile.cores
         self._host_speeds = host_speeds
-        self.hosts: list[Processor] = []
+        self.hosts: list[SharedProcessor] = []
         for _ in range(-(-len(nodes) // nodes_per_host)):
             self._add_host()
         self.network = Network(
@@ -385,6 +391,10 @@ class SimCluster:
             host, f"node:{number}", partial(self.env.after, self.profile.latency_s, report)
         )
 
+    def after_start(self, host: Processor, process: str, started: Callable[[], None]) -> None:
+        """Call back when a new process of a host has started, for which it needs a core."""
+        host.run(self.profile.start_worker_s, started, _start_of(process))
+
     def after_end(self, host: Processor, process: str, reaped: Callable[[], None]) -> None:
         """Call back when the parent of a process that has ended reaps it.
 
@@ -511,7 +521,8 @@ class SimCluster:
         return self._make_driver(address, root_task_id(f"sim/{self.seed}", job))
 
     def _make_driver(self, address: str, root: bytes) -> SimWorld:
-        process = SimProcess(self, address, 0, self.hosts[0], self.costs["driver"])
+        interpreter = Interpreter(self.env, self.hosts[0])
+        process = SimProcess(self, address, 0, interpreter, self.costs["driver"])
         client = Client(process.context(address), address, 0, self.config)
         client.submitter.begin_task(root)
         process.add(address, client)
@@ -536,7 +547,7 @@ class SimCluster:
         self.resources[number] = checked
         self._hosts_of[number] = len(self.hosts)
         self._add_host()
-        self._start_node(number)
+        self._start_later(number)
         return number
 
     def remove_node(self, node: int) -> None:
@@ -548,6 +559,7 @@ class SimCluster:
         """End a node and its workers at once; the process that has started it tells the head."""
         self._check(node, spare_driver=True)
         if f"node:{node}" not in self.processes:
+            self.hosts[self._hosts_of[node]].cancel(_start_of(f"node:{node}"))
             return
         self._end_node(node)
         self._report_end(node, "killed by SIGKILL")
@@ -555,7 +567,12 @@ class SimCluster:
     def restart_node(self, node: int) -> None:
         """Start a node again under its number, empty; kills it first if it lives."""
         self.kill_node(node)
-        self._start_node(node)
+        self._start_later(node)
+
+    def _start_later(self, number: int) -> None:
+        """Start a node after the time that its process takes to start."""
+        host = self.hosts[self._hosts_of[number]]
+        self.after_start(host, f"node:{number}", partial(self._start_node, number))
 
     def pause_node(self, node: int) -> None:
         """Stop a node and its workers, as SIGSTOP does; no effect on a node that has ended."""
@@ -762,13 +779,13 @@ class SimCluster:
     # -- operations on the head and the replicas of the GCS ----------------------------------
 
     def kill_head(self) -> None:
-        """End the head's process at once; a new one starts after `start_worker_s`."""
+        """End the head's process at once; a new one starts."""
         if not self.config.gcs_durable:
             raise ValueError(NO_HEAD_AGAIN)
         if not self.head.alive:
             raise ValueError("the head has ended already")
         self.head.kill()
-        self.env.after(self.profile.start_worker_s, self._restart_head)
+        self.after_start(self.hosts[0], HEAD, self._restart_head)
 
     def pause_head(self) -> None:
         """Stop the head's process, as SIGSTOP does."""

@@ -48,7 +48,7 @@ class ReplicaCosts(CostModel):
     """The costs of a replica's turns: those of the head, and copies of snapshots."""
 
     def __init__(self, profile: Profile) -> None:
-        super().__init__(profile.head)
+        super().__init__(profile.head, profile)
         self._bandwidth = profile.memory_bandwidth
 
     def received(self, messages: list[Any]) -> float:
@@ -98,7 +98,7 @@ class SimReplicas:
             if head.alive:
                 self._start(name)
 
-        self.cluster.env.after(self.cluster.profile.start_worker_s, start)
+        self.cluster.after_start(self.cluster.hosts[0], name, start)
 
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""

@@ -16,6 +16,7 @@ from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.worker.executor import report_ready
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.cluster.simulated_worker import SimWorker
+from raytwin.simulator.machine.interpreter import Interpreter
 from raytwin.simulator.machine.simulated_process import SimProcess
 
 
@@ -101,7 +102,8 @@ class SimWorkers(Mapping[str, SimWorker]):
     def _process(self, address: str) -> SimProcess:
         cluster, node = self._cluster, node_of(address)
         host = cluster.hosts[cluster.network.host_of(node)]
-        return SimProcess(cluster, address, node, host, cluster.costs["worker"])
+        interpreter = Interpreter(cluster.env, host)
+        return SimProcess(cluster, address, node, interpreter, cluster.costs["worker"])
 
     def __getitem__(self, address: str) -> SimWorker:
         row = self._rows[address]

@@ -6,8 +6,9 @@ takes on the modelled machine, and how fast that machine's network, memory and d
 A turn of a process costs::
 
     turn_s                             wake up, poll, sleep again
-    + rest_s    x seconds of rest      since its last turn, `REST_MAX_S` at most: its caches have
-                                       grown cold
+    + cold_s    x sqrt(rest / REST_MAX_S)
+                                       for its rest since its last turn, `REST_MAX_S` at most: its
+                                       caches have grown cold
     + frame_s   x frames sent          a system call each
     + for each message received or sent:
         message_s                      to decode or encode and to handle it
@@ -38,7 +39,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.resources import files
-from math import log
+from math import ceil, log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,8 @@ class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
     turn_s: float = 0.0
     after_s: float = 0.0
     """The part of `turn_s` after the turn's frames have left."""
-    rest_s: float = 0.0
-    """Seconds of a turn for each second that the process has rested."""
+    cold_s: float = 0.0
+    """How much longer a turn takes after a rest of `REST_MAX_S`."""
     frame_s: float = 0.0
     received: MessageCost = msgspec.field(default_factory=MessageCost)
     sent: MessageCost = msgspec.field(default_factory=MessageCost)
@@ -105,10 +106,15 @@ class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
     sent_by_type: dict[str, MessageCost] = msgspec.field(default_factory=dict)
 
 
-REST_MAX_S = 0.012
+REST_MAX_S = 0.02
 """A rest that was longer costs no more: the caches are cold. Of the machine that the model was made
-on."""
+on, where what shorter ones cost grows with their square root."""
 ROLES = ("head", "node", "worker", "driver")
+
+
+def coldness(rested_s: float) -> float:
+    """Return how cold a process's caches are after a rest, from 0 to 1."""
+    return sqrt(rested_s / REST_MAX_S) if rested_s < REST_MAX_S else 1.0
 
 
 class Interval(msgspec.Struct, forbid_unknown_fields=True):
@@ -185,6 +191,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     copy."""
     transfer_byte_s: float = 0.0
     """CPU time of each of two nodes for a byte of an object that one sends to the other."""
+    timer_s: float = 0.0
+    """The tick of timers: a process that waits for one wakes up a whole number of ticks after it
+    was set (epoll's timeouts are in milliseconds); 0: when it is due."""
     commit_s: float = 0.0
     """Of a turn in which a durable head writes to its file: the transaction."""
     disk_bandwidth: float = 1.25e9
@@ -243,7 +252,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
         times = (
             "latency_s", "loopback_latency_s", "start_worker_s", "end_process_s", "range_s",
             "task_s", "warm_up_s", "warm_up_numpy_s", "blob_byte_s", "touch_byte_s",
-            "transfer_byte_s", "commit_s", "copy_thread_s", "put_split_s",
+            "transfer_byte_s", "timer_s", "commit_s", "copy_thread_s", "put_split_s",
             "put_thread_s",
         )  # fmt: skip
         for field in times:
@@ -420,10 +429,11 @@ class CostModel:
         self._call_s = {} if profile is None else profile.call_s
         self._range_s = 0.0 if profile is None else profile.range_s
         self._task_s = 0.0 if profile is None else profile.task_s
+        self._timer_s = 0.0 if profile is None else profile.timer_s
         self.turn_s = role.turn_s
         self.after_s = role.after_s
         self.frame_s = role.frame_s
-        self.rest_s = role.rest_s
+        self.cold_s = role.cold_s
         self._received = _CostsByType(role.received, role.received_by_type)
         self._sent = _CostsByType(role.sent, role.sent_by_type)
         # Every replica of a chain applies the same bodies, one after another.
@@ -439,9 +449,12 @@ class CostModel:
 
     def turn(self, rested_s: float) -> float:
         """Return the cost of a turn besides its messages, after a rest of so many seconds."""
-        if not self.rest_s:
-            return self.turn_s
-        return self.turn_s + self.rest_s * min(rested_s, REST_MAX_S)
+        return self.turn_s + self.cold_s * coldness(rested_s) if self.cold_s else self.turn_s
+
+    def timer(self, delay_s: float) -> float:
+        """Return after how long a timer wakes its process."""
+        tick_s = self._timer_s
+        return ceil(delay_s / tick_s - 1e-9) * tick_s if tick_s else delay_s
 
     def received(self, messages: list[Any]) -> float:
         """Return the cost of handling received messages."""

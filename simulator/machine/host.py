@@ -42,9 +42,8 @@ from raytwin.simulator.machine.clock import Clock
 class Processor(Protocol):
     """The interface of a host for its processes; `Host` documents the methods."""
 
-    cores: int
-    busy_s: float
-    slowdown: float
+    @property
+    def cores(self) -> int: ...
 
     def is_free(self, owner: Hashable) -> bool: ...
 
@@ -57,6 +56,17 @@ class Processor(Protocol):
     def pause(self, owner: Hashable) -> None: ...
 
     def resume(self, owner: Hashable) -> None: ...
+
+
+class SharedProcessor(Processor, Protocol):
+    """The interface of a host for the cluster, and for the interpreters of its processes."""
+
+    busy_s: float
+    slowdown: float
+
+    def withdraw(self, owner: Hashable) -> list[Job]: ...
+
+    def put_back(self, job: Job) -> None: ...
 
 
 class Job(Event):
@@ -121,9 +131,18 @@ class Host:
         owner joins the queue.
         """
         cpu_s *= self.slowdown
-        job = Job(cpu_s, done, owner)
         self.busy_s += cpu_s
-        ended = self._ended
+        self.put_back(Job(cpu_s, done, owner))
+
+    def withdraw(self, owner: Hashable) -> list[Job]:
+        """Take the jobs of an owner that is not paused off the host, and return them in order."""
+        taken = self._take(owner)
+        self._fill()
+        return taken
+
+    def put_back(self, job: Job) -> None:
+        """Have a job run that was withdrawn, for the CPU time that it has left."""
+        owner, ended = job.owner, self._ended
         if self._paused and owner in self._paused:
             self._paused[owner].append(job)
         elif ended is not None:

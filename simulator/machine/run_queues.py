@@ -105,6 +105,17 @@ class RunQueueHost:
         """As `Host.run`."""
         job = Job(cpu_s * self.slowdown, done, owner)
         self.busy_s += job.remaining_s
+        self.put_back(job)
+
+    def withdraw(self, owner: Hashable) -> list[Job]:
+        """As `Host.withdraw`."""
+        taken = self._take(owner)
+        self._fill()
+        return taken
+
+    def put_back(self, job: Job) -> None:
+        """As `Host.put_back`."""
+        owner = job.owner
         if owner in self._paused:
             self._paused[owner].append(job)
             return

@@ -78,7 +78,7 @@ class _ChannelContext:
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> _Timer:
         timer = _Timer(self._process, callback)
-        self._env.after(delay_s, timer.fire)
+        self._env.after(self._process.costs.timer(delay_s), timer.fire)
         return timer
 
 

@@ -164,7 +164,7 @@ class SimContext:
     def after(self, delay_s: float, callback: Callable[[], None]) -> SimTimer:
         self.timers += 1
         timer = SimTimer(self.process, self.address, self.timers, callback)
-        self.env.schedule(timer, NORMAL, delay_s)
+        self.env.schedule(timer, NORMAL, self.process.costs.timer(delay_s))
         return timer
 
 

@@ -452,6 +452,8 @@ class SimWorld:
 
     def compute(self, seconds: float) -> None:
         self.process.debt_s += seconds
+        if self.executor is not None and 0 < self.process.debt_s < SETTLE_S:
+            return
         self.in_use = True
         try:
             self.settle()

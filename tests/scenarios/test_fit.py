@@ -13,7 +13,7 @@ import raytwin as ray
 from raytwin.scenarios.measure import fit
 from raytwin.scenarios.workloads.calibration_loads import LOADS
 from raytwin.scenarios.workloads.held_out import WORKLOADS
-from raytwin.simulator.machine.costs import Profile
+from raytwin.simulator.machine.costs import Profile, coldness
 
 MACHINE = {
     "name": "a machine",
@@ -29,15 +29,15 @@ MACHINE = {
 FIGURES = {
     "head": {"turn": 4e-5, "range": 6e-6},
     "node": {
-        "turn": 3e-5, "rest": 0.02, "range": 5e-6, "element": 1e-8, "put_range": 2e-6,
+        "turn": 3e-5, "cold": 3e-4, "range": 5e-6, "element": 1e-8, "put_range": 2e-6,
         "run_range": 8e-6, "byte": 1e-9
     },
     "driver": {
-        "turn": 5e-5, "rest": 0.03, "message": 7e-6, "element": 1e-8, "get": 3e-6, "next": 4e-6,
+        "turn": 5e-5, "cold": 4e-4, "message": 7e-6, "element": 1e-8, "get": 3e-6, "next": 4e-6,
         "put": 8e-6, "wait": 1.2e-5, "watch": 2e-6, "byte": 5e-10
     },
     "worker": {
-        "turn": 4e-5, "rest": 0.025, "run": 4e-6, "task": 2e-7, "load": 3e-6, "input": 5e-6,
+        "turn": 4e-5, "cold": 3.5e-4, "run": 4e-6, "task": 2e-7, "load": 3e-6, "input": 5e-6,
         "item": 7e-6, "byte": 1e-9
     },
     "call": {
@@ -70,7 +70,7 @@ def measured(profile: dict[str, Any]) -> fit.Loads:
 
 def after_a_rest(role: dict[str, Any]) -> float:
     """Return what a turn costs after a rest of 1 ms."""
-    return float(role["turn_s"] + 0.001 * role["rest_s"])
+    return float(role["turn_s"] + coldness(0.001) * role["cold_s"])
 
 
 UNTIMED = ("rested", "array", "put", "wait", "items", "turns")
@@ -202,7 +202,7 @@ def test_usage_times_figures_is_the_cpu_time() -> None:
                 expected_s += FIGURES["call"][name] * each[name]
             if role == "head":
                 expected_s += sum(
-                    FIGURES["node"][name] * each[name] for name in ("rest", "element", "byte")
+                    FIGURES["node"][name] * each[name] for name in ("cold", "element", "byte")
                 )
             assert expected_s
             assert each["busy"] == pytest.approx(expected_s, rel=0.01), (role, load)

@@ -127,6 +127,7 @@ def test_a_value_from_another_rack_takes_the_uplinks_time(
 def test_a_node_that_joins_fills_the_racks(free: str) -> None:
     session = start(nodes=3, profile=free, hosts_per_rack=2, oversubscription=4)
     added = session.cluster.add_node({"CPU": 1})
+    ray.sleep(0.1)  # its process has started
     network = session.cluster.network
     lone, inside = (network.transfer(n, added, 10**12, lambda ok: None) for n in (0, 2))
     ray.sleep(0.1)

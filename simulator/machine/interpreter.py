@@ -1,0 +1,89 @@
+"""The interpreter of a simulated process that runs a program.
+
+The threads of a program and the turns of its process share one interpreter, as under CPython's
+global interpreter lock: one of their jobs has a core, or waits for one, at a time. A job that is
+requested meanwhile waits for the interpreter until the one that holds it ends, but for `SWITCH_S`
+at most: then the holder gives the interpreter up, and waits itself, behind all others. A job that
+is requested when the holder's ends holds the interpreter on: a thread gives it up only to block, or
+when it is told to.
+
+Simplification: all of a program's CPU time needs the interpreter; libraries that release it while
+they compute are not told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+
+from raytwin.simulator.machine.clock import Clock
+from raytwin.simulator.machine.host import SharedProcessor
+
+SWITCH_S = 0.005
+"""How long a thread waits for the interpreter before it tells the holder to give it up: the default
+of `sys.setswitchinterval`."""
+
+
+class Interpreter:
+    """The interpreter of one process, as its `Processor`; all jobs have the same owner."""
+
+    def __init__(self, env: Clock, host: SharedProcessor) -> None:
+        self._env = env
+        self._host = host
+        self._waiting: list[Callable[[], None]] = []
+        """What puts each job that waits onto the host, the oldest first."""
+        self._holder: Hashable | None = None
+        """The owner of the job that is on the host; None: there is none."""
+        self._switches = False
+        """Whether the holder will be told to give the interpreter up."""
+
+    @property
+    def cores(self) -> int:
+        return self._host.cores
+
+    def is_free(self, owner: Hashable) -> bool:
+        """As `Host.is_free`."""
+        return self._holder is None and self._host.is_free(owner)
+
+    def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:
+        """As `Host.run`, with the interpreter."""
+        ended = partial(self._end, done)
+        if self._holder is None:
+            self._holder = owner
+            self._host.run(cpu_s, ended, owner)
+            return
+        self._waiting.append(partial(self._host.run, cpu_s, ended, owner))
+        if not self._switches:
+            self._switches = True
+            self._env.after(SWITCH_S, self._switch)
+
+    def cancel(self, owner: Hashable) -> None:
+        """As `Host.cancel`."""
+        self._waiting.clear()
+        self._holder = None
+        self._host.cancel(owner)
+
+    def pause(self, owner: Hashable) -> None:
+        """As `Host.pause`."""
+        self._host.pause(owner)
+
+    def resume(self, owner: Hashable) -> None:
+        """As `Host.resume`."""
+        self._host.resume(owner)
+
+    def _end(self, done: Callable[[], None]) -> None:
+        holder, self._holder = self._holder, None
+        done()
+        if self._holder is None and self._waiting:
+            self._holder = holder
+            self._waiting.pop(0)()
+
+    def _switch(self) -> None:
+        """Take the interpreter from the job that holds it, if others wait."""
+        if not self._waiting:
+            self._switches = False
+            return
+        self._env.after(SWITCH_S, self._switch)
+        for job in self._host.withdraw(self._holder):  # none while the process is paused
+            self._waiting.append(partial(self._host.put_back, job))
+            self._waiting.pop(0)()
