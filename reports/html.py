@@ -98,6 +98,15 @@ class Chapter:
         return [each.fidelity for each in self.drawings if each.fidelity is not None]
 
     @property
+    def predicted_late(self) -> bool:
+        """Whether its prediction was written after the measurement with which it is compared had
+        begun; a measurement that has not noted which prediction was there does not say."""
+        of = {result.record.backend: result for result in self.results}
+        made = of["local"].record.made if "local" in of else None
+        known = made.prediction_sha256 if made is not None else None
+        return known is not None and "sim" in of and known != of["sim"].sha256
+
+    @property
     def missing(self) -> list[str]:
         """Backends that it supports and has no result from."""
         have = {result.record.backend for result in self.results}

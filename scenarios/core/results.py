@@ -6,7 +6,8 @@
 result.json     scenario, backend, parameters, seed, versions, host,
                 metrics {name: number}, checks [{name, ok, detail}], findings,
                 bands [{column, start, end, label, where}],
-                made {date, commit, command, duration_s, load, speed}
+                made {date, commit, command, duration_s, load, speed, drift,
+                prediction_sha256}
 rows.csv        tidy rows, one observation a line
 timeline.json   Chrome's trace format; opens in Perfetto
 =============== ==============================================================
@@ -25,6 +26,7 @@ whose every value looks like a number comes back as numbers.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
 import os
@@ -82,6 +84,10 @@ class Made(msgspec.Struct):
     drift: float = 0.0
     """How much faster that is than during the calibration that predicts it, as a share; negative:
     slower. 0: the machine was not calibrated, or nobody looked."""
+    prediction_sha256: str | None = None
+    """Of a measurement: the SHA-256, in hexadecimal digits, of the ``result.json`` of ``sim`` that
+    was beside it when it began; empty: there was none. None: it is of `sim`, or was not written
+    beside others, or a version of raytwin has written it that did not look."""
 
 
 class Record(msgspec.Struct):
@@ -113,6 +119,8 @@ class Result:
     record: Record
     rows: list[Row]
     timeline: list[dict[str, Any]] = field(default_factory=list)
+    sha256: str = field(default="", compare=False)
+    """Of ``result.json``, in hexadecimal digits; empty: it was not read from one."""
 
     @property
     def name(self) -> str:
@@ -147,6 +155,19 @@ def write(out: Path, result: Result) -> Path:
     except OSError as error:
         raise ResultError(f"cannot write {folder}: {error.strerror or error}") from error
     return folder
+
+
+def sha256(out: Path, scenario: str, backend: str) -> str:
+    """Return the SHA-256 of the ``result.json`` of an earlier result; empty if there is none.
+
+    Raises ResultError, one line, if it cannot be read.
+    """
+    path = out / scenario / backend / RESULT
+    return _sha256(_bytes(path)) if path.exists() else ""
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def encode_timeline(events: list[dict[str, Any]]) -> bytes:
@@ -258,7 +279,8 @@ def read(folder: Path, timeline: bool = True) -> Result:
     Raises ResultError, one line that names the file.
     """
     path = folder / RESULT
-    record = _decode(path, Record)
+    content = _bytes(path)
+    record = _decoded(content, path, Record)
     named = (record.scenario, record.backend)
     if named != (folder.parent.name, folder.name):
         raise ResultError(f"{path} is about {'/'.join(named)!r} and does not belong there")
@@ -266,8 +288,11 @@ def read(folder: Path, timeline: bool = True) -> Result:
         if not math.isfinite(value):
             raise ResultError(f"{path}: metric {metric!r} is {value}")
     rows = decode_rows(_bytes(folder / ROWS), folder / ROWS)
-    events = _decode(folder / TIMELINE, _Trace).traceEvents if timeline else []
-    return Result(record, rows, events)
+    events: list[dict[str, Any]] = []
+    if timeline:
+        path = folder / TIMELINE
+        events = _decoded(_bytes(path), path, _Trace).traceEvents
+    return Result(record, rows, events, _sha256(content))
 
 
 def _bytes(path: Path) -> bytes:
@@ -279,9 +304,9 @@ def _bytes(path: Path) -> bytes:
         raise ResultError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _decode(path: Path, kind: type[T]) -> T:
+def _decoded(content: bytes, path: Path, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(_bytes(path), type=kind)
+        return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ResultError(f"{path} is not what raytwin writes: {_line(error)}") from error
 

@@ -3,7 +3,7 @@
 Runs small clusters on the real runtime and reads how much CPU time each process used (from the
 kernel's scheduler statistics, which count nanoseconds) for a few loads, see `calibration_loads`;
 `fit` finds the figures of a profile that explain them. Memory and loopback bandwidth are timed
-with objects of `OBJECT_BYTES`.
+with objects of `OBJECT_BYTES`, that of the disk with one of `SPILL_BYTES`.
 
 Every figure is the median of several rounds, each with clusters of its own: clusters differ more
 than runs in one. Nothing of a scenario is in here: what the profile then predicts has not been
@@ -33,7 +33,9 @@ from raytwin.runtime.control.messages import Command
 from raytwin.runtime.processes.client import preload
 from raytwin.runtime.processes.head.gcs_storage import SqliteFile
 from raytwin.runtime.processes.net.reactor import Reactor
+from raytwin.runtime.processes.node.spiller import SpillFile
 from raytwin.runtime.serialization.real_blob import Blob
+from raytwin.runtime.store.arena import create_file
 from raytwin.runtime.store.arena_writer import Copier
 from raytwin.runtime.store.scratch import shared
 from raytwin.scenarios.bench.cases import repeated_per_s
@@ -64,6 +66,7 @@ TOUCH_BYTES = 64_000_000
 SHORT_WAIT_S = 1e-5
 LONG_WAIT_S = 0.01
 WAITS = 41
+SPILL_BYTES = 32_000_000
 COMMITS = 3_000
 COMMAND_BYTES = 512
 ENDS = 9
@@ -95,7 +98,8 @@ def profile_of(rounds: Sequence[Loads], machine: dict[str, Any]) -> dict[str, An
 def measure_machine(progress: Progress) -> dict[str, Any]:
     """Return the figures of a profile that are measured by themselves; advance `MACHINE_STEPS`.
 
-    Raises RuntimeError if a cluster is connected already.
+    Raises RuntimeError if a cluster is connected already, OSError if the directory for temporary
+    files, the runtime's default for spilled objects, has no room for one of them.
     """
     start_worker_s = _measure_start_worker()
     warm_up_s, with_numpy_s = _measure_warm_up(), _measure_warm_up(*preload.MODULES)
@@ -121,6 +125,7 @@ def measure_machine(progress: Progress) -> dict[str, Any]:
         "touch_byte_s": _measure_touch(),
         "timer_s": _measure_timer(),
         "commit_s": _measure_commit(),
+        "disk_bandwidth": _measure_disk(),
         **_measure_copies(memory),
     }
 
@@ -379,6 +384,29 @@ def _measure_commit() -> float:
             file.append([command])
             file.commit()
         return (time.perf_counter() - started_s) / COMMITS
+
+
+def _measure_disk() -> float:
+    """Return the bytes/s with which a node spills and restores an object, one after the other.
+
+    The kernel's page cache is part of that: a node syncs nothing. Where the cache takes memory
+    that was never used, as in the first round, writes are slower; the median leaves that out.
+    """
+    memory = shared(SPILL_BYTES)
+    memory[:] = np.ones(SPILL_BYTES, np.uint8).data  # an object in the store has its pages
+    descriptor = create_file(tempfile.gettempdir())
+    found = []
+    try:
+        file = SpillFile(descriptor)
+        for _ in range(ROUNDS):
+            started_s = time.perf_counter()
+            place = file.write(memory)
+            file.read(place, memory)
+            found.append(time.perf_counter() - started_s)
+            file.free(place)
+    finally:
+        os.close(descriptor)
+    return 2 * SPILL_BYTES / statistics.median(found)
 
 
 def _measure_copies(memory: float) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 First everything that was asked is checked (`plan`), so a wrong argument costs
 nothing; then the machine is calibrated if a run is to be predicted; then the
 jobs run one after the other, the simulated ones of a scenario before the real
-ones, each written as soon as it is there. Of a whole reproduction the predictions
+ones, each written as soon as it is there. A measurement notes the digest of the
+prediction that is there when it begins. Of a whole reproduction the predictions
 come first, on all cores (`simulate`).
 """
 
@@ -368,7 +369,8 @@ def run_one(
     """
     started_s = time.perf_counter()
     try:
-        result = carry_out(job, profile, progress, faults)
+        predicted = results.sha256(out, job.scenario.name, "sim") if job.backend != "sim" else None
+        result = carry_out(job, profile, progress, faults, predicted)
         results.write(out, result)
     except (UsageError, ResultError):
         raise
@@ -389,10 +391,15 @@ def run_one(
 
 
 def carry_out(
-    job: Job, profile: Path | None, progress: Progress, faults: Plan | None = None
+    job: Job,
+    profile: Path | None,
+    progress: Progress,
+    faults: Plan | None = None,
+    prediction_sha256: str | None = None,
 ) -> Result:
     """Run one job and return its result; end what clusters it leaves.
 
+    `prediction_sha256` is kept with the result of a measurement: see `Made`.
     Raises whatever its scenario raises, and UsageError where a cluster is connected already.
     """
     if lifecycle.is_initialized():
@@ -436,6 +443,7 @@ def carry_out(
         load=others,
         speed=float(round(speed)),
         drift=round(drift, 3),
+        prediction_sha256=prediction_sha256,
     )
     return result
 

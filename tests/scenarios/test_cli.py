@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -244,6 +245,60 @@ def test_run_writes_and_prints(tmp_path: Path) -> None:
         assert datetime.fromisoformat(made["date"]).tzinfo is not None
         assert 0 <= made["duration_s"] <= time.monotonic() - began_s
         assert 0 <= made["load"] <= 1
+
+
+def noted(out: Path, backend: str) -> str | None:
+    """Return the digest of the prediction that a run of `scaling` has noted."""
+    made = results.read(out / "scaling" / backend).record.made
+    assert made is not None
+    return made.prediction_sha256
+
+
+@pytest.mark.parametrize("command", [["run", "scaling"], ["reproduce", "--quick"]])
+def test_a_measurement_notes_the_digest_of_the_prediction_that_was_there_when_it_began(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prediction = tmp_path / "scaling" / "sim" / results.RESULT
+    seen: list[str] = []
+
+    def run(request: Request) -> Outcome:
+        if request.backend == "local":
+            seen.append(hashlib.sha256(prediction.read_bytes()).hexdigest())
+        outcome = synthetic.SCALING.run(request)
+        if request.backend == "local":
+            prediction.write_bytes(prediction.read_bytes() + b"\n")  # replaced meanwhile
+        return outcome
+
+    some = {"scaling": replace(synthetic.SCALING, run=run)}
+    monkeypatch.setattr(registry, "scenarios", lambda: some)
+    monkeypatch.setattr(figure_commands, "_report", lambda *arguments: None)
+    raytwin(*command, "--out", tmp_path)
+    assert [noted(tmp_path, "local")] == seen
+
+
+def test_a_measurement_notes_that_there_was_no_prediction(tmp_path: Path) -> None:
+    for backend in ("local", "sim"):
+        raytwin("run", "scaling", "--backend", backend, "--out", tmp_path)
+    assert noted(tmp_path, "local") == "", "the one that is there now is of later"
+    assert noted(tmp_path, "sim") is None
+
+
+def test_the_report_says_which_prediction_was_replaced_after_its_measurement(
+    tmp_path: Path,
+) -> None:
+    def sections() -> list[str]:
+        """Return the scenarios whose prediction is said to be of later, each where that is."""
+        assert raytwin("report", tmp_path).exit_code == 0
+        said = (tmp_path / "report.html").read_text().split("Not predicted beforehand")[:-1]
+        return [before.rpartition("<section aria-labelledby=")[2].split('"')[1] for before in said]
+
+    assert raytwin("run", "scaling", "placement", "--out", tmp_path).exit_code == 0
+    assert sections() == []
+    again = ("run", "scaling", "--backend", "sim", "--profile", tmp_path / "profile.json")
+    assert raytwin(*again, "--seed", 1, "--out", tmp_path).exit_code == 0
+    assert sections() == ["scaling"]
+    assert raytwin("run", "scaling", "--backend", "local", "--out", tmp_path).exit_code == 0
+    assert sections() == []
 
 
 def test_same_seed_same_rows(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -73,6 +74,22 @@ def test_results_of_versions_that_did_not_keep_how_they_were_made_are_read(folde
         del value[name]
     path.write_text(json.dumps(value))
     assert results.read(folder).record == record(made=None, bands=[], findings=[])
+
+
+def test_a_result_of_a_version_that_noted_no_prediction_is_read(folder: Path) -> None:
+    path = folder / "result.json"
+    value = json.loads(path.read_text())
+    del value["made"]["prediction_sha256"]
+    path.write_text(json.dumps(value))
+    made = results.read(folder).record.made
+    assert made is not None and made.prediction_sha256 is None
+
+
+def test_a_result_has_the_digest_of_its_file(folder: Path) -> None:
+    out = folder.parent.parent
+    digest = hashlib.sha256((folder / "result.json").read_bytes()).hexdigest()
+    assert results.sha256(out, "scaling", "sim") == results.read(folder).sha256 == digest
+    assert results.sha256(out, "scaling", "local") == ""
 
 
 def test_csv_form() -> None:

@@ -1,0 +1,97 @@
+"""The figures of a machine that a calibration measures by themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from raytwin.runtime.processes.node.spiller import SpillFile
+from raytwin.scenarios.core.scenario import Silent
+from raytwin.scenarios.measure import calibrate
+from raytwin.simulator.machine.costs import ROLES, Profile
+
+BY_FIT = {*ROLES, "source", "call_s", "range_s", "task_s", "residuals", "left_out", "intervals"}
+"""What `fit.fit` adds to a machine's figures, or replaces."""
+OF_ROUNDS = {"loads", "speed"}
+
+
+class _Disk:
+    """Stands in for a spill file: a clock on which each round's bytes take their time."""
+
+    def __init__(self, rounds_s: list[tuple[float, float]]) -> None:
+        self.now_s = 0.0
+        self.free_places = 0
+        self._rounds_s = iter(rounds_s)
+        self._read_s = 0.0
+
+    def open(self, descriptor: int) -> _Disk:
+        os.fstat(descriptor)
+        return self
+
+    def write(self, data: memoryview) -> int:
+        assert data.nbytes == calibrate.SPILL_BYTES
+        write_s, self._read_s = next(self._rounds_s)
+        self.now_s += write_s
+        return 4096
+
+    def read(self, place: int, into: memoryview) -> None:
+        assert (place, into.nbytes) == (4096, calibrate.SPILL_BYTES)
+        self.now_s += self._read_s
+
+    def free(self, place: int) -> None:
+        self.free_places += 1
+        self.now_s += 100.0  # a node does not wait for it
+
+
+def test_the_disk_has_the_median_rate_of_writing_an_object_and_reading_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = _Disk([(9.0, 1.0), (1.0, 1.0), (3.0, 1.0), (1.0, 2.0), (50.0, 50.0)])
+    monkeypatch.setattr(calibrate, "SpillFile", disk.open)
+    monkeypatch.setattr(calibrate.time, "perf_counter", lambda: disk.now_s)
+    assert calibrate._measure_disk() == 2 * calibrate.SPILL_BYTES / 4.0
+    assert disk.free_places == calibrate.ROUNDS
+
+
+def test_the_file_of_the_measurement_is_gone_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def spill_file(descriptor: int) -> SpillFile:
+        opened.append(descriptor)
+        return SpillFile(descriptor)
+
+    monkeypatch.setattr(calibrate, "SpillFile", spill_file)
+    assert calibrate._measure_disk() > 0
+    for descriptor in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+    assert len(opened) == 1
+
+
+def test_a_calibrated_profile_takes_no_cost_from_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    def constant(value: Any) -> Callable[..., Any]:
+        return lambda *given: value
+
+    for name in ("hop", "start_worker", "end_process", "warm_up", "blob", "touch", "commit"):
+        monkeypatch.setattr(calibrate, f"_measure_{name}", constant(0.5))
+    monkeypatch.setattr(calibrate, "_measure_transfers", constant((1e9, 1e9, 1e-9)))
+    puts = {"put_split_s": 0.0, "put_thread_s": 0.0}
+    monkeypatch.setattr(calibrate, "_measure_puts", constant(puts))
+    monkeypatch.setattr(calibrate, "_copies_s", lambda _, threads: dict.fromkeys(threads, 0.5))
+    monkeypatch.setattr(calibrate, "_measure_disk", constant(3e9))
+    steps: list[float] = []
+
+    class Counted(Silent):
+        def advance(self, amount: float = 1.0) -> None:
+            steps.append(amount)
+
+    found = calibrate.measure_machine(Counted())
+    assert found["disk_bandwidth"] == 3e9
+    assert sum(steps) == calibrate.MACHINE_STEPS
+    fields = {each.name for each in msgspec.structs.fields(Profile)}
+    # Bodies take as long as where they are measured: on this machine.
+    assert fields - set(found) == BY_FIT | OF_ROUNDS | {"body_scale"}
