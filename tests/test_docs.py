@@ -19,6 +19,8 @@ from raytwin.runtime.api.options.init_options import names_of
 from raytwin.runtime.session.cluster_config import cluster_config
 from raytwin.scenarios.bench.run import KNOWN, NAMES
 from raytwin.scenarios.cli.main import app
+from raytwin.scenarios.cli.what_if import Point, accuracy
+from raytwin.simulator.cluster.cluster_usage import Usage
 from tests.chaos.test_mutants import EVERY_MUTANT, WITHIN
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -164,6 +166,37 @@ def test_the_options_of_init_are_its_options() -> None:
         for name in code(cells[0]):
             there = {backend for backend, names in takers.items() if name in names}
             assert there == ({only[1]} if only else takers.keys()), name
+
+
+def test_what_whatif_says_of_accuracy_is_what_was_measured() -> None:
+    text = (ROOT / "docs" / "measured.md").read_text()
+    usage = Usage(1.0, 1, 1.0, 1, 0, 0, {})
+    long, short = (
+        accuracy([Point(1, None, None, None, 1.0, usage, body_s=body_s)]) for body_s in (0.01, 0.0)
+    )
+    for said in long, short:
+        heading = re.search(r"docs/measured\.md \((.*?)\)", said)
+        assert heading is not None and f"\n## {heading[1]}\n" in text
+
+    def errors(rows: list[list[str]], column: int) -> list[float]:
+        found = [re.match(r"[-+]?[\d.]+", row[column]) for row in rows]
+        return sorted(abs(float(each[0])) for each in found if each is not None)
+
+    scripts = [
+        row
+        for row in table(text, "## How close, for a script")
+        if row[0] != "`synchronous_server`"  # its bodies are shorter
+    ]
+    after, later = errors(scripts, 4), errors(scripts, 6)
+    assert f"{after[0]} to {after[-1]} % off" in long and f"{later[0]} to {later[-1]} %" in long
+    assert len({row[0] for row in scripts}) == 4 and "four such scripts" in long
+
+    below = "## How close, for programs that the calibration has not seen"
+    groups = re.search(r"Median errors of makespans:(.*?)\(", text.split(below)[1], re.S)
+    assert groups is not None
+    medians = sorted(map(int, re.findall(r"(\d+) % for", groups[1])))
+    worst = errors(list(table(text, below)), 4)[-1]
+    assert f"{medians[0]} to {medians[-1]} % off" in short and f"one program {worst:.0f} %" in short
 
 
 def test_the_benchmark_has_the_cases() -> None:

@@ -43,6 +43,9 @@ class Usage:
     """By resource: the share of the time in which it was busy; see the module."""
     threshold: ThresholdTally = field(default_factory=ThresholdTally)
     """Of the cluster since it began."""
+    bodies_s: float = 0.0
+    """What the bodies of the tasks and calls have taken together: CPU time and sleeps, without what
+    they have waited for other tasks."""
 
 
 class UsageMeter:
@@ -52,6 +55,7 @@ class UsageMeter:
         self._cluster = cluster
         self._began_s = cluster.env.now
         self._tasks = cluster.tasks
+        self._bodies_s = cluster.bodies_s
         self._sent = cluster.network.bytes_sent
         self._hosts = [host.busy_s for host in cluster.hosts]
         self._busy = {process: process.busy_s for process in cluster.processes.values()}
@@ -114,6 +118,7 @@ class UsageMeter:
             sum(count for (source, to), count in moved.items() if source == to),
             shares,
             cluster.threshold.tally,
+            cluster.bodies_s - self._bodies_s,
         )
 
     def _network(self, moved: dict[tuple[int, int], int]) -> float:

@@ -218,6 +218,8 @@ class SimCluster:
         """Turns, messages and frames of components so far, by role."""
         self.tasks = 0
         """Tasks and calls that workers have run so far, repetitions included."""
+        self.bodies_s = 0.0
+        """What their bodies have taken so far: CPU time and sleeps, without waits for others."""
         self.threshold = ThresholdCounter(config)
         """Counts what the local schedulers decide near their policy's threshold."""
         self.closed = False

@@ -98,6 +98,7 @@ class _Stopwatch:
         used_s = thread_time() - since_s
         self._costs.measured_s += used_s
         self._world.process.debt_s += used_s * self._costs.scale
+        self._world.count_body(used_s * self._costs.scale)
         return True
 
     def waited(self, waitables: Sequence[Any]) -> None:
@@ -272,6 +273,7 @@ class _Replayed:
         cpu_s, body.cpu_s = body.cpu_s, 0.0
         waited_s, body.waited_s = body.waited_s, 0.0
         self._world.process.debt_s += cpu_s * self._costs.scale
+        self._world.count_body(cpu_s * self._costs.scale)
         self._world.pay()
         if waited_s:
             self._world.sleep(waited_s)

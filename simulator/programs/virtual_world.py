@@ -104,6 +104,8 @@ class ProgramPort(ProcessPort, Protocol):
     """What bodies cost, besides what they declare."""
     tasks: int
     """Tasks and calls that workers have run so far, repetitions included."""
+    bodies_s: float
+    """What their bodies have taken so far: CPU time and sleeps, without waits for others."""
     closed: bool
 
     def run_until(self, ready: Callable[[], object], watch: bool) -> None:
@@ -434,8 +436,14 @@ class SimWorld:
     def now(self) -> float:
         return self._env.now + self.process.debt_s + self.process.skew_s
 
+    def count_body(self, seconds: float) -> None:
+        """Count what a body takes, if this is a worker: the driver's program is not a body."""
+        if self.executor is not None:
+            self.cluster.bodies_s += seconds
+
     def sleep(self, seconds: float) -> None:
         self.settle()
+        began_s = self._env.now
         executor = self.executor
         if executor is None or executor.running is None:
             self._pass_time(self._call_after, seconds)
@@ -445,6 +453,7 @@ class SimWorld:
                 self.block(lambda: executor.interrupt, seconds)
             finally:
                 self.in_use = False
+        self.count_body(self._env.now - began_s)
         self._after_time_passed()
 
     def _call_after(self, seconds: float, done: Callable[[], None]) -> None:
@@ -459,6 +468,7 @@ class SimWorld:
             self.settle()
         finally:
             self.in_use = False
+        self.count_body(seconds)
         self._after_time_passed()
 
     def _after_time_passed(self) -> None:
@@ -573,6 +583,21 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._world.now()
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Call back after a delay, as asyncio does. A delay that ends counts as a body's.
+
+        `asyncio.sleep` calls this. A delay that is cancelled, such as a time limit that was kept,
+        does not count.
+        """
+
+        def due() -> None:
+            self._world.count_body(delay)
+            callback(*args)
+
+        return super().call_later(delay, due, context=context)
 
     def future_of(self, ref: ObjectRef) -> Future[Any]:
         """Return a future of a reference's value, which the loop can await."""

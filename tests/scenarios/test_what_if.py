@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,47 @@ def test_a_latency_is_that_of_the_links_between_hosts(tmp_path: Path) -> None:
     assert header[:4] == ["nodes", "latency", "policy", "makespan"]
     assert (fast[:3], slow[:3]) == (["2", "1us", "random"], ["2", "200ms", "random"])
     assert float(slow[3]) > float(fast[3]) + 0.2, "a task was placed over the link"
+
+
+ACTOR = """
+import sys, time
+import ray
+
+@ray.remote
+class Actor:
+    def call(self):
+        time.sleep(float(sys.argv[2]))
+
+ray.init()
+actor = Actor.options(num_cpus=int(sys.argv[1])).remote()
+for _ in range(20):
+    ray.get(actor.call.remote())
+time.sleep(1)
+"""
+
+
+def said_of_accuracy(folder: Path, *args: str) -> str:
+    """Return what `whatif` says of the accuracy for an actor; the page has it, too."""
+    (folder / "actor.py").write_text(ACTOR, encoding="utf-8")
+    done = what_if(
+        folder, "--nodes", "1,2", "--cost", "declared", "-o", "page.html", "--json", "actor.py",
+        *args,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said: str = json.loads(done.stdout)["findings"][-1]
+    assert said in (folder / "page.html").read_text()
+    return said
+
+
+def test_no_accuracy_is_promised_of_empty_calls_whose_actor_reserves_a_cpu(tmp_path: Path) -> None:
+    said = said_of_accuracy(tmp_path, "1", "0")
+    assert said.startswith("Bodies of tasks and calls take 0 in the mean. Below 10 ms no accuracy")
+
+
+def test_accuracy_is_promised_of_long_calls_whose_actor_reserves_no_cpu(tmp_path: Path) -> None:
+    said = said_of_accuracy(tmp_path, "0", "0.105")
+    # The actor's creation is one of 21 bodies.
+    assert said.startswith("Bodies of tasks and calls take 100 ms in the mean. Accuracy is")
 
 
 BURSTS = """
@@ -379,6 +421,29 @@ def test_what_predictions_come_to_is_said_in_sentences() -> None:
     assert html.count("<svg") == 1 and "http://" not in html
     equal = findings(Found([point(1, 1.0, "a"), point(1, 1.005, "b")]))
     assert "No policy wins: their makespans differ by 1% at most." in equal
+
+
+@pytest.mark.parametrize(
+    ("means_s", "said"),
+    [
+        ([0.02, 0.02], "Bodies of tasks and calls take 20 ms in the mean. Accuracy is promised"),
+        ([0.02, 0.005], "Bodies of tasks and calls take 5 ms to 20 ms, by cluster, in the mean. B"),
+        ([None, 0.02], "Bodies of tasks and calls take 20 ms in the mean. Accuracy is promised"),
+        ([None], "No task or call has ended: "),
+    ],
+)
+def test_the_shortest_bodies_of_all_clusters_decide_on_accuracy(
+    means_s: list[float | None], said: str
+) -> None:
+    points = [replace(point(1, 1.0), body_s=body_s) for body_s in means_s]
+    assert findings(Found(points))[-1].startswith(said)
+
+
+def test_bodies_are_those_of_all_clusters_of_a_script(tmp_path: Path) -> None:
+    found = json.loads(bursts(tmp_path, ["whatif", "--json"], "4", "then").stdout)
+    (only,) = found["points"]
+    assert only["usage"]["tasks"] == 0, "the longest cluster has none"
+    assert only["body_s"] == pytest.approx(0.005)
 
 
 def test_a_death_is_of_each_kind_of_node_and_of_the_head(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 import raytwin as ray
 from raytwin.runtime.control.core.ids import array_id, root_task_id, task_id
 from raytwin.runtime.session.recording import Body, Driver, Recording
+from raytwin.simulator.cluster.cluster_usage import Usage, UsageMeter
 
 BODY_S = 0.02
 
@@ -86,6 +90,53 @@ def test_declared_bodies_cost_what_they_declare(start: Any) -> None:
     for name, (_, program) in programs().items():
         assert elapsed_s(program) < BODY_S, name
     assert elapsed_s(lambda: ray.get(ray.remote(ray.compute).remote(5.0))) > 5
+
+
+class Naps:
+    async def nap(self) -> None:
+        await asyncio.sleep(1.0)
+
+
+def used(start: Any, program: Any, **options: Any) -> Usage:
+    """Return what a program uses on one node with four CPUs."""
+    meter = UsageMeter(start(nodes=1, cpus_per_node=4, **options).cluster)
+    program()
+    usage = meter.usage()
+    ray.shutdown()
+    return usage
+
+
+def test_usage_has_what_bodies_take_and_not_what_they_or_the_driver_wait_for(start: Any) -> None:
+    def naps() -> None:
+        actor, nap = ray.remote(Naps).remote(), ray.remote(ray.sleep)
+        waits, compute = ray.remote(ray.get), ray.remote(ray.compute)
+        ray.get([actor.nap.remote() for _ in range(4)])  # all four at a time
+        ray.get(waits.remote([nap.remote(1.0), compute.remote(1.0)]))
+        ray.sleep(30.0)
+        ray.compute(30.0)
+
+    usage = used(start, naps)
+    # Of four CPUs the waiting task needs none.
+    assert usage.bodies_s == pytest.approx(4 + 2, rel=0.01)
+    assert usage.tasks == 1 + 4 + 3, "the actor's creation is one of them"
+
+
+def test_usage_has_the_cpu_time_of_measured_bodies(start: Any) -> None:
+    usage = used(start, lambda: [run() for _, run in programs().values()], cost="measured")
+    bodies = 6 + 6 + 2 + 3 + 2
+    assert bodies * BODY_S <= usage.bodies_s <= 1.7 * bodies * BODY_S
+
+
+def test_an_event_loop_without_a_cluster_has_no_bodies(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import asyncio, time\nasyncio.run(asyncio.sleep(3))\nprint(time.monotonic())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "raytwin", "exec", "--backend", "sim", str(script)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert float(done.stdout) == pytest.approx(3, abs=0.01)
 
 
 def test_a_measured_range_reports_while_it_runs(start: Any) -> None:
@@ -184,8 +235,10 @@ def test_recorded_bodies_cost_what_they_took_by_id_then_by_function(
     assert 3.5 <= elapsed_s(lambda: ray.get(task.remote(0.0))) < 3.6
     assert 5.5 <= elapsed_s(lambda: ray.get(task.remote(3.0))) < 5.6
     assert elapsed_s(lambda: ray.get(ray.remote(burn).remote())) < BODY_S
-    costs = ray.init(ignore_reinit_error=True).world.cluster.costs_of_bodies  # type: ignore[attr-defined]
+    cluster = ray.init(ignore_reinit_error=True).world.cluster  # type: ignore[attr-defined]
+    costs = cluster.costs_of_bodies
     assert (costs.known, costs.by_function, costs.unknown) == (2, 2, 1)
+    assert cluster.bodies_s == pytest.approx(3.0 + 5.0 + 3.5 + 5.5)
 
 
 def test_a_body_with_the_id_of_another_functions_body_costs_the_mean_of_its_own_function(
