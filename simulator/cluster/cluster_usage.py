@@ -45,7 +45,7 @@ class Usage:
     """Of the cluster since it began."""
     bodies_s: float = 0.0
     """What the bodies of the tasks and calls have taken together: CPU time and sleeps, without what
-    they have waited for other tasks."""
+    they have waited for other tasks, and without the sleeps of event loops."""
 
 
 class UsageMeter:

@@ -162,11 +162,6 @@ class _CallersWorld:
             self._clock.sleep(timeout_s)
         return bool(ready())
 
-    def count_body(self, seconds: float) -> None:
-        world = self._clock.world()
-        if world is not None:
-            world.count_body(seconds)
-
     def wake_blocked(self) -> None:
         if self._last is not None:
             self._last.wake_blocked()

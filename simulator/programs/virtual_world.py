@@ -461,6 +461,7 @@ class SimWorld:
 
     def compute(self, seconds: float) -> None:
         self.process.debt_s += seconds
+        self.count_body(seconds)
         if self.executor is not None and 0 < self.process.debt_s < SETTLE_S:
             return
         self.in_use = True
@@ -468,7 +469,6 @@ class SimWorld:
             self.settle()
         finally:
             self.in_use = False
-        self.count_body(seconds)
         self._after_time_passed()
 
     def _after_time_passed(self) -> None:
@@ -583,21 +583,6 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._world.now()
-
-    def call_later(  # type: ignore[override]
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        """Call back after a delay, as asyncio does. A delay that ends counts as a body's.
-
-        `asyncio.sleep` calls this. A delay that is cancelled, such as a time limit that was kept,
-        does not count.
-        """
-
-        def due() -> None:
-            self._world.count_body(delay)
-            callback(*args)
-
-        return super().call_later(delay, due, context=context)
 
     def future_of(self, ref: ObjectRef) -> Future[Any]:
         """Return a future of a reference's value, which the loop can await."""
