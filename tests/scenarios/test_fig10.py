@@ -102,12 +102,12 @@ def test_memory_that_grows_steadily_is_not_flat(growth: float, ok: bool) -> None
     """From the first sample that counts to the last; before, it grows as it may."""
     early = [(at, 2e5 * at) for at in range(200)]
     late = [(200 + at, 40e6 * (1 + growth * at / 300)) for at in range(301)]
-    assert fig10b._flat(early + late, 200).ok is ok
+    assert fig10b._flat(early + late, 200, fig10b.HOST).ok is ok
 
 
 def test_memory_that_rises_and_falls_is_flat() -> None:
     saw = [(at, 2e6 + 1e4 * (at % 200)) for at in range(1000)]
-    assert fig10b._flat(saw, 400).ok, "judged where it happens to be low"
+    assert fig10b._flat(saw, 400, fig10b.HOST).ok, "judged where it happens to be low"
 
 
 def test_flushed_rows_are_found_on_real_processes() -> None:
@@ -128,4 +128,4 @@ def test_flushed_rows_are_found_on_real_processes() -> None:
 def test_a_snapshot_in_memory_at_one_look_is_no_growth(long: int, ok: bool) -> None:
     sizes = [50.0] * 6 + [70.0] * long + [50.0] * 3
     samples = [(100 * (index + 1), nbytes) for index, nbytes in enumerate(sizes)]
-    assert fig10b._flat(samples, 400).ok is ok
+    assert fig10b._flat(samples, 400, fig10b.HOST).ok is ok
