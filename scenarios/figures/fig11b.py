@@ -11,7 +11,6 @@ from raytwin.chaos.faults.injector import attach, recovery_span, timeline
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.runtime.api.backend import current
 from raytwin.scenarios.core import executions, run_trace
-from raytwin.scenarios.core.execution_record import begin
 from raytwin.scenarios.core.executions import Execution, Executions
 from raytwin.scenarios.core.scenario import (
     Band,
@@ -27,6 +26,7 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
+from raytwin.scenarios.workloads.stepper import Stepper
 
 NODES = 10
 ACTORS = 2_000
@@ -41,27 +41,6 @@ REPLAYS_MAX = 0.1
 AIM_PERCENT = 10.0
 SLOTS = 10_000.0
 """Of a resource that only the nodes of actors have: the driver's has none."""
-
-
-class Stepper:
-    """Counts its own calls; each takes a while, and writes down that it has begun."""
-
-    def __init__(self, record: str) -> None:
-        self.count = 0
-        self.record = record
-
-    def step(self, busy_s: float) -> tuple[int, float]:
-        """Return how many calls have taken effect, and when this one ended."""
-        begin(self.record)
-        ray.sleep(busy_s)
-        self.count += 1
-        return self.count, ray.now()
-
-    def __ray_save__(self) -> int:
-        return self.count
-
-    def __ray_restore__(self, state: int) -> None:
-        self.count = state
 
 
 @dataclass
@@ -298,9 +277,7 @@ SCENARIO = Scenario(
         " ended for their caller. A replay on a node that has died since counts as a"
         " re-execution."
         "\n\n"
-        "On one host every actor is a real process, and so is each of the nodes. There each actor"
-        " that moves first imports the module of its class, and several do so at once: predictions"
-        " have no cost for that, so measured recovery takes longer."
+        "On one host every actor is a real process, and so is each of the nodes."
     ),
     headline=Headline(
         "calls replayed for an actor that moved, with checkpoints",

@@ -26,6 +26,7 @@ Modules, the lower first:
 - `costs`: the CPU time and the size of each message and call, from a profile.
 - `host`: a machine's cores, shared in time slices; `run_queues`: with a queue for each core, as on
   Linux.
+- `interpreter`: what a program and the turns of its process share, as threads of CPython do.
 - `network`: frames and transfers between nodes, with latency and shared bandwidth.
 - `frame_faults`: frames that are lost, doubled or late, by the kind of their messages.
 - `observer`: what an oracle sees of signs of life, and of reports that there are none.
