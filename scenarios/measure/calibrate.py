@@ -353,8 +353,8 @@ def _measure_touch() -> float:
 
 
 def _measure_timer() -> float:
-    """Return how much longer a process waits for the shortest timer than it takes to be woken up: a
-    tick, which long waits show to be a whole number of."""
+    """Return the tick of timers, to 0.1 ms: how much longer a process waits for the shortest timer
+    than it takes to be woken up, which is what a longer one takes beyond its time."""
     reactor = Reactor()
     try:
         short_s, long_s = (
@@ -363,7 +363,7 @@ def _measure_timer() -> float:
         )
     finally:
         reactor.close()
-    return max(0.0, short_s - (long_s - LONG_WAIT_S))
+    return max(0.0, round(short_s - (long_s - LONG_WAIT_S), 4))
 
 
 def _wait_s(reactor: Reactor, asked_s: float) -> float:

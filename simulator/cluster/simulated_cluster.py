@@ -395,7 +395,13 @@ class SimCluster:
 
     def after_start(self, host: Processor, process: str, started: Callable[[], None]) -> None:
         """Call back when a new process of a host has started, for which it needs a core."""
-        host.run(self.profile.start_worker_s, started, _start_of(process))
+        owner = _start_of(process)
+
+        def begin() -> None:
+            host.cancel(owner)  # it runs under its own name from now on
+            started()
+
+        host.run(self.profile.start_worker_s, begin, owner)
 
     def after_end(self, host: Processor, process: str, reaped: Callable[[], None]) -> None:
         """Call back when the parent of a process that has ended reaps it.
@@ -543,7 +549,7 @@ class SimCluster:
         self.hosts[host].slowdown = factor / speed
 
     def add_node(self, resources: Mapping[str, float]) -> int:
-        """Start a node on a host of its own and return its number."""
+        """Start a node on a host of its own and return its number; it joins once it has started."""
         (checked,) = node_resources([resources], None, 0)
         number = len(self.resources)
         self.resources[number] = checked
@@ -577,12 +583,14 @@ class SimCluster:
         self.after_start(host, f"node:{number}", partial(self._start_node, number))
 
     def pause_node(self, node: int) -> None:
-        """Stop a node and its workers, as SIGSTOP does; no effect on a node that has ended."""
+        """Stop a node and its workers, as SIGSTOP does; no effect on a node that has ended, or has
+        not started yet."""
+        if f"node:{node}" not in self.processes:
+            return
         for process in self._processes_of(node):
             process.pause()
         self.hosts[self._hosts_of[node]].pause(_transfers_of(node))
-        if f"node:{node}" in self.processes:
-            self.network.pause_node(node)
+        self.network.pause_node(node)
 
     def resume_node(self, node: int) -> None:
         """Continue a paused node and its workers."""
@@ -633,11 +641,9 @@ class SimCluster:
         something is the larger one, and then the older one.
         """
         self._check(node)
-        workers = [
-            worker
-            for worker in self.node_managers[node].dispatcher.workers.values()
-            if worker.address in self.workers
-        ]
+        manager = self.node_managers.get(node)  # None: the node starts for the first time
+        there = manager.dispatcher.workers.values() if manager is not None else ()
+        workers = [worker for worker in there if worker.address in self.workers]
         if not workers:
             raise ValueError(no_worker(node))
 

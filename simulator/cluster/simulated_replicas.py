@@ -98,7 +98,11 @@ class SimReplicas:
             if head.alive:
                 self._start(name)
 
-        self.cluster.after_start(self.cluster.hosts[0], name, start)
+        if self.cluster.config.gcs_durable:
+            self.cluster.env.after(0.0, start)  # in the head's process, after its turn
+        else:
+            # The head's host forks it, wherever it then runs.
+            self.cluster.after_start(self.cluster.hosts[0], name, start)
 
     def end_turn(self) -> None:
         """Do nothing: no work is left for the end of a turn."""

@@ -135,8 +135,8 @@ class Host:
         self.put_back(Job(cpu_s, done, owner))
 
     def withdraw(self, owner: Hashable) -> list[Job]:
-        """Take the jobs of an owner that is not paused off the host, and return them in order."""
-        taken = self._take(owner)
+        """Take the jobs of an owner that have a core off the host, and return them."""
+        taken = self._take_running(owner)
         self._fill()
         return taken
 
@@ -229,12 +229,17 @@ class Host:
 
     def _take(self, owner: Hashable) -> list[Job]:
         """Take all jobs of `owner` off cores and queue, and return them in order."""
+        taken = self._take_running(owner)
+        taken += [job for job in self._queue if job.owner == owner]
+        self._queue = deque(job for job in self._queue if job.owner != owner)
+        return taken
+
+    def _take_running(self, owner: Hashable) -> list[Job]:
+        """Take the jobs of `owner` off their cores, and return them in order."""
         taken = [job for job in self._running if job.owner == owner]
         for job in taken:
             del self._running[job]
             job.remaining_s = max(0.0, job.ends - self._env.now)
-        taken += [job for job in self._queue if job.owner == owner]
-        self._queue = deque(job for job in self._queue if job.owner != owner)
         return taken
 
     # -- events ------------------------------------------------------------

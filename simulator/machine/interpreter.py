@@ -2,10 +2,10 @@
 
 The threads of a program and the turns of its process share one interpreter, as under CPython's
 global interpreter lock: one of their jobs has a core, or waits for one, at a time. A job that is
-requested meanwhile waits for the interpreter until the one that holds it ends, but for `SWITCH_S`
-at most: then the holder gives the interpreter up, and waits itself, behind all others. A job that
-is requested when the holder's ends holds the interpreter on: a thread gives it up only to block, or
-when it is told to.
+requested meanwhile waits for the interpreter until the one that holds it ends. Every `SWITCH_S`,
+as long as any waits, the holder gives the interpreter up if it has a core, and waits itself, behind
+all others. A job that is requested at the instant at which the holder's ends holds the interpreter
+on: a thread gives it up only to block, or when it is told to.
 
 Simplification: all of a program's CPU time needs the interpreter; libraries that release it while
 they compute are not told apart.
@@ -21,7 +21,7 @@ from raytwin.simulator.machine.host import SharedProcessor
 
 SWITCH_S = 0.005
 """How long a thread waits for the interpreter before it tells the holder to give it up: the default
-of `sys.setswitchinterval`."""
+interval of `sys.setswitchinterval`."""
 
 
 class Interpreter:
@@ -75,7 +75,12 @@ class Interpreter:
         holder, self._holder = self._holder, None
         done()
         if self._holder is None and self._waiting:
-            self._holder = holder
+            # The calling program requests its next job only after this event.
+            self._env.after(0.0, partial(self._hand_over, holder))
+
+    def _hand_over(self, owner: Hashable) -> None:
+        if self._holder is None and self._waiting:
+            self._holder = owner
             self._waiting.pop(0)()
 
     def _switch(self) -> None:
@@ -84,6 +89,8 @@ class Interpreter:
             self._switches = False
             return
         self._env.after(SWITCH_S, self._switch)
-        for job in self._host.withdraw(self._holder):  # none while the process is paused
+        if self._holder is None:
+            return
+        for job in self._host.withdraw(self._holder):
             self._waiting.append(partial(self._host.put_back, job))
             self._waiting.pop(0)()

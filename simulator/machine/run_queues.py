@@ -109,7 +109,7 @@ class RunQueueHost:
 
     def withdraw(self, owner: Hashable) -> list[Job]:
         """As `Host.withdraw`."""
-        taken = self._take(owner)
+        taken = self._take_running(owner)
         self._fill()
         return taken
 
@@ -234,14 +234,19 @@ class RunQueueHost:
 
     def _take(self, owner: Hashable) -> list[Job]:
         """Take all jobs of `owner` off cores and queues, and return them."""
-        taken = []
-        for core in self._cores:
-            if core.running is not None and core.running.owner == owner:
-                taken.append(self._leave(core))
+        taken = self._take_running(owner)
         for core in self._cores:
             taken += [job for job in core.queue if job.owner == owner]
             core.queue = deque(job for job in core.queue if job.owner != owner)
         return taken
+
+    def _take_running(self, owner: Hashable) -> list[Job]:
+        """Take the jobs of `owner` off their cores, and return them."""
+        return [
+            self._leave(core)
+            for core in self._cores
+            if core.running is not None and core.running.owner == owner
+        ]
 
     # -- events ------------------------------------------------------------------
 

@@ -195,7 +195,7 @@ class SimProcess:
         self.busy_s = 0.0
         """CPU time of this process's turns so far."""
         self._ended_s = cluster.env.now
-        """When its last turn, or its start, was over."""
+        """When its last turn, API call or start was over."""
         self.after_turn: Callable[[], None] | None = None
         self.on_idle: Callable[[], None] | None = None
         """Called when a turn is over and nothing has arrived meanwhile."""
@@ -318,6 +318,10 @@ class SimProcess:
             outputs = [[to, box] for to, box in self.contexts[address].outbox.items()]
             now_s = self.cluster.env.now + self.skew_s
             self.journal.write([address, now_s, received, timer, outputs])
+
+    def stay_warm(self) -> None:
+        """Begin the rest before the next turn anew: the process has just run the runtime's code."""
+        self._ended_s = self.cluster.env.now
 
     def charge(self, cpu_s: float) -> None:
         """Have the turn under way take longer, for what a component does besides messages."""

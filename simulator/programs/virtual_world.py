@@ -227,6 +227,8 @@ class SimWorld:
             debt_s, process.debt_s = process.debt_s, 0.0
             process.busy_s += debt_s
             self._pass_time(process.host.run, debt_s, process)
+            if not self.in_use:  # what it has used is the runtime's code, as turns do
+                process.stay_warm()
         if own and watcher is not None:
             watcher.back()
 
@@ -275,7 +277,7 @@ class SimWorld:
                 begin(seconds, lambda: over.append(True), *rest)
                 cluster.run_until(over.__len__, False)
             else:
-                # Only `done` switches back to this greenlet; turns of the process continue.
+                # Only `done` switches back to this greenlet.
                 begin(seconds, current.switch, *rest)
                 self._switch_out()
         finally:

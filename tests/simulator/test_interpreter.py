@@ -86,6 +86,24 @@ def test_a_job_that_continues_keeps_the_interpreter_until_it_is_told_to_give_it_
     assert jobs.ended_s["call 1"] == pytest.approx(0.021)
 
 
+def test_who_waits_for_a_core_keeps_the_interpreter_and_its_place() -> None:
+    jobs = Jobs(lambda env: Host(env, 1, quantum_s=0.003))
+    for number in range(5):
+        jobs.host.run(0.03, lambda: None, f"other {number}")
+    jobs.request("program", 0.001)
+    jobs.request("turn", 0.001)
+    ended_s = jobs.end()
+    assert ended_s["program"] == pytest.approx(5 * 0.003 + 0.001), "its turn comes once"
+    assert ended_s["turn"] < 3 * 5 * 0.003
+
+
+def test_a_program_that_goes_on_in_its_next_event_keeps_the_interpreter(jobs: Jobs) -> None:
+    """The calling program's next job comes after the event that has ended the one before."""
+    jobs.request("first", 0.001, lambda: jobs.at(0.0, lambda: jobs.request("second", 0.001)))
+    jobs.request("turn", 0.001)
+    assert list(jobs.end()) == ["first", "second", "turn"]
+
+
 def test_who_is_paused_holds_the_interpreter(jobs: Jobs) -> None:
     jobs.request("program", 0.01)
     jobs.request("turn", 0.001)

@@ -423,7 +423,7 @@ class GlobalScheduler:
             chosen = self.spreading.spread(nodes, pieces)
         else:
             chosen = self.policy.spread(nodes, pieces, self.ctx.rng)
-        if len(chosen) == 1:
+        if len(pieces) == 1:
             return [(chosen[0].node, spec)]
         shares: dict[int, int] = {}
         for view, count in zip(chosen, pieces, strict=True):
