@@ -39,7 +39,11 @@ SETTLE_S = 0.3
 SAME = 1.02
 """A policy that takes no more than that times as long as the best one is as good."""
 AWARE = tuple(name for name in POLICIES if make_policy(Config(policy=name)).uses_locations)
-BLIND = tuple(name for name in POLICIES if name not in AWARE)
+BLIND = tuple(
+    name for name in POLICIES if name not in AWARE and not make_policy(Config(policy=name)).steals
+)
+"""Policies that place without locations. One that steals leaves a task where it is until a node is
+idle, so it moves few bytes for another reason."""
 
 
 def nap(number: int, seconds: float, blob: Any = None) -> tuple[int, int, float]:
