@@ -138,7 +138,7 @@ def _measure(
     for what, at_s in (("killed", killed_s), ("joined", joined_s)):
         row = {**of_run, "event": what, "time_s": at_s, "paper_time_s": at_s + ahead_s}
         outcome.rows.append({**row, "latency_ms": None})
-    # What the run came to, once.
+    # The last row has the figures of the whole run, so that a comparison counts each once.
     outcome.rows[-1] |= {
         "median_latency_s": median_s,
         "slowest_since_kill_s": max(around),

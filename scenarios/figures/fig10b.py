@@ -139,7 +139,7 @@ def _measure(
     grown_from = int(GROWN_FROM * tasks)
     first_at, first_nbytes = next(sample for sample in samples if sample[0] >= grown_from)
     last_at, last_nbytes = samples[-1]
-    # What the run came to, once.
+    # The last row has the figures of the whole run, so that a comparison counts each once.
     outcome.rows[-1] |= {
         "tasks_per_s": tasks / elapsed_s,
         "growth_bytes": None if flushing else (last_nbytes - first_nbytes) / (last_at - first_at),

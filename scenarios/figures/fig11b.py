@@ -181,7 +181,7 @@ def _rows(where: str, policy: str, found: _Run, settings: Any) -> list[Row]:
         }
         for bucket in range(last + 1)
     ]
-    # What the run came to, once.
+    # The last row has the figures of the whole run, so that a comparison counts each once.
     rows[-1] |= {
         "replays_per_moved_actor": found.replays / max(1, found.moved),
         "recovery_s": found.recovery_s,

@@ -44,8 +44,8 @@ class Usage:
     threshold: ThresholdTally = field(default_factory=ThresholdTally)
     """Of the cluster since it began."""
     bodies_s: float = 0.0
-    """What the bodies of the tasks and calls have taken together: CPU time and sleeps, without what
-    they have waited for other tasks, and without the sleeps of event loops."""
+    """CPU seconds and sleeps of the bodies of all tasks and calls together, without their waits for
+    other tasks, and without the sleeps of event loops."""
 
 
 class UsageMeter:

@@ -219,7 +219,7 @@ class SimCluster:
         self.tasks = 0
         """Tasks and calls that workers have run so far, repetitions included."""
         self.bodies_s = 0.0
-        """What their bodies have taken so far: CPU time and sleeps, without waits for others."""
+        """CPU seconds and sleeps of their bodies so far, without waits for other tasks."""
         self.threshold = ThresholdCounter(config)
         """Counts what the local schedulers decide near their policy's threshold."""
         self.closed = False

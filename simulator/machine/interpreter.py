@@ -4,8 +4,8 @@ The threads of a program and the turns of its process share one interpreter, as 
 global interpreter lock: one of their jobs has a core, or waits for one, at a time. A job that is
 requested meanwhile waits for the interpreter until the one that holds it ends. Every `SWITCH_S`,
 as long as any waits, the holder gives the interpreter up if it has a core, and waits itself, behind
-all others. A job that is requested at the instant at which the holder's ends holds the interpreter
-on: a thread gives it up only to block, or when it is told to.
+all others. A thread that requests its next job at the instant at which its last one ends keeps the
+interpreter: it gives it up only to block, or when it is told to.
 
 Simplification: all of a program's CPU time needs the interpreter; libraries that release it while
 they compute are not told apart.
@@ -31,7 +31,7 @@ class Interpreter:
         self._env = env
         self._host = host
         self._waiting: list[Callable[[], None]] = []
-        """What puts each job that waits onto the host, the oldest first."""
+        """Of each job that waits, the oldest first: the call that puts it onto the host."""
         self._holder: Hashable | None = None
         """The owner of the job that is on the host; None: there is none."""
         self._switches = False

@@ -105,7 +105,7 @@ class ProgramPort(ProcessPort, Protocol):
     tasks: int
     """Tasks and calls that workers have run so far, repetitions included."""
     bodies_s: float
-    """What their bodies have taken so far: CPU time and sleeps, without waits for others."""
+    """CPU seconds and sleeps of their bodies so far, without waits for other tasks."""
     closed: bool
 
     def run_until(self, ready: Callable[[], object], watch: bool) -> None:
