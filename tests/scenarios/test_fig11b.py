@@ -36,7 +36,10 @@ def test_actors_of_killed_nodes_move_and_lose_nothing(backend: str) -> None:
     rows = [row for row in outcome.rows if row["policy"] == WITHOUT]
     assert sum(row["replays"] for row in rows) == many
     assert sum(row["first_executions"] for row in rows) == 80
-    assert sum(row["re_executions"] for row in rows) <= 2
+    # A call of each actor had begun on a node that died. The actor of the node that dies first may
+    # start again, and replay its calls, on the other one before that dies, too.
+    at_once = 2 if backend == "sim" else 2 + SMALL["kill_step"] + 1
+    assert sum(row["re_executions"] for row in rows) <= at_once
     fault_s = SMALL["kill_step"] * SMALL["period_s"]
     assert all(row["time_s"] > fault_s - SMALL["period_s"] for row in rows if row["replays"])
     assert {row["actors_moved"] for row in outcome.rows} == {2}
