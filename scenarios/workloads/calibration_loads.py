@@ -9,6 +9,8 @@ thread within API calls that submit, s (0 where it is not measured). On a cluste
 - `array`: a task array; ranges, so what a message costs spreads thin;
 - `put`: small objects, put and dropped;
 - `wait`: windows of single tasks, taken one by one as they come;
+- `refilled`: a few single tasks in flight, of which each that ends is followed by another: every
+  wait is for a list that is new;
 - `argument`, `bytes`: tasks with a small and with a large value as their argument;
 - `reference`, `references`: tasks with one and with four results of others by reference;
 - `pickled`: tasks with a result of another by reference that takes cloudpickle;
@@ -41,6 +43,7 @@ RESTED_TASKS = 40
 RESTED_S = 0.003
 WINDOW = 300
 WINDOWS = 3
+IN_FLIGHT = 32
 ARRAY_TASKS = 100_000
 PUT_BYTES = 1_000
 ARGUMENT_BYTES = 1_000
@@ -142,6 +145,15 @@ def _wait() -> tuple[int, float]:
     return WINDOW * WINDOWS, 0.0
 
 
+def _refilled() -> tuple[int, float]:
+    flying = [empty.remote() for _ in range(IN_FLIGHT)]
+    for _ in range(WINDOW - IN_FLIGHT):
+        _, flying = ray.wait(flying)
+        flying.append(empty.remote())
+    ray.get(flying)
+    return WINDOW, 0.0
+
+
 def _with_value(nbytes: int, windows: int) -> tuple[int, float]:
     return _windows(windows, lambda: ([(bytes(nbytes),)] * WINDOW, 0.0))
 
@@ -199,6 +211,7 @@ LOADS: Mapping[str, CalibrationLoad] = {
     "array": CalibrationLoad(_array),
     "put": CalibrationLoad(_put),
     "wait": CalibrationLoad(_wait),
+    "refilled": CalibrationLoad(_refilled),
     "argument": CalibrationLoad(partial(_with_value, ARGUMENT_BYTES, 2)),
     "bytes": CalibrationLoad(partial(_with_value, LARGE_BYTES, 1)),
     "reference": CalibrationLoad(partial(_with_results, _small, 1, 1)),
