@@ -5,7 +5,8 @@ global interpreter lock: one of their jobs has a core, or waits for one, at a ti
 requested meanwhile waits for the interpreter until the one that holds it ends. Every `SWITCH_S`,
 as long as any waits, the holder gives the interpreter up if it has a core, and waits itself, behind
 all others. A thread that requests its next job at the instant at which its last one ends keeps the
-interpreter: it gives it up only to block, or when it is told to.
+interpreter: a thread gives the interpreter up only to block, or because others have waited for
+`SWITCH_S`.
 
 Simplification: all of a program's CPU time needs the interpreter; libraries that release it while
 they compute are not told apart.
