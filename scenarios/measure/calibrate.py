@@ -52,10 +52,13 @@ HOP_S = 0.1
 OBJECT_BYTES = 64_000_000
 OBJECT_ROUNDS = 4
 SMALL_COPY_BYTES = 1 << 17
-LARGE_COPY_BYTES = 256_000_000
+LARGE_COPY_BYTES = 128_000_000
 CACHED_COPIES_BYTES = tuple(1 << power for power in range(17, 27))
 COPIED_BYTES = 1 << 24
 """In each round, if one copy is shorter than half of it."""
+COPY_PLACES = 4
+"""Puts of which each drops the object before take so many places of the store in turn: the store
+has a place back some puts later."""
 COPY_THREADS = 8
 COPY_ROUNDS = 11
 PUTS = 200
@@ -473,17 +476,17 @@ def _puts_s(nbytes: int, threads: Sequence[int]) -> dict[int, float]:
 def _copies_s(nbytes: int, threads: Sequence[int]) -> dict[int, float]:
     """Return the seconds of a copy by so many threads each: medians, taken in turn.
 
-    The copies go to two places in turn, as puts do that drop the object before.
+    The copies go to `COPY_PLACES` places in turn, as puts do.
     """
-    source, target = np.ones(nbytes, np.uint8), shared(2 * nbytes)
+    source, target = np.ones(nbytes, np.uint8), shared(COPY_PLACES * nbytes)
     copiers = {each: Copier(each) for each in threads}
-    times = max(2, COPIED_BYTES // nbytes)
+    times = max(COPY_PLACES, COPIED_BYTES // nbytes)
     took: dict[int, list[float]] = {each: [] for each in copiers}
     for _ in range(COPY_ROUNDS):
         for each, copier in copiers.items():
             started_s = time.perf_counter()
             for number in range(times):
-                at = number % 2 * nbytes
+                at = number % COPY_PLACES * nbytes
                 copier.copy(target[at : at + nbytes], source.data)
             took[each].append((time.perf_counter() - started_s) / times)
     for copier in copiers.values():

@@ -120,10 +120,8 @@ class _Profiles:
         self._given = given
         self._directory = directory
         self._progress = progress
-        self._machine: dict[str, Any] = {}
-        if given is None:
-            progress.begin("calibrating this machine", calibrate.MACHINE_STEPS)
-            self._machine = calibrate.measure_machine(progress)
+        self.steps = 0 if given is not None else calibrate.MACHINE_STEPS + 1
+        """How often `measure` advances."""
 
     def measure(self) -> Path:
         """Return the profile of a new round."""
@@ -131,10 +129,11 @@ class _Profiles:
             path = self._given
         else:
             path = self._directory / f"{len(self.known)}.json"
-            made = calibrate.profile_of([calibrate.measure_loads()], self._machine)
+            machine = calibrate.measure_machine(self._progress)
+            made = calibrate.profile_of([calibrate.measure_loads()], machine)
             path.write_bytes(msgspec.json.encode(msgspec.convert(made, Profile)))
+            self._progress.advance()
         self.known.append(path)
-        self._progress.advance()
         return path
 
 
@@ -159,7 +158,8 @@ def study(
         found = Study(campaigns.now(), file.written, commit_of(ROOT), rounds, [], [])
         if given is not None:
             found.profile = given.name
-        progress.begin("predicting and measuring", _steps(len(names), rounds) + rounds)
+        steps = _steps(len(names), rounds) + rounds * profiles.steps
+        progress.begin("predicting and measuring", steps)
         workloads = {name: WORKLOADS[name] for name in names}
         own = (profiles.measure() for _ in range(rounds))
         found.metrics += _compare(workloads, own, file, found, progress)
@@ -194,7 +194,8 @@ def _search(
         search.tried += tried
         return [each.excess for each in tried]
 
-    progress.begin("searching for the worst case", _steps(count + 1, found.rounds) + found.rounds)
+    steps = _steps(count + 1, found.rounds) + found.rounds * profiles.steps
+    progress.begin("searching for the worst case", steps)
     worst = worst_case.search(count, seed, judge)
     search.worst = worst.name
     own = (profiles.measure() for _ in range(found.rounds))

@@ -225,10 +225,10 @@ class _CountedCosts(CostModel):
         super().__init__(getattr(profile, role), profile)
         self._amounts = amounts
 
-    def turn(self, rested_s: float) -> float:
+    def turn(self, rested_s: float, idled_s: float) -> float:
         self._amounts["turn"] += 1
-        self._amounts["cold"] += coldness(rested_s)  # type: ignore[assignment]
-        return super().turn(rested_s)
+        self._amounts["cold"] += coldness(rested_s, idled_s)  # type: ignore[assignment]
+        return super().turn(rested_s, idled_s)
 
     def received(self, messages: list[Any]) -> float:
         self._amounts["message"] += len(messages)

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
+from math import inf
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -46,6 +47,8 @@ class Processor(Protocol):
     def cores(self) -> int: ...
 
     def is_free(self, owner: Hashable) -> bool: ...
+
+    def idled_s(self, owner: Hashable) -> float: ...
 
     def run(
         self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None
@@ -122,6 +125,11 @@ class Host:
     def is_free(self, owner: Hashable) -> bool:
         """Whether a job of an owner that has none would start at once."""
         return len(self._running) < self.cores
+
+    def idled_s(self, owner: Hashable) -> float:
+        """Return how long the core that an owner has left last has idled since; infinity, as here,
+        if the host does not tell its cores apart, or the owner has not run on any."""
+        return inf
 
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:
         """Use one core for `cpu_s` seconds of CPU time, then call `done()`.

@@ -46,6 +46,10 @@ class Interpreter:
         """As `Host.is_free`."""
         return self._holder is None and self._host.is_free(owner)
 
+    def idled_s(self, owner: Hashable) -> float:
+        """As `Host.idled_s`."""
+        return self._host.idled_s(owner)
+
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:
         """As `Host.run`, with the interpreter."""
         ended = partial(self._end, done)

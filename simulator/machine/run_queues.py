@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from math import inf, log2
-from typing import Any
+from typing import Any, NamedTuple
 
 from simpy.events import NORMAL
 
@@ -52,9 +52,12 @@ GRAIN_S = 0.0001
 class _Core:
     """A core and its run queue."""
 
-    __slots__ = ("closing", "queue", "running")
+    __slots__ = ("_idle_since", "_idled_s", "closing", "queue", "running")
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
+        self._idle_since = now
+        self._idled_s = 0.0
+        """Up to when its last job began."""
         self.queue: deque[Job] = deque()
         self.running: Job | None = None
         self.closing = False
@@ -63,6 +66,29 @@ class _Core:
     @property
     def idle(self) -> bool:
         return self.running is None and not self.closing
+
+    def idled_s(self, now: float) -> float:
+        """Return how long no job has run on the core so far."""
+        return self._idled_s + (now - self._idle_since if self.running is None else 0.0)
+
+    def start(self, job: Job, now: float) -> None:
+        """Have a job run."""
+        self._idled_s = self.idled_s(now)
+        self.running = job
+
+    def leave(self, now: float) -> None:
+        """Have no job run."""
+        self.running = None
+        self._idle_since = now
+
+
+class _Left(NamedTuple):
+    """A core that an owner has left."""
+
+    core: _Core
+    at: float
+    idled_s: float
+    """Of the core, until then."""
 
 
 class RunQueueHost:
@@ -79,11 +105,11 @@ class RunQueueHost:
         self.busy_s = 0.0
         self.slowdown = 1.0
         self._env = env
-        self._cores = [_Core() for _ in range(cores)]
+        self._cores = [_Core(env.now) for _ in range(cores)]
         self._core_of: dict[Hashable, _Core] = {}
         """The core that an owner has run on last, or waits for."""
-        self._ran_at: dict[Hashable, float] = {}
-        """When an owner left a core last."""
+        self._left: dict[Hashable, _Left] = {}
+        """The core that an owner has left last."""
         self._used: dict[Hashable, float] = {}
         """CPU seconds of owners."""
         self._floor = 0.0
@@ -100,6 +126,11 @@ class RunQueueHost:
         """As `Host.is_free`."""
         core = self._core_of.get(owner)
         return any(each.idle for each in self._cores) if core is None else core.idle
+
+    def idled_s(self, owner: Hashable) -> float:
+        """As `Host.idled_s`."""
+        left = self._left.get(owner)
+        return inf if left is None else left.core.idled_s(self._env.now) - left.idled_s
 
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:
         """As `Host.run`."""
@@ -131,7 +162,7 @@ class RunQueueHost:
     def cancel(self, owner: Hashable) -> None:
         """As `Host.cancel`."""
         self._take(owner)
-        for table in (self._core_of, self._ran_at, self._used, self._paused):
+        for table in (self._core_of, self._left, self._used, self._paused):
             table.pop(owner, None)
         self._fill()
 
@@ -188,7 +219,7 @@ class RunQueueHost:
     def _start(self, core: _Core, job: Job) -> None:
         """Give `job` a core and a fresh slice."""
         env = self._env
-        core.running = job
+        core.start(job, env.now)
         job.began = env.now
         job.ends = env.now + job.remaining_s
         job.turn_ends = env.now + self.slice_s
@@ -201,9 +232,9 @@ class RunQueueHost:
         """Take the running job off its core, and return it."""
         job, now = core.running, self._env.now
         assert job is not None
-        core.running = None
+        core.leave(now)
         job.remaining_s = max(0.0, job.ends - now)
-        self._ran_at[job.owner] = now
+        self._left[job.owner] = _Left(core, now, core.idled_s(now))
         self._used[job.owner] = self._used.get(job.owner, 0.0) + now - job.began
         return job
 
@@ -226,7 +257,8 @@ class RunQueueHost:
         now = self._env.now
         for other in self._cores:
             for job in other.queue:
-                if warm or now - self._ran_at.get(job.owner, -inf) >= MIGRATION_S:
+                left = self._left.get(job.owner)
+                if warm or left is None or now - left.at >= MIGRATION_S:
                     other.queue.remove(job)
                     self._core_of[job.owner] = core
                     self._start(core, job)

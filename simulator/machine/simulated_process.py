@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any, Protocol
 
 from simpy import Event
@@ -196,6 +197,9 @@ class SimProcess:
         """CPU time of this process's turns so far."""
         self._ended_s = cluster.env.now
         """When its last turn, API call or start was over."""
+        self._idled_s = inf
+        """How long its core had idled since it left it when the turn was due; see `Host.idled_s`.
+        Nobody asks where rests cost nothing."""
         self.after_turn: Callable[[], None] | None = None
         self.on_idle: Callable[[], None] | None = None
         """Called when a turn is over and nothing has arrived meanwhile."""
@@ -257,6 +261,8 @@ class SimProcess:
 
     def _begin(self) -> None:
         self._busy = True
+        if self.costs.cold_s:
+            self._idled_s = self.host.idled_s(self)
         if self.host.is_free(self) and not self.paused:
             self._wake()
         else:
@@ -270,7 +276,7 @@ class SimProcess:
         if not self.alive:
             return
         costs = self.costs
-        self._cost_s = costs.turn(self.cluster.env.now - self._ended_s)
+        self._cost_s = costs.turn(self.cluster.env.now - self._ended_s, self._idled_s)
         self._leaving = []
         self.turns.run(self._fire)
         cost_s = self._cost_s

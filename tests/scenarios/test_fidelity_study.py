@@ -21,7 +21,6 @@ from raytwin.scenarios.core.fidelity import Metric, Study
 from raytwin.scenarios.core.scenario import Silent
 from raytwin.scenarios.measure import calibrate, fidelity_study
 from raytwin.scenarios.measure.fidelity_study import Run
-from raytwin.scenarios.measure.fit import Loads
 from raytwin.scenarios.workloads.held_out import WORKLOADS, Ended, Group, Workload
 from raytwin.scenarios.workloads.layered_graph import LayeredGraph
 from raytwin.simulator.machine.costs import Profile
@@ -71,14 +70,14 @@ def test_predictions_are_written_before_anything_is_measured(
         seen.append((tmp_path / fidelity.PREDICTIONS).read_text())
         return _measured(workload, journals)
 
-    def calibrated() -> Loads:
+    def calibrated(result: Any) -> Any:
         seen.append("a round calibrates")
-        return {}
+        return result
 
     _measured = fidelity_study.measure_one
     monkeypatch.setattr(fidelity_study, "measure_one", measure)
-    monkeypatch.setattr(calibrate, "measure_machine", lambda progress: MACHINE)
-    monkeypatch.setattr(calibrate, "measure_loads", calibrated)
+    monkeypatch.setattr(calibrate, "measure_machine", lambda progress: calibrated(MACHINE))
+    monkeypatch.setattr(calibrate, "measure_loads", lambda: calibrated({}))
     monkeypatch.setattr(calibrate, "profile_of", lambda rounds, machine: PROFILE)
     names = ("skewed", "fan_one_core")
     cores = os.sched_getaffinity(0)
@@ -86,9 +85,10 @@ def test_predictions_are_written_before_anything_is_measured(
     found = fidelity_study.study(names, 2, tmp_path, Silent())
 
     assert os.sched_getaffinity(0) == cores
-    assert [each.startswith("a round") for each in seen] == [True, *[False] * 4] * 2 + [False] * 2
+    in_a_round = [True, True, *[False] * 4]
+    assert [each.startswith("a round") for each in seen] == in_a_round * 2 + [False] * 2
     assert [(each.lines, each.sha256) for each in found.predictions] == [
-        (text.count("\n"), hashlib.sha256(text.encode()).hexdigest()) for text in (seen[1], seen[6])
+        (text.count("\n"), hashlib.sha256(text.encode()).hexdigest()) for text in (seen[2], seen[8])
     ]
     assert found.predictions[-1].lines == 4 and len(found.speed) == 2
     lines = [json.loads(line) for line in seen[-1].splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -42,6 +43,22 @@ def test_owners_that_have_used_the_same_wait_for_one_another() -> None:
     at(env, 0.00005, lambda: host.run(0.0006, log.note("second"), "b"))
     env.run()
     assert ended(log) == [("first", 0.0006), ("second", 0.0012)]
+
+
+def test_the_core_that_an_owner_has_left_idles_while_nobody_runs_on_it() -> None:
+    env, host, log = started(1)
+    assert host.idled_s("a") == math.inf
+    host.run(0.001, log.note("a"), "a")
+    found = {}
+    for at_s in (0.0005, 0.003, 0.005, 0.008):
+        at(env, at_s, lambda at_s=at_s: found.update({at_s: host.idled_s("a")}))  # type: ignore[misc]
+    at(env, 0.004, lambda: host.run(0.002, log.note("b"), "b"))
+    env.run()
+    assert found == {
+        0.0005: math.inf, 0.003: pytest.approx(0.002), 0.005: pytest.approx(0.003),
+        0.008: pytest.approx(0.005),
+    }  # fmt: skip
+    assert host.idled_s("b") == pytest.approx(env.now - 0.006)
 
 
 def test_what_computes_alternates_at_ticks() -> None:
