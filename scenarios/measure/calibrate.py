@@ -52,7 +52,7 @@ HOP_S = 0.1
 OBJECT_BYTES = 64_000_000
 OBJECT_ROUNDS = 4
 SMALL_COPY_BYTES = 1 << 17
-LARGE_COPY_BYTES = 128_000_000
+LARGE_COPY_BYTES = 256_000_000
 CACHED_COPIES_BYTES = tuple(1 << power for power in range(17, 27))
 COPIED_BYTES = 1 << 24
 """In each round, if one copy is shorter than half of it."""
@@ -415,7 +415,7 @@ def _measure_disk() -> float:
 def _measure_copies(memory: float) -> dict[str, Any]:
     """Return how fast copies are, by size, and what a thread costs that takes a part of one."""
     cores = os.cpu_count() or 1
-    long_s = _copies_s(LARGE_COPY_BYTES, (1, cores))
+    long_s = _copies_s(LARGE_COPY_BYTES, (1, cores), places=2)  # no cache holds one of them
     # In so short a copy the threads cost more time to start than they save.
     short_s = _copies_s(SMALL_COPY_BYTES, (1, COPY_THREADS))
     by_thread_s = (short_s[COPY_THREADS] - short_s[1] / cores) / (COPY_THREADS - 1)
@@ -473,20 +473,20 @@ def _puts_s(nbytes: int, threads: Sequence[int]) -> dict[int, float]:
     return {each: statistics.median(took) for each, took in found.items()}
 
 
-def _copies_s(nbytes: int, threads: Sequence[int]) -> dict[int, float]:
+def _copies_s(nbytes: int, threads: Sequence[int], places: int = COPY_PLACES) -> dict[int, float]:
     """Return the seconds of a copy by so many threads each: medians, taken in turn.
 
-    The copies go to `COPY_PLACES` places in turn, as puts do.
+    The copies go to so many places in turn.
     """
-    source, target = np.ones(nbytes, np.uint8), shared(COPY_PLACES * nbytes)
+    source, target = np.ones(nbytes, np.uint8), shared(places * nbytes)
     copiers = {each: Copier(each) for each in threads}
-    times = max(COPY_PLACES, COPIED_BYTES // nbytes)
+    times = max(places, COPIED_BYTES // nbytes)
     took: dict[int, list[float]] = {each: [] for each in copiers}
     for _ in range(COPY_ROUNDS):
         for each, copier in copiers.items():
             started_s = time.perf_counter()
             for number in range(times):
-                at = number % COPY_PLACES * nbytes
+                at = number % places * nbytes
                 copier.copy(target[at : at + nbytes], source.data)
             took[each].append((time.perf_counter() - started_s) / times)
     for copier in copiers.values():
