@@ -77,10 +77,10 @@ def describe(usage: Usage, cluster: SimCluster) -> list[str]:
         f" {profile.name}"
     ]
     if isinstance(costs, MeasuredCosts):
-        scaled = f", times {costs.scale:g}" if costs.scale != 1 else ""
         lines.append(
-            f"bodies cost the CPU time that they took here, {costs.measured_s:.3g} s{scaled}: runs"
-            " differ a little; --cost declared is deterministic"
+            f"bodies cost the CPU time that they took here, {costs.measured_s:.3g} s, times the"
+            f" profile's body_scale, {costs.scale:g}: runs differ a little; --cost declared is"
+            " deterministic"
         )
     elif isinstance(costs, RecordedCosts):
         lines.append(

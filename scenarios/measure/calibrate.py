@@ -25,6 +25,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import psutil
 
@@ -55,10 +56,10 @@ SMALL_COPY_BYTES = 1 << 17
 LARGE_COPY_BYTES = 256_000_000
 CACHED_COPIES_BYTES = tuple(1 << power for power in range(17, 27))
 COPIED_BYTES = 1 << 24
-"""In each round, if one copy is shorter than half of it."""
+"""In each round, if the copies to all places are shorter."""
 COPY_PLACES = 4
-"""Puts of which each drops the object before take so many places of the store in turn: the store
-has a place back some puts later."""
+"""Puts of which each drops the object before take so many places of the store in turn, as a look at
+their addresses shows: the store has a place back some puts later."""
 COPY_THREADS = 8
 COPY_ROUNDS = 11
 PUTS = 200
@@ -69,6 +70,8 @@ TOUCH_BYTES = 64_000_000
 SHORT_WAIT_S = 1e-5
 LONG_WAIT_S = 0.01
 WAITS = 41
+REST_S = 0.003
+RESTS = 201
 SPILL_BYTES = 32_000_000
 COMMITS = 3_000
 COMMAND_BYTES = 512
@@ -126,6 +129,7 @@ def measure_machine(progress: Progress) -> dict[str, Any]:
         "run_queues": True,
         "blob_byte_s": _measure_blob(),
         "touch_byte_s": _measure_touch(),
+        "busy_rest": _measure_busy_rest(),
         "timer_s": _measure_timer(),
         "commit_s": _measure_commit(),
         "disk_bandwidth": _measure_disk(),
@@ -353,6 +357,44 @@ def _measure_touch() -> float:
             took.append(time.thread_time() - started_s)
         found.append((took[0] - took[1]) / TOUCH_BYTES)
     return max(0.0, statistics.median(found))
+
+
+def _measure_busy_rest() -> float:
+    """Return the part of a rest that makes a process cold if its core is busy meanwhile: from its
+    CPU time after such rests, after rests in which the core idles, and after none."""
+    cores = os.sched_getaffinity(0)
+    core = {min(cores)}
+    took_s: list[list[float]] = [[], [], []]
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            os.sched_setaffinity(0, core)
+            os.sched_setaffinity(other.pid, core)
+            for _ in range(RESTS):
+                other.send_signal(signal.SIGSTOP)
+                _work_s()
+                _work_s()
+                took_s[0].append(_work_s())
+                time.sleep(REST_S)
+                took_s[1].append(_work_s())
+                other.send_signal(signal.SIGCONT)
+                time.sleep(REST_S)
+                took_s[2].append(_work_s())
+        finally:
+            os.sched_setaffinity(0, cores)
+            other.kill()
+    warm_s, idle_s, busy_s = map(statistics.median, took_s)
+    if idle_s <= warm_s:
+        return 1.0  # rests cost nothing
+    # What a rest costs grows with its square root.
+    return float(min(1.0, max(0.0, (busy_s - warm_s) / (idle_s - warm_s))) ** 2)
+
+
+def _work_s() -> float:
+    """Do what goes through as much code as a turn of a process; return the CPU seconds."""
+    started_s = time.thread_time()
+    value = {"a function": lambda: started_s, "names": [str(number) for number in range(100)]}
+    cloudpickle.loads(cloudpickle.dumps(value))
+    return time.thread_time() - started_s
 
 
 def _measure_timer() -> float:

@@ -38,7 +38,7 @@ from scipy.optimize import nnls
 import raytwin as ray
 from raytwin.runtime.control.messages import PutObjects, RunTasks, TasksDone
 from raytwin.scenarios.workloads.calibration_loads import LOADS, by_cluster
-from raytwin.simulator.machine.costs import ROLES, CostModel, Profile, coldness, size_of
+from raytwin.simulator.machine.costs import ROLES, CostModel, Profile, size_of
 
 Load = dict[str, float]
 """Seconds per operation: CPU by role, ``wall``, and ``call`` (within submitting calls)."""
@@ -76,8 +76,8 @@ UNKNOWNS = {
 }
 """By role: its costs. A ``run`` is a range that a worker runs; a ``load`` is of a task's arguments.
 A ``run_range`` is one in a message to or from that worker: a node does more for it than to forward
-it. ``cold`` is a turn after a rest, by the rest's length (`costs.coldness`). The head's cold turns,
-elements and bytes cost what a node's do."""
+it. ``cold`` is a turn after a rest, by how cold that makes (`CostModel.coldness`). The head's cold
+turns, elements and bytes cost what a node's do."""
 CALLS = ("submit", "argument", "argument_byte", "reference", "pickle", "frame")
 """The costs of a submitting call: see `Profile.call_s`. A ``pickle``, and a ``frame`` that leaves
 (a system call, which wakes its reader), cost workers and schedulers what they cost a driver."""
@@ -227,7 +227,7 @@ class _CountedCosts(CostModel):
 
     def turn(self, rested_s: float, idled_s: float) -> float:
         self._amounts["turn"] += 1
-        self._amounts["cold"] += coldness(rested_s, idled_s)  # type: ignore[assignment]
+        self._amounts["cold"] += self.coldness(rested_s, idled_s)  # type: ignore[assignment]
         return super().turn(rested_s, idled_s)
 
     def received(self, messages: list[Any]) -> float:

@@ -8,8 +8,8 @@ A turn of a process costs::
     turn_s                             wake up, poll, sleep again
     + cold_s    x sqrt(rest / REST_MAX_S)
                                        for its rest since its last turn, `REST_MAX_S` at most: its
-                                       caches have grown cold. The time in which its core has run
-                                       others counts a tenth (`BUSY_REST`)
+                                       caches have grown cold. Of the time in which its core has run
+                                       others a part counts (`busy_rest`)
     + frame_s   x frames sent          a system call each
     + for each message received or sent:
         message_s                      to decode or encode and to handle it
@@ -40,7 +40,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.resources import files
-from math import ceil, inf, log, sqrt
+from math import ceil, log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -110,19 +110,11 @@ class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
 REST_MAX_S = 0.02
 """A rest that was longer costs no more: the caches are cold. Of the machine that the model was made
 on, where what shorter ones cost grows with their square root."""
-BUSY_REST = 0.1
-"""The part of a rest that counts if the process's core has run others meanwhile. A core that idles
-belongs to somebody else, where the machine is a virtual one. Of the machine that the model was made
-on, where tasks of 1 to 20 ms on one core chill the other processes a third as much as beside a core
-that idles."""
 ROLES = ("head", "node", "worker", "driver")
 
 
-def coldness(rested_s: float, idled_s: float = inf) -> float:
-    """Return how cold a process's caches are after a rest, from 0 to 1; `idled_s` is how long its
-    core has run nobody since."""
-    if idled_s < rested_s:
-        rested_s = idled_s + BUSY_REST * (rested_s - idled_s)
+def coldness(rested_s: float) -> float:
+    """Return how cold a process's caches are after a rest, from 0 to 1."""
     return sqrt(rested_s / REST_MAX_S) if rested_s < REST_MAX_S else 1.0
 
 
@@ -166,6 +158,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """CPU time of a worker per range: receive, decode, encode, report."""
     task_s: float = 0.0
     """CPU time of a worker per task, besides the user's code."""
+    busy_rest: float = 1.0
+    """The part of a rest that makes a process cold where its core has run others meanwhile. A core
+    that idles may belong to somebody else, if the machine is a virtual one."""
     body_scale: float = 1.0
     """CPU time that the body of a task takes on the modelled machine, for each second that it takes
     where the simulation runs. Used where bodies are measured."""
@@ -271,6 +266,8 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
         rates = (rate for each in self.cached_copies.values() for rate in each)
         if sizes != sorted(sizes) or min((*sizes, *rates), default=1) <= 0:
             raise ValueError("sizes and rates of cached_copies have to be above 0, sizes to ascend")
+        if not 0 <= self.busy_rest <= 1:
+            raise ValueError(f"busy_rest is {self.busy_rest}, and has to be between 0 and 1")
         for name in ROLES:
             role = getattr(self, name)
             if not 0 <= role.after_s <= role.turn_s:
@@ -439,6 +436,7 @@ class CostModel:
         self._range_s = 0.0 if profile is None else profile.range_s
         self._task_s = 0.0 if profile is None else profile.task_s
         self._timer_s = 0.0 if profile is None else profile.timer_s
+        self._busy_rest = 1.0 if profile is None else profile.busy_rest
         self.turn_s = role.turn_s
         self.after_s = role.after_s
         self.frame_s = role.frame_s
@@ -460,7 +458,14 @@ class CostModel:
         """Return the cost of a turn besides its messages; see `coldness`."""
         if not self.cold_s:
             return self.turn_s
-        return self.turn_s + self.cold_s * coldness(rested_s, idled_s)
+        return self.turn_s + self.cold_s * self.coldness(rested_s, idled_s)
+
+    def coldness(self, rested_s: float, idled_s: float) -> float:
+        """Return how cold a process's caches are after a rest, from 0 to 1; `idled_s` is how long
+        its core has run nobody since."""
+        if idled_s < rested_s:
+            rested_s = idled_s + self._busy_rest * (rested_s - idled_s)
+        return coldness(rested_s)
 
     def timer(self, delay_s: float) -> float:
         """Return after how long a timer wakes its process."""

@@ -198,8 +198,7 @@ class SimProcess:
         self._ended_s = cluster.env.now
         """When its last turn, API call or start was over."""
         self._idled_s = inf
-        """How long its core had idled since it left it when the turn was due; see `Host.idled_s`.
-        Nobody asks where rests cost nothing."""
+        """How long its core had idled when the turn was due: see `Host.idled_s`."""
         self.after_turn: Callable[[], None] | None = None
         self.on_idle: Callable[[], None] | None = None
         """Called when a turn is over and nothing has arrived meanwhile."""
@@ -261,8 +260,7 @@ class SimProcess:
 
     def _begin(self) -> None:
         self._busy = True
-        if self.costs.cold_s:
-            self._idled_s = self.host.idled_s(self)
+        self._idled_s = self.host.idled_s(self)
         if self.host.is_free(self) and not self.paused:
             self._wake()
         else:
@@ -396,6 +394,7 @@ class SimProcess:
         if not self.alive:
             return
         self._busy = False
+        self._ended_s = self.cluster.env.now
         self._next()
 
     def flush_calls(self) -> None:

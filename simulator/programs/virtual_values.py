@@ -1,4 +1,7 @@
-"""Values in virtual time: serialized as elsewhere, except blobs, which only claim their size."""
+"""Values in virtual time: serialized as elsewhere, except blobs, which only claim their size.
+
+A blob takes its bytes in a message, whose size is a cost, and none in a simulated store.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _blobs: ContextVar[list[Blob] | None] = ContextVar("blobs", default=None)
 
 
 class Blob:
-    """A value of ``nbytes`` bytes that takes no memory."""
+    """A value of ``nbytes`` bytes that takes memory in messages alone."""
 
     __slots__ = ("__weakref__", "nbytes")
 
@@ -68,12 +71,36 @@ def serialize_values(values: list[Any]) -> Serialized:
     return _claiming(serialization.serialize_values, values)
 
 
+class _Claiming(Serialized):
+    """A value with blobs: as long as they claim in a message, but not in a simulated store."""
+
+    __slots__ = ("_claimed_bytes", "_written")
+
+    def __init__(self, written: Serialized, claimed_bytes: int) -> None:
+        self.cloudpickled = written.cloudpickled
+        self.contained = written.contained
+        self.nbytes = written.nbytes + claimed_bytes
+        self._written = written
+        self._claimed_bytes = claimed_bytes
+
+    def to_bytes(self) -> bytes:
+        # Whoever reads it ignores what follows the pickle.
+        return self.stored() + bytes(self._claimed_bytes)
+
+    def stored(self) -> bytes:
+        return self._written.to_bytes()
+
+
+def stored(value: Serialized) -> bytes:
+    """Return the form in which a simulated store keeps a value, which `read` reads."""
+    return value.stored() if isinstance(value, _Claiming) else value.to_bytes()
+
+
 def _claiming(write: Callable[[Any], Serialized], value: Any) -> Serialized:
     global _claimed_bytes
     _claimed_bytes = 0
     serialized = write(value)
-    serialized.nbytes += _claimed_bytes
-    return serialized
+    return _Claiming(serialized, _claimed_bytes) if _claimed_bytes else serialized
 
 
 def read(payload: bytes, on_release: Callable[[], None]) -> Any:

@@ -527,7 +527,7 @@ class SimWorld:
         self.process.debt_s += profile.put_copy_s(value.nbytes, threads)
         self.process.debt_s += profile.touch_byte_s * self._store.untouched(offset)
         self.settle()
-        self._store.values[offset] = value.to_bytes()
+        self._store.values[offset] = virtual_values.stored(value)
 
     def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
         # This copies, but pins the object as a view of shared memory does.

@@ -76,12 +76,15 @@ def test_a_calibrated_profile_takes_no_cost_from_the_paper(monkeypatch: pytest.M
     def constant(value: Any) -> Callable[..., Any]:
         return lambda *given: value
 
-    for name in ("hop", "start_worker", "end_process", "warm_up", "blob", "touch", "commit"):
+    ones = ("hop", "start_worker", "end_process", "warm_up", "blob", "touch", "busy_rest", "commit")
+    for name in ones:
         monkeypatch.setattr(calibrate, f"_measure_{name}", constant(0.5))
     monkeypatch.setattr(calibrate, "_measure_transfers", constant((1e9, 1e9, 1e-9)))
     puts = {"put_split_s": 0.0, "put_thread_s": 0.0}
     monkeypatch.setattr(calibrate, "_measure_puts", constant(puts))
-    monkeypatch.setattr(calibrate, "_copies_s", lambda _, threads: dict.fromkeys(threads, 0.5))
+    monkeypatch.setattr(
+        calibrate, "_copies_s", lambda _, threads, **_places: dict.fromkeys(threads, 0.5)
+    )
     monkeypatch.setattr(calibrate, "_measure_disk", constant(3e9))
     steps: list[float] = []
 
