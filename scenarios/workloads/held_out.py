@@ -309,6 +309,11 @@ WORKLOADS: Mapping[str, Workload] = {
     "nested_one_core": _workload(
         Group.SHAPE, _nested, 8, 30, BODY_S, cpus=_TWO, cores=1, body_s=BODY_S
     ),
+    "chain_one_core": _workload(
+        Group.SHAPE, _chain, 200, BODY_S, cpus=_TWO, cores=1, body_s=BODY_S
+    ),
+    "layered_one_core": _workload(Group.SHAPE, _layered, 10, 50, 0.0, cpus=_TWO, cores=1),
+    "skewed_one_core": Workload(partial(_skewed, 800, 16, 0.0), Group.SHAPE, _TWO, cores=1),
     **{
         f"fig8a_{name}_{size}": _with_input(nbytes, policy)
         for name, policy in (("local", "bottom-up"), ("blind", "locality-blind"))
