@@ -6,7 +6,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from raytwin.scenarios.core.fidelity import AIM, Study
+from raytwin.scenarios.core.fidelity import AIM, Metric, Study
 
 
 def show(console: Console, study: Study) -> None:
@@ -25,7 +25,7 @@ def show(console: Console, study: Study) -> None:
             f"{each.noise:.0%}",
             "" if each.naive_error is None else f"{each.naive_error:+.0%}",
             "" if each.ks is None else f"{each.ks:.2f}",
-            "" if abs(each.error) <= each.aim else "misses its aim",
+            _remark(each),
         )
     console.print(table)
     for group in study.groups():
@@ -54,3 +54,11 @@ def show(console: Console, study: Study) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _remark(metric: Metric) -> str:
+    remarks = [] if abs(metric.error) <= metric.aim else ["misses its aim"]
+    if metric.sides:
+        low, high = 1e3 * min(metric.sides), 1e3 * max(metric.sides)
+        remarks.append(f"near a threshold: {low:.2f} to {high:.2f} ms")
+    return "; ".join(remarks)

@@ -66,6 +66,9 @@ class Metric(msgspec.Struct):
     """Of a makespan."""
     traffic: dict[str, Amount] = {}
     """Of a makespan: ``node turns``, ``driver to node`` (frames), ..."""
+    sides: list[float] = []
+    """Of a makespan: the predictions of rounds in which many tasks were near the threshold of the
+    placement policy, with a lower one and with a higher one."""
 
     @property
     def predicted(self) -> float:

@@ -27,7 +27,7 @@ import statistics
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ import msgspec
 import numpy as np
 
 import raytwin as ray
+from raytwin.runtime.control.scheduling.near_threshold import ThresholdTally
 from raytwin.scenarios.bench.trees import ROOT, commit_of
 from raytwin.scenarios.core import campaigns, fidelity, measured_host
 from raytwin.scenarios.core.fidelity import Amount, Metric, Role, Search, Study, Written
@@ -58,6 +59,8 @@ class Run:
     """By role, per operation."""
     traffic: dict[str, float]
     """Turns and frames per operation, by name; empty if nothing counted them."""
+    threshold: ThresholdTally = field(default_factory=ThresholdTally)
+    """Of a simulation: how many tasks were near the threshold of the placement policy."""
 
     def figures(self) -> dict[str, float]:
         """Return the metrics, by name."""
@@ -84,12 +87,15 @@ class _Prediction:
 
     run: Run
     naive_s: float | None
+    sides_s: tuple[float, ...]
+    """The makespans with a lower threshold and with a higher one, if many tasks are near it."""
 
     def as_data(self) -> dict[str, Any]:
         """Return what is written before anything is measured."""
         return {
             "predicted": self.run.figures(),
             "naive_s": self.naive_s,
+            "sides_s": self.sides_s,
             "cpu_s": self.run.cpu_s,
             "traffic": self.run.traffic,
         }
@@ -248,13 +254,20 @@ def _predict(
             run = simulate(workload, profile, Path(directory) / name if counted else None)
             cores = min(sum(workload.cpus), workload.cores or machine_cores)
             whole_s = run.ended.operations * (task_s + workload.body_s) / cores
-            found[name] = _Prediction(run, whole_s if workload.of_tasks else None)
+            sides_s = (
+                simulate(workload, profile, wait_s=wait_s).ended.elapsed_s
+                for wait_s in (run.threshold.sides_s if run.threshold.is_near else ())
+            )
+            found[name] = _Prediction(run, whole_s if workload.of_tasks else None, tuple(sides_s))
             progress.advance()
     return found
 
 
-def simulate(workload: Workload, profile: Path, journal: Path | None = None) -> Run:
-    """Run a workload on `sim`; count turns and frames if a journal is to be written."""
+def simulate(
+    workload: Workload, profile: Path, journal: Path | None = None, wait_s: float | None = None
+) -> Run:
+    """Run a workload on `sim`, with another threshold if there is a `wait_s`; count turns and
+    frames if a journal is to be written."""
     session: Any = ray.init(
         backend="sim",
         nodes=workload.nodes,
@@ -263,6 +276,7 @@ def simulate(workload: Workload, profile: Path, journal: Path | None = None) -> 
         profile=str(profile),
         cores_per_host=workload.cores,
         journal=journal,
+        timers=None if wait_s is None else {"spill_wait_s": wait_s},
     )
     try:
         run = workload.start()
@@ -270,9 +284,11 @@ def simulate(workload: Workload, profile: Path, journal: Path | None = None) -> 
         begun_s, before = ray.now(), fit.busy(session.cluster)
         ended = run()
         after = fit.busy(session.cluster)
+        threshold = session.cluster.threshold.tally
     finally:
         ray.shutdown()
-    return _run(ended, before, after, [] if journal is None else [journal], begun_s)
+    found = _run(ended, before, after, [] if journal is None else [journal], begun_s)
+    return replace(found, threshold=threshold)
 
 
 def measure_one(workload: Workload, journals: Path | None = None) -> Run:
@@ -324,6 +340,7 @@ def _metrics(
             [each.speed for each in measured],
         )  # fmt: skip
         if key == fidelity.MAKESPAN:
+            metric.sides = [side for each in predictions for side in each.sides_s]
             metric.naive = [each.naive_s for each in predictions if each.naive_s is not None]
             metric.roles = {
                 role: Role(*(_median_cpu_s(role, runs) for runs in (predicted, real)))

@@ -44,7 +44,7 @@ STUDY = fidelity.Study(
     [fidelity.Metric("layered", "held-out workload", 2, "makespan_s", [0.045, 0.05, 0.06],
                      [0.1, 0.1, 0.1], [0.1, 0.1, 0.1], [1.0, 1.0, 0.9], [0.12] * 3, None,
                      {"node": fidelity.Role(7e-6, 9e-6)},
-                     {"node turns": fidelity.Amount(1.25, 2.5)}),
+                     {"node turns": fidelity.Amount(1.25, 2.5)}, [0.04, 0.07]),
      fidelity.Metric("width=2", "searched", 1, "makespan_s", [0.02, 0.02], [0.08, 0.08],
                      roles={"node": fidelity.Role(1e-6, 2e-6)})],
     search=fidelity.Search(
@@ -92,7 +92,8 @@ def test_all_of_them_are_in_the_report(folder: Path) -> None:
         "FAILS errors == 0 : it is 2", "head.turn_s 40 µs",
         "cached_copies.131072 2,000,000,000, 3,000,000,000",
         "held-out workload: median error 50 %",
-        "50 ms 45 ms to 60 ms 100 ms 100 ms to 100 ms -50 % misses its aim",
+        "50 ms 45 ms to 60 ms; near a threshold: 40 ms to 70 ms 100 ms 100 ms to 100 ms -50 %"
+        " misses its aim",
         "0 % +20 %", "layered 7.0 9.0", "width=2 1.0 2.0",
         "node turns, predicted measured layered 1.25 2.5", "width=2 searched 1 makespan",
         "Worst of 1 programs searched: width=2 : predicted 20 ms, measured 80 ms, error -75 %",

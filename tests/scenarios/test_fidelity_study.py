@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from raytwin.runtime.control.scheduling.near_threshold import ThresholdTally
 from raytwin.scenarios.cli import fidelity_table
 from raytwin.scenarios.core import fidelity, measured_host
 from raytwin.scenarios.core.fidelity import Metric, Study
@@ -54,6 +55,26 @@ def test_turns_and_frames_are_counted_in_both_worlds(profile: Path, tmp_path: Pa
             assert counted[frames] == pytest.approx(1.0, abs=0.05)
         assert 1.0 <= counted["node turns"] <= 3.0
     assert not fidelity_study.simulate(sync, profile).traffic
+
+
+def test_a_prediction_near_a_threshold_has_both_sides(
+    profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float | None] = []
+
+    def simulated(workload: Any, profile: Any, journal: Any = None, wait_s: Any = None) -> Run:
+        asked.append(wait_s)
+        near = 0 if wait_s is None and workload is WORKLOADS["fan"] else 1
+        ended = Ended(10, 1.0 if wait_s is None else 10 * wait_s)
+        return Run(ended, {}, {}, ThresholdTally(spill_wait_s=0.1, tasks=10, near=near))
+
+    monkeypatch.setattr(fidelity_study, "simulate", simulated)
+    workloads = {name: WORKLOADS[name] for name in ("fan", "fig8b_4")}
+    found = fidelity_study._predict(workloads, profile, False, Silent())
+    assert found["fan"].sides_s == () and len(found["fig8b_4"].sides_s) == 2
+    lower, higher = ThresholdTally(spill_wait_s=0.1).sides_s
+    assert asked == [None, None, None, lower, higher]
+    assert found["fig8b_4"].as_data()["sides_s"] == pytest.approx((10 * lower, 10 * higher))
 
 
 def test_every_group_has_programs_and_a_search_has_its_own() -> None:
@@ -195,6 +216,15 @@ def test_a_search_that_is_interrupted_leaves_the_study(
         fidelity_study.study(["sync"], 2, tmp_path, Silent(), profile, search=6)
     found = msgspec.json.decode((tmp_path / fidelity.FIDELITY).read_bytes(), type=Study)
     assert found.search is None and [each.workload for each in found.metrics] == ["sync"]
+
+
+def test_the_table_says_what_is_near_a_threshold() -> None:
+    metric = Metric("w", "train", 1, "makespan_s", [0.05], [0.1], sides=[0.04, 0.06])
+    written = fidelity.Written(1, "2026-01-02T03:04:05+00:00", "ab" * 32)
+    printed = io.StringIO()
+    study = Study("2026-01-02T03:05:05+00:00", [written], "c" * 40, 1, [1.0], [metric])
+    fidelity_table.show(Console(file=printed, width=200), study)
+    assert "misses its aim; near a threshold: 40.00 to 60.00 ms" in printed.getvalue()
 
 
 def test_the_table_ends_with_the_worst_case(

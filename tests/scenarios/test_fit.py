@@ -13,7 +13,7 @@ import raytwin as ray
 from raytwin.scenarios.measure import fit
 from raytwin.scenarios.workloads.calibration_loads import LOADS
 from raytwin.scenarios.workloads.held_out import WORKLOADS
-from raytwin.simulator.machine.costs import Profile, coldness
+from raytwin.simulator.machine.costs import ROLES, Profile, coldness
 
 MACHINE = {
     "name": "a machine",
@@ -188,6 +188,18 @@ def test_a_profile_says_how_far_its_figures_are_to_be_trusted(
     # All others contradict the load, which has pulled the figures towards itself.
     assert one.left_out["single node"] < -0.3
     assert one.left_out["single node"] < one.residuals["single node"]
+
+
+def test_rests_count_alike_whether_they_cost_something() -> None:
+    counts = []
+    for cold_s in (0.0, 1e-12):
+        profile = {**made(1e-5, 0.0), "run_queues": True, "busy_rest": 0.1, "cores": 1}
+        for role in ROLES:
+            profile[role] = {**profile[role], "cold_s": cold_s}
+        usage, _ = fit.simulate(profile)
+        counts.append({role: usage[role]["rested"]["cold"] for role in ("node", "driver")})
+    free, cheap = counts
+    assert free == pytest.approx(cheap) and min(free.values()) > 0
 
 
 def test_usage_times_figures_is_the_cpu_time() -> None:
