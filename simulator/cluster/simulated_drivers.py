@@ -7,26 +7,21 @@ makes progress while the first driver waits.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import Any
 
 from greenlet import GreenletExit, getcurrent
 
-from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.messages import JobEnded, JobInfo, RegisterJob
 from raytwin.runtime.control.node.admission import Admission
-from raytwin.runtime.session.futures import LazyFuture, settled_item
-from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
-from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld, VirtualEventLoop
+from raytwin.simulator.programs.virtual_session import VirtualSession
+from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
 
 
-class SimSession(Session):
+class SimSession(VirtualSession):
     """A driver's session; the shutdown of the first driver's session ends the cluster."""
 
     def __init__(self, world: SimWorld, cluster: ClusterPort, end: Callable[[], None]) -> None:
@@ -42,18 +37,6 @@ class SimSession(Session):
         self.context.env_vars = env_vars
         with self.world:
             self.client.submitter.describe_job(namespace, "", 0)
-
-    def future(self, ref: ObjectRef) -> Future[Any]:
-        loop = asyncio._get_running_loop()
-        if isinstance(loop, VirtualEventLoop):
-            return loop.future_of(ref)
-        return LazyFuture(self, ref)
-
-    def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
-        loop = asyncio._get_running_loop()
-        if isinstance(loop, VirtualEventLoop):
-            return loop.future_of_item(array, index)
-        return settled_item(self, array, index)
 
 
 class SimDriver:

@@ -7,45 +7,23 @@ most memory of a worker.
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from concurrent.futures import Future
-from typing import Any
 
 from greenlet import GreenletExit
 
-from raytwin.runtime.api.backend import ObjectRef
 from raytwin.runtime.control.client.client import WorkerComponent
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.execution.task_execution import TaskRunner
 from raytwin.runtime.execution.user_errors import exit_code
-from raytwin.runtime.session.futures import LazyFuture, settled_item
 from raytwin.runtime.session.node_resources import FIRST_DRIVER
-from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.machine.simulated_process import SimProcess
+from raytwin.simulator.programs.virtual_session import VirtualSession
 from raytwin.simulator.programs.virtual_world import (
     ProgramGreenlet,
     SimWorld,
     StorePort,
-    VirtualEventLoop,
 )
-
-
-class SimWorkerSession(Session):
-    """A simulated worker's session."""
-
-    def future(self, ref: ObjectRef) -> Future[Any]:
-        loop = asyncio._get_running_loop()
-        if isinstance(loop, VirtualEventLoop):
-            return loop.future_of(ref)
-        return LazyFuture(self, ref)
-
-    def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
-        loop = asyncio._get_running_loop()
-        if isinstance(loop, VirtualEventLoop):
-            return loop.future_of_item(array, index)
-        return settled_item(self, array, index)
 
 
 class SimWorker:
@@ -87,7 +65,7 @@ class SimWorker:
             return
         world = SimWorld(self.cluster, self.process, self.client, self.executor, self._store)
         self._world = world
-        session = SimWorkerSession(world)
+        session = VirtualSession(world)
         world.session = session
         runner = TaskRunner(world, session, self.executor, self.node)
         self._program = ProgramGreenlet(lambda: _live(world, runner), self.cluster)
