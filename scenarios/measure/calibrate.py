@@ -385,7 +385,7 @@ def _measure_busy_rest() -> float:
     warm_s, idle_s, busy_s = map(statistics.median, took_s)
     if idle_s <= warm_s:
         return 1.0  # rests cost nothing
-    # What a rest costs grows with its square root.
+    # A process grows cold by the square root of its rest: see `costs.coldness`.
     return float(min(1.0, max(0.0, (busy_s - warm_s) / (idle_s - warm_s))) ** 2)
 
 

@@ -83,8 +83,9 @@ from raytwin.runtime.session.node_resources import (
 from raytwin.runtime.session.recording import Recording
 from raytwin.runtime.session.session import Session
 from raytwin.runtime.session.world import cluster_gone
-from raytwin.simulator.cluster.simulated_drivers import SimAdmission, SimDriver, SimSession
+from raytwin.simulator.cluster.simulated_drivers import SimAdmission, SimDriver
 from raytwin.simulator.cluster.simulated_replicas import SimReplicas
+from raytwin.simulator.cluster.simulated_session import SimSession
 from raytwin.simulator.cluster.simulated_store import SimPool, SimStore
 from raytwin.simulator.cluster.simulated_workers import SimWorkers, SimZygotes
 from raytwin.simulator.machine.clock import Clock

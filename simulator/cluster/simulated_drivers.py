@@ -17,26 +17,8 @@ from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.messages import JobEnded, JobInfo, RegisterJob
 from raytwin.runtime.control.node.admission import Admission
 from raytwin.simulator.cluster.cluster_port import ClusterPort
-from raytwin.simulator.programs.virtual_session import VirtualSession
+from raytwin.simulator.cluster.simulated_session import SimSession
 from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
-
-
-class SimSession(VirtualSession):
-    """A driver's session; the shutdown of the first driver's session ends the cluster."""
-
-    def __init__(self, world: SimWorld, cluster: ClusterPort, end: Callable[[], None]) -> None:
-        super().__init__(world, end)
-        self.cluster = cluster
-
-    def describe_job(self, namespace: str, env_vars: tuple[tuple[str, str], ...] = ()) -> None:
-        """Describe this driver's job to the GCS, without the real process's PID and arguments.
-
-        These differ from run to run, so the frames would, too.
-        """
-        self.namespace = namespace
-        self.context.env_vars = env_vars
-        with self.world:
-            self.client.submitter.describe_job(namespace, "", 0)
 
 
 class SimDriver:

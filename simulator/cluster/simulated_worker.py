@@ -17,8 +17,8 @@ from raytwin.runtime.execution.task_execution import TaskRunner
 from raytwin.runtime.execution.user_errors import exit_code
 from raytwin.runtime.session.node_resources import FIRST_DRIVER
 from raytwin.simulator.cluster.cluster_port import ClusterPort
+from raytwin.simulator.cluster.simulated_session import SimSession
 from raytwin.simulator.machine.simulated_process import SimProcess
-from raytwin.simulator.programs.virtual_session import VirtualSession
 from raytwin.simulator.programs.virtual_world import (
     ProgramGreenlet,
     SimWorld,
@@ -65,7 +65,7 @@ class SimWorker:
             return
         world = SimWorld(self.cluster, self.process, self.client, self.executor, self._store)
         self._world = world
-        session = VirtualSession(world)
+        session = SimSession(world, self.cluster)
         world.session = session
         runner = TaskRunner(world, session, self.executor, self.node)
         self._program = ProgramGreenlet(lambda: _live(world, runner), self.cluster)

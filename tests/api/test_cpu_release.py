@@ -17,7 +17,7 @@ from raytwin.chaos.fuzz.oracle.findings import Kind
 from raytwin.chaos.fuzz.oracle.invariants import Watch
 from raytwin.runtime.api.exceptions import TaskCancelledError
 from raytwin.runtime.session.session import Session
-from raytwin.simulator.programs.virtual_session import VirtualSession
+from raytwin.simulator.cluster.simulated_session import SimSession
 
 LIMIT_S = 30.0
 
@@ -234,7 +234,7 @@ def test_a_task_that_computes_without_its_cpu_is_found(
     found = []
     for broken in (False, True):
         if broken:
-            monkeypatch.setattr(VirtualSession, "future", wrong)
+            monkeypatch.setattr(SimSession, "future", wrong)
         session: Any = ray.init(backend="sim", nodes=1, cpus_per_node=1)
         try:
             watch = Watch(session.cluster)

@@ -1,4 +1,4 @@
-"""What a turn costs after a rest."""
+"""A process that has rested takes longer for its next turn, most if its core has idled."""
 
 from __future__ import annotations
 
