@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from raytwin.reports.figures import all_rows, number
-from raytwin.scenarios.core.fidelity import AIM, MAKESPAN, Study
+from raytwin.scenarios.core.fidelity import AIM, MAKESPAN, RECOVERY, Study
 from raytwin.scenarios.core.results import Result
 from raytwin.scenarios.core.scenario import Compare, Row, Where, matches
 
@@ -136,23 +136,29 @@ def judge(
 
 
 def of_study(study: Study) -> list[tuple[str, Fidelity]]:
-    """Return the makespans of programs that are no scenarios, by group, with the group's name."""
-    compare = Compare(("workload",), MAKESPAN, aim_percent=100 * AIM)
-    found: dict[str, list[Pair]] = {}
+    """Return the makespans of programs that are no scenarios, and apart from these how long
+    recoveries took, by group, with the group's name."""
+    found: dict[tuple[str, str], list[Pair]] = {}
     for each in study.metrics:
-        if each.metric == MAKESPAN:
-            low, high = min(each.measured), max(each.measured)
-            pair = Pair(
-                (each.workload,),
-                each.predicted,
-                each.median,
-                low,
-                high,
-                len(each.measured),
-                each.aim,
-            )
-            found.setdefault(each.group, []).append(pair)
-    return [(group, Fidelity(compare, tuple(pairs), ())) for group, pairs in found.items()]
+        if each.metric not in (MAKESPAN, *RECOVERY):
+            continue
+        recovery = each.metric in RECOVERY
+        key = f"{each.workload}, {each.metric.removesuffix('_s')}" if recovery else each.workload
+        pair = Pair(
+            (key,),
+            each.predicted,
+            each.median,
+            min(each.measured),
+            max(each.measured),
+            len(each.measured),
+            each.aim,
+        )
+        column = "recovery_s" if recovery else MAKESPAN
+        found.setdefault((each.group, column), []).append(pair)
+    return [
+        (group, Fidelity(Compare(("workload",), column, aim_percent=100 * AIM), tuple(pairs), ()))
+        for (group, column), pairs in found.items()
+    ]
 
 
 def _group(

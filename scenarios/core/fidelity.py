@@ -19,8 +19,13 @@ FIDELITY = "fidelity.json"
 PREDICTIONS = "fidelity-predictions.jsonl"
 SEARCH_PREDICTIONS = "fidelity-search-predictions.jsonl"
 AIM, AIM_OF_TAIL = 0.10, 0.20
-"""How far predictions may be off, of p99 further; or twice the noise floor, if that is more."""
+"""How far predictions may be off, of p99 and of recovery further; or twice the noise floor, if that
+is more."""
 MAKESPAN, MEDIAN, TAIL = "makespan_s", "p50_s", "p99_s"
+FULL, NOTICED, SLOWEST, REJOINED = "full_s", "noticed_s", "slowest_s", "rejoined_s"
+"""Times since a fault: until all that it hit has ended and throughput is back; until the cluster
+reports the death; what the slowest write took; until the chain of the GCS is whole again."""
+RECOVERY = (FULL, NOTICED, SLOWEST, REJOINED)
 SEARCHED = "searched"
 """The group of the program that a search has selected."""
 
@@ -47,7 +52,8 @@ class Metric(msgspec.Struct):
     """How the workload relates to the calibration."""
     nodes: int
     metric: str
-    """``makespan_s``, or a quantile of the latencies of its operations: ``p50_s``, ``p99_s``."""
+    """``makespan_s``, or a quantile of the latencies of its operations, ``p50_s``, ``p99_s``, or a
+    time of `RECOVERY`."""
     predictions: list[float]
     """One of each round, with the costs that this round has calibrated."""
     measured: list[float]
@@ -96,7 +102,7 @@ class Metric(msgspec.Struct):
 
     def _off(self, predictions: Sequence[float]) -> float:
         rounds = zip(predictions, self.measured, self.again or self.measured, strict=True)
-        ratios = [predicted / each for predicted, *measured in rounds for each in measured]
+        ratios = [_ratio(predicted, each) for predicted, *measured in rounds for each in measured]
         return statistics.median(ratios) - 1
 
     @property
@@ -107,12 +113,14 @@ class Metric(msgspec.Struct):
         error has no part of that.
         """
         pairs = zip(self.measured, self.again or self.measured, strict=True)
-        return math.exp(statistics.median(abs(math.log(a / b)) for a, b in pairs)) - 1
+        apart = (math.log(max(_ratio(a, b), _ratio(b, a))) for a, b in pairs)
+        return math.exp(statistics.median(apart)) - 1
 
     @property
     def aim(self) -> float:
         """How far it may be off."""
-        return max(AIM_OF_TAIL if self.metric == TAIL else AIM, 2 * self.noise)
+        further = self.metric in (TAIL, *RECOVERY)
+        return max(AIM_OF_TAIL if further else AIM, 2 * self.noise)
 
     @property
     def excess(self) -> float:
@@ -196,6 +204,14 @@ class Study(msgspec.Struct):
             if (each.group == group if group is not None else each.group not in apart)
         ]
         return statistics.median(found) if found else None
+
+
+def _ratio(one: float, other: float) -> float:
+    """Return how many times one time is the other. A fault that hits nothing is over at once: both
+    may be 0."""
+    if one == other:
+        return 1.0
+    return one / other if other else math.inf
 
 
 def ks_distance(one: Sequence[float], other: Sequence[float]) -> float:

@@ -19,11 +19,14 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
+from raytwin.scenarios.workloads.chain_writes import (
+    MEMBERS,
+    REPLICAS,
+    key,
+    value,
+    write_while_killed,
+)
 
-REPLICAS = 2
-MEMBERS = ("head", "tail")
-KEY_BYTES = 25
-VALUE_BYTES = 512
 KILL_S = 4.2
 LATENCY_MS_MAX = 30.0
 PAPER = "paper's cluster"
@@ -32,8 +35,6 @@ AIM_PERCENT = 10.0
 SOURCE = "OSDI 2018, section 5.1, figure 10a"
 
 ROWS_MAX = 200
-LOOK_EVERY = 10
-"""Requests between two looks at the chain while a replica joins."""
 
 
 def run(request: Request) -> Outcome:
@@ -90,47 +91,17 @@ def _caveat(request: Request) -> str:
     return "; of the state's transfer, its bytes over memory and network are charged"
 
 
-def _key(number: int) -> bytes:
-    return b"key%0*d" % (KEY_BYTES - 3, number)
-
-
-def _value(number: int) -> bytes:
-    return b"%0*d" % (VALUE_BYTES, number)
-
-
 def _measure(
     request: Request, outcome: Outcome, session: Any, where: str, member: str, main: bool
 ) -> None:
     """Write while `member` is killed; the metrics are those of the `main` series."""
     settings = request.settings
-    chain = session.query("chain")[0]
-    victim = chain["names"][0 if member == "head" else -1]
-    for number in range(100):
-        session.kv_put(b"warm", _value(number))
-    killed_s = joined_s = 0.0
-    samples: list[tuple[float, float]] = []
-    began_s = last_s = ray.now()
-    reported = 0
-    while last_s - began_s < settings["seconds"] or not joined_s:
-        if not killed_s and last_s - began_s >= settings["kill_s"]:
-            killed_s = last_s - began_s
-            session.cluster.kill_replica(victim)
-        number = len(samples)
-        key, value = _key(number), _value(number)
-        start_s = ray.now()
-        session.kv_put(key, value)
-        last_s = ray.now()
-        samples.append((start_s - began_s, last_s - start_s))
-        if killed_s and not joined_s and number % LOOK_EVERY == 0:
-            now = session.query("chain")[0]
-            if now["members"] == REPLICAS and victim not in now["names"]:
-                joined_s = last_s - began_s
-        if last_s - began_s >= reported + 1:
-            reported += 1
-            request.progress.advance()
+    written = write_while_killed(
+        session, member, settings["kill_s"], settings["seconds"], request.progress.advance
+    )
+    samples, killed_s, joined_s = written.samples, written.killed_s, written.joined_s
     # The figure has the paper's time of the fault, whenever it was here.
     ahead_s = KILL_S - killed_s
-    around = [latency for at_s, latency in samples if at_s + latency >= killed_s]
     quiet = [latency for at_s, latency in samples if at_s + latency < killed_s]
     median_s = statistics.median(s[1] for s in samples)
     of_run = {"series": where, "member": member}
@@ -141,10 +112,10 @@ def _measure(
     # The last row has the figures of the whole run, so that a comparison counts each once.
     outcome.rows[-1] |= {
         "median_latency_s": median_s,
-        "slowest_since_kill_s": max(around),
+        "slowest_since_kill_s": written.slowest_s,
         "rejoin_s": joined_s - killed_s,
     }
-    events = run_trace.kept() + _trace(samples, began_s, killed_s, victim)
+    events = run_trace.kept() + _trace(samples, written.began_s, killed_s, written.victim)
     outcome.timeline += run_trace.group(events, f"{where}, {member} killed:")
     if main:
         outcome.metrics[f"latency_ms_max_{member}_killed"] = 1e3 * max(s[1] for s in samples)
@@ -154,11 +125,11 @@ def _measure(
         outcome.metrics[f"writes_{member}_killed"] = len(samples)
     outcome.findings.append(
         f"On {where}, with the {member} killed at {killed_s:.2f} s: {len(samples):,} writes, the"
-        f" slowest from then on {1e3 * max(around):.1f} ms and before that"
+        f" slowest from then on {1e3 * written.slowest_s:.1f} ms and before that"
         f" {1e3 * max(quiet):.1f} ms; the new replica had the state"
         f" {1e3 * (joined_s - killed_s):.0f} ms after the kill."
     )
-    wrong = sum(session.kv_get(_key(n)) != _value(n) for n in range(len(samples)))
+    wrong = sum(session.kv_get(key(n)) != value(n) for n in range(len(samples)))
     outcome.checks.append(
         Check(
             f"on {where}, {member} killed: every acknowledged write is read back",

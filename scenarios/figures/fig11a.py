@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import raytwin as ray
@@ -12,7 +11,6 @@ from raytwin.chaos.faults.injector import Injection, attach, recovery_span, time
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets import Node
 from raytwin.scenarios.core import executions, run_trace
-from raytwin.scenarios.core.execution_record import begin
 from raytwin.scenarios.core.executions import Executions
 from raytwin.scenarios.core.scenario import (
     Band,
@@ -26,6 +24,7 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
+from raytwin.scenarios.workloads.chains import Chains, expected, link, run_chains
 
 REMOVED_S = (25.0, 50.0, 100.0)
 ADDED_S = 210.0
@@ -38,7 +37,6 @@ NODES_MIN = 3
 RAY_TIMES = 4.0
 """By which the clock is slower on Ray: its nodes take seconds to start, one after the other."""
 SOURCE = "OSDI 2018, section 5.1, figure 11a"
-MODULUS = 2**31 - 1
 RUNNING, OVER = "running", "over"
 """Of the clock: after its end what was submitted is finished, and no more is."""
 
@@ -50,88 +48,6 @@ def plan(settings: Any) -> Plan:
     steps = [Step("kill", Node(node), at_s * factor) for node, at_s in removed]
     steps += [Step("restart", step.target, ADDED_S * factor) for step in steps]
     return Plan(steps)
-
-
-def _link(state: Any, key: int, seconds: float, nbytes: int, record: str = "") -> Any:
-    """One link of a chain: takes its time, and folds its key into what came before."""
-    if record:
-        begin(record)
-    ray.sleep(seconds)
-    number = (fold(state) * 31 + key) % MODULUS
-    return number.to_bytes(8, "big") * (-(-nbytes // 8)) if nbytes else number
-
-
-def fold(state: Any) -> int:
-    """Return the number that a link's value stands for."""
-    return state if isinstance(state, int) else int.from_bytes(state[:8], "big")
-
-
-link = ray.remote(_link)
-
-
-@dataclass
-class Chains:
-    """What became of chains that ran side by side."""
-
-    began_s: float
-    lengths: list[int]
-    values: list[int]
-    """The number that the last link of each stands for."""
-    ended_s: list[float]
-    """When the driver learned of each link's end, since they began."""
-
-
-def run_chains(chains: int, segment: int, settings: Any, record: str) -> Chains:
-    """Run chains side by side until the time is over.
-
-    A chain is submitted `segment` links at a time, the next when the last of them
-    is done. Links write down in the file `record` that they have begun.
-    """
-    task_s, nbytes = settings["task_ms"] / 1000, settings["value_bytes"]
-    began_s = ray.now()
-    end_s = began_s + END_S * settings["time_factor"]
-    lengths = [0] * chains
-    waiting: dict[Any, int] = {}
-    """Chain by its last link that was submitted; -1 for other links."""
-    ended_s: list[float] = []
-
-    def extend(chain: int, state: Any) -> None:
-        for _ in range(segment):
-            lengths[chain] += 1
-            state = link.options(max_retries=-1).remote(
-                state, lengths[chain], task_s, nbytes, record
-            )
-            waiting[state] = -1
-        waiting[state] = chain
-
-    for chain in range(chains):
-        extend(chain, chain)
-    finished: dict[int, Any] = {}
-    while waiting:
-        refs = list(waiting)
-        ray.wait(refs, fetch_local=False)
-        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-        now_s = ray.now()
-        del refs
-        for ref in ready:
-            chain = waiting.pop(ref)
-            ended_s.append(now_s - began_s)
-            if chain < 0:
-                continue
-            if now_s < end_s:
-                extend(chain, ref)
-            else:
-                finished[chain] = ref
-    values = [fold(ray.get(finished[chain])) for chain in range(chains)]
-    return Chains(began_s, lengths, values, ended_s)
-
-
-def expected(chain: int, length: int) -> int:
-    """Return what a chain of that length comes to when nothing fails."""
-    number = chain
-    for key in range(1, length + 1):
-        number = (number * 31 + key) % MODULUS
-    return number
 
 
 def run(request: Request) -> Outcome:
@@ -154,7 +70,7 @@ def run(request: Request) -> Outcome:
         if request.profile:
             options["nodes_per_host"] = nodes
     faults = plan(settings)
-    factor = settings["time_factor"]
+    factor, task_s = settings["time_factor"], settings["task_ms"] / 1000
     request.progress.begin(f"fig11a on {request.backend}, {END_S * factor:g} s")
     with executions.record() as record:
         session: Any = ray.init(
@@ -166,10 +82,11 @@ def run(request: Request) -> Outcome:
             **executions.shared_by(request.backend, record),
         )
         try:
-            warm_s = settings["task_ms"] / 1000
-            ray.get([link.remote(0, 0, warm_s, 0) for _ in range(2 * chains)])
+            ray.get([link.remote(0, 0, task_s, 0) for _ in range(2 * chains)])
             injector = attach(session, faults)
-            result = run_chains(chains, settings["segment"], settings, record)
+            result = run_chains(
+                chains, settings["segment"], END_S * factor, task_s, settings["value_bytes"], record
+            )
             injector.stop()
             counts = {} if request.backend == "ray" else session.query("event_counts")
             events = run_trace.kept()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import raytwin as ray
-from raytwin.chaos.faults.injector import attach, recovery_span, timeline
+from raytwin.chaos.faults.injector import recovery_span, timeline
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.runtime.api.backend import current
 from raytwin.scenarios.core import executions, run_trace
@@ -26,7 +26,7 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
-from raytwin.scenarios.workloads.stepper import Stepper
+from raytwin.scenarios.workloads.moving_actors import SLOTS, call_under_plan, start_actors
 
 NODES = 10
 ACTORS = 2_000
@@ -39,8 +39,6 @@ WITH, WITHOUT = "with checkpoints", "without checkpoints"
 REPLAYS_MAX = 0.1
 """With checkpoints, as a part of those without."""
 AIM_PERCENT = 10.0
-SLOTS = 10_000.0
-"""Of a resource that only the nodes of actors have: the driver's has none."""
 
 
 @dataclass
@@ -123,37 +121,27 @@ def _drive(
     request: Request, settings: Any, interval: int, record: str
 ) -> tuple[_Run, list[list[Any]]]:
     """Return what it has led to, but for the executions, and the cluster's timeline."""
-    stepper = ray.remote(
-        num_cpus=0,
-        resources={"slot": 1},
-        max_restarts=-1,
-        max_task_retries=-1,
-        **({"checkpoint_interval": interval} if interval else {}),
-    )(Stepper)
-    actors = [stepper.remote(record) for _ in range(settings["actors"])]
-    ray.get([actor.__ray_ready__.remote() for actor in actors])
-    plan = _plan(settings)
+    actors = start_actors(settings["actors"], interval, record)
     there = sum(row[1] in KILLED for row in current().query("actors"))
-    began_s = ray.now()
-    injector = attach(current(), plan)
-    calls: list[list[Any]] = []
-    # Calls are made at their times, whatever has become of those before.
-    for step in range(settings["steps"]):
-        calls.append([actor.step.remote(settings["method_s"]) for actor in actors])
-        ray.sleep(max(0.0, began_s + (step + 1) * settings["period_s"] - ray.now()))
-        request.progress.advance()
-    found = [ray.get(refs) for refs in calls]
-    injector.stop()
-    wrong = sum(count != step + 1 for step, row in enumerate(found) for count, _ in row)
+    called = call_under_plan(
+        actors,
+        _plan(settings),
+        settings["steps"],
+        settings["period_s"],
+        settings["method_s"],
+        request.progress.advance,
+    )
+    wrong = sum(count != step + 1 for step, row in enumerate(called.counts) for count in row)
     moved = sum(row[2] > 0 for row in current().query("actors"))
-    ended = [[at - began_s for _, at in row] for row in found]
-    killed_s = settings["kill_step"] * settings["period_s"]
-    # An actor has recovered when the first call made after the fault is answered.
-    recovery_s = max(ended[settings["kill_step"]]) - killed_s
-    events = run_trace.kept() + timeline(injector.injections)
-    events.append(recovery_span(began_s + killed_s, recovery_s))
+    kill_step, period_s = settings["kill_step"], settings["period_s"]
+    recovery_s = called.recovery_s(kill_step, period_s)
+    events = run_trace.kept() + timeline(called.injections)
+    events.append(recovery_span(called.began_s + kill_step * period_s, recovery_s))
     ran = current().query("timeline")
-    return _Run(began_s, ended, wrong, Executions(), moved, there, recovery_s, events), ran
+    run = _Run(
+        called.began_s, called.ended_s, wrong, Executions(), moved, there, recovery_s, events
+    )
+    return run, ran
 
 
 def _rows(where: str, policy: str, found: _Run, settings: Any) -> list[Row]:

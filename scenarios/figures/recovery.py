@@ -5,17 +5,14 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import raytwin as ray
 from raytwin.chaos.faults.injector import recovery_span, timeline
-from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.proxied_links import proxied
-from raytwin.chaos.faults.recovery_summary import Recovery
 from raytwin.scenarios.core import executions, run_trace
 from raytwin.scenarios.core.executions import Executions
 from raytwin.scenarios.core.scenario import (
@@ -40,13 +37,18 @@ from raytwin.scenarios.workloads.disturbance import (
     throughput,
 )
 from raytwin.scenarios.workloads.episodes import FaultEpisode, Pace, limit_on, run_episode
+from raytwin.scenarios.workloads.single_faults import (
+    FAULTS,
+    NOTICED,
+    REPLICATED,
+    STORAGE,
+    plan,
+)
 from raytwin.scenarios.workloads.steady_load import Answer, SteadyLoad, nodes
 
 WORKERS = 3
 """Nodes that work; the driver's has no CPU."""
 WORKERS_MIN = 2
-REPLICAS = 2
-REPLICATED = "gcs_replicas"
 KEY, VALUE_BYTES = b"recovery", 512
 """What is written to the GCS beside the load, where its replicas die: as much as in figure 10a."""
 PHASE_S = 0.1
@@ -54,60 +56,7 @@ PHASE_S = 0.1
 AXIS = "since_fault_s"
 TIMES = ("detect_s", "first_result_s", "full_s", "latency_max_s", "gcs_latency_max_s")
 AIM_PERCENT = 10.0
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault, and how it ends; the target is node 1, or what is on it or leads to it."""
-
-    steps: tuple[Step, ...]
-    held: float = 0.0
-    """When all links heal, as a multiple of the failure detector's limit; 0: none has to."""
-    needs: Mapping[str, Any] = field(default_factory=dict)
-    """Options of `init` without which there is no such target."""
-
-
-def both_ways(action: str, **parameters: float) -> tuple[Step, ...]:
-    """Return the steps of a fault on the link between the driver's node and node 1."""
-    return tuple(
-        Step(action, link, 0.0, parameters=parameters) for link in ("link:0>1", "link:1>0")
-    )
-
-
-BACK = Step("restart", "node:1", after="node_died:1")
-STORAGE = "gcs_storage"
-FAULTS = {
-    "worker killed": Fault((Step("kill", "worker:1.0", 0.0),)),
-    "actor killed": Fault((Step("kill", "actor:0", 0.0),)),
-    "node killed": Fault((Step("kill", "node:1", 0.0), BACK)),
-    "node silent": Fault((Step("pause", "node:1", 0.0), BACK)),
-    "connections reset": Fault((Step("reset", "link:0>1", 0.0),)),
-    "link cut": Fault(both_ways("cut"), held=0.25),
-    "link cut one way": Fault((Step("cut", "link:0>1", 0.0),), held=0.25),
-    "link stalled": Fault(both_ways("stall"), held=0.25),
-    "link slow": Fault(both_ways("latency", latency_ms=50.0), held=0.5),
-    "link narrow": Fault(both_ways("bandwidth", bytes_per_s=10_000.0), held=0.5),
-    "GCS replica killed": Fault((Step("kill", "replica:0.1", 0.0),), needs={REPLICATED: REPLICAS}),
-    "head killed": Fault((Step("kill", "head", 0.0),), needs={STORAGE: True}),
-}
 QUICK = tuple(fault for fault, each in FAULTS.items() if not each.needs)
-OF_LINKS = (
-    "connections reset",
-    "link cut",
-    "link cut one way",
-    "link stalled",
-    "link slow",
-    "link narrow",
-)
-NOTICED = tuple(fault for fault in FAULTS if fault not in OF_LINKS)
-"""Faults by which something dies that the GCS logs."""
-
-
-def plan(fault: str, limit_s: float) -> Plan:
-    """Return the plan of one episode: the fault at once, and its end."""
-    found = FAULTS[fault]
-    heal = [Step("heal", "cluster", found.held * limit_s)] if found.held else []
-    return Plan([*found.steps, *heal])
 
 
 def run(request: Request) -> Outcome:
@@ -227,7 +176,7 @@ def _report(
     outcome.rows.append(
         {
             **key,
-            "detect_s": _detected_s(each.recovery),
+            "detect_s": each.detected_s,
             "first_result_s": felt.first_result_s,
             "full_s": felt.full_s,
             "recovered": felt.recovered,
@@ -252,12 +201,6 @@ def _report(
         for at_s, ended_per_s in throughput(span, ended(operations), settings["bucket_s"])
     ]
     return felt.full_s
-
-
-def _detected_s(recovery: Recovery) -> float | None:
-    """Return how long the cluster took to report the fault's death; None if it reports none."""
-    found = [event[0] - each.clock_s for each, event in recovery.detections() if event is not None]
-    return found[0] if found else None
 
 
 def _judge(outcome: Outcome, settings: Any) -> None:

@@ -13,7 +13,6 @@ fitted.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import statistics
 import subprocess
@@ -75,8 +74,9 @@ RESTS = 201
 SPILL_BYTES = 32_000_000
 COMMITS = 3_000
 COMMAND_BYTES = 512
+LOOK_S = 1e-4
 ENDS = 9
-"""Workers that are killed, each in a cluster of its own."""
+"""Workers and nodes that are killed, one of each in a cluster."""
 
 
 def calibrate(progress: Progress) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def measure_machine(progress: Progress) -> dict[str, Any]:
         "memory_bandwidth": memory,
         "transfer_byte_s": transfer_byte_s,
         "start_worker_s": start_worker_s,
-        "end_process_s": _measure_end_process(),
+        **_measure_ends(),
         "warm_up_s": warm_up_s,
         "warm_up_numpy_s": max(0.0, with_numpy_s - warm_up_s),
         "run_queues": True,
@@ -258,24 +258,40 @@ def _measure_start_worker() -> float:
     return max(LEAST_S, statistics.median(found))
 
 
-def _measure_end_process() -> float:
-    """Return how long a worker takes to end once it is killed, where nothing else runs."""
-    found = []
+def _measure_ends() -> dict[str, float]:
+    """Return how long a worker and a node take to end once they are killed, where nothing else
+    runs.
+
+    Of a worker that is until its death is in the GCS's log, which two messages are a small part of.
+    """
+    workers, nodes = [], []
     for _ in range(ENDS):
-        ray.init(backend="local", nodes=1, cpus_per_node=1)
+        session: Any = ray.init(backend="local", nodes=2, cpus_per_node=1)
         try:
             pid = ray.get(_pid.remote())
-            ended = os.pidfd_open(pid)
-            try:
-                began_s = time.perf_counter()
-                os.kill(pid, signal.SIGKILL)
-                select.select([ended], [], [])
-                found.append(time.perf_counter() - began_s)
-            finally:
-                os.close(ended)
+            cluster = session.cluster
+            began_s = time.perf_counter()
+            cluster.kill("node:1", signal.SIGKILL)
+            while "node:1" not in cluster.exited:
+                time.sleep(LOOK_S)
+                cluster.poll()
+            nodes.append(time.perf_counter() - began_s)
+            killed_s = ray.now()
+            os.kill(pid, signal.SIGKILL)
+            while not (died_s := _died_s(session)):
+                ray.sleep(0.01)
+            workers.append(died_s - killed_s)
         finally:
             ray.shutdown()
-    return statistics.median(found)
+    return {
+        "end_process_s": statistics.median(workers),
+        "end_node_s": statistics.median(nodes),
+    }
+
+
+def _died_s(session: Any) -> float:
+    """Return when a worker died, by the GCS's log; 0 if it knows of none."""
+    return next((row[0] for row in session.query("events") if row[1] == "worker_died"), 0.0)
 
 
 @ray.remote

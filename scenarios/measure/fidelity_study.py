@@ -26,7 +26,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ import msgspec
 import numpy as np
 
 import raytwin as ray
+from raytwin.chaos.faults.proxied_links import proxied
 from raytwin.runtime.control.scheduling.near_threshold import ThresholdTally
 from raytwin.scenarios.bench.trees import ROOT, commit_of
 from raytwin.scenarios.core import campaigns, fidelity, measured_host
@@ -42,8 +43,9 @@ from raytwin.scenarios.core.fidelity import Amount, Metric, Role, Search, Study,
 from raytwin.scenarios.core.scenario import Progress
 from raytwin.scenarios.measure import calibrate, fit, worst_case
 from raytwin.scenarios.measure.traffic import traffic
-from raytwin.scenarios.workloads.held_out import WORKLOADS, Ended, Workload
+from raytwin.scenarios.workloads.held_out import WORKLOADS
 from raytwin.scenarios.workloads.layered_graph import LayeredGraph
+from raytwin.scenarios.workloads.workload import Ended, Workload
 from raytwin.simulator.machine.costs import Profile, load_profile
 
 WARM_UPS = 5
@@ -64,11 +66,13 @@ class Run:
 
     def figures(self) -> dict[str, float]:
         """Return the metrics, by name."""
-        found = {fidelity.MAKESPAN: self.ended.elapsed_s}
+        # The clock decides when a program ends that measures how long a recovery takes.
+        paced = bool(self.ended.recovery_s)
+        found = {} if paced else {fidelity.MAKESPAN: self.ended.elapsed_s}
         if self.ended.latencies_s:
             p50, p99 = np.quantile(self.ended.latencies_s, (0.5, 0.99))
             found |= {fidelity.MEDIAN: float(p50), fidelity.TAIL: float(p99)}
-        return found
+        return found | dict(self.ended.recovery_s)
 
 
 @dataclass(frozen=True)
@@ -234,11 +238,16 @@ def _compare(
         found.speed.append(round(measured_host.speed() / before, 3))
     metrics: list[Metric] = []
     for name, workload in workloads.items():
-        with _cores(workload.cores), tempfile.TemporaryDirectory() as journals:
-            counted = measure_one(workload, Path(journals)).traffic
+        counted = {} if workload.faulty else _counted(workload)
         metrics += _metrics(name, workload, predicted[name], measured[name], counted)
         progress.advance()
     return metrics
+
+
+def _counted(workload: Workload) -> dict[str, float]:
+    """Return the turns and frames of a run with journals."""
+    with _cores(workload.cores), tempfile.TemporaryDirectory() as journals:
+        return measure_one(workload, Path(journals)).traffic
 
 
 def _predict(
@@ -251,7 +260,8 @@ def _predict(
     found = {}
     with tempfile.TemporaryDirectory() as directory:
         for name, workload in workloads.items():
-            run = simulate(workload, profile, Path(directory) / name if counted else None)
+            journal = Path(directory) / name if counted and not workload.faulty else None
+            run = simulate(workload, profile, journal)
             cores = min(sum(workload.cpus), workload.cores or machine_cores)
             whole_s = run.ended.operations * (task_s + workload.body_s) / cores
             sides_s = (
@@ -268,25 +278,27 @@ def simulate(
 ) -> Run:
     """Run a workload on `sim`, with another threshold if there is a `wait_s`; count turns and
     frames if a journal is to be written."""
-    session: Any = ray.init(
-        backend="sim",
-        nodes=workload.nodes,
-        **workload.options,
-        nodes_per_host=len(workload.nodes),
-        profile=str(profile),
-        cores_per_host=workload.cores,
-        journal=journal,
-        timers=None if wait_s is None else {"spill_wait_s": wait_s},
-    )
-    try:
-        run = workload.start()
-        run()
-        begun_s, before = ray.now(), fit.busy(session.cluster)
-        ended = run()
-        after = fit.busy(session.cluster)
-        threshold = session.cluster.threshold.tally
-    finally:
-        ray.shutdown()
+    with _options(workload) as options:
+        session: Any = ray.init(
+            backend="sim",
+            nodes=workload.nodes,
+            **options,
+            nodes_per_host=len(workload.nodes),
+            profile=str(profile),
+            cores_per_host=workload.cores,
+            journal=journal,
+            timers=None if wait_s is None else {"spill_wait_s": wait_s},
+        )
+        try:
+            run = workload.start()
+            if not workload.faulty:
+                run()
+            begun_s, before = ray.now(), {} if workload.faulty else fit.busy(session.cluster)
+            ended = run()
+            after = {} if workload.faulty else fit.busy(session.cluster)
+            threshold = session.cluster.threshold.tally
+        finally:
+            ray.shutdown()
     found = _run(ended, before, after, [] if journal is None else [journal], begun_s)
     return replace(found, threshold=threshold)
 
@@ -294,20 +306,29 @@ def simulate(
 def measure_one(workload: Workload, journals: Path | None = None) -> Run:
     """Run a workload on a cluster of its own; count turns and frames if there is a directory for
     journals."""
-    session: Any = ray.init(
-        backend="local", nodes=workload.nodes, journal=journals, **workload.options
-    )
-    try:
-        run = workload.start()
-        for _ in range(WARM_UPS):
-            run()
-        meter = calibrate.Meter(session.cluster)
-        begun_s, before = ray.now(), meter.read()
-        ended = run()
-        after = meter.read()
-    finally:
-        ray.shutdown()
+    links = proxied("local") if workload.behind_proxies else nullcontext()
+    with links, _options(workload) as options:
+        session: Any = ray.init(backend="local", nodes=workload.nodes, journal=journals, **options)
+        try:
+            run = workload.start()
+            if not workload.faulty:
+                for _ in range(WARM_UPS):
+                    run()
+            meter = calibrate.Meter(session.cluster)
+            begun_s, before = ray.now(), meter.read()
+            ended = run()
+            after = {} if workload.faulty else meter.read()
+        finally:
+            ray.shutdown()
     return _run(ended, before, after, [] if journals is None else journals.iterdir(), begun_s)
+
+
+@contextmanager
+def _options(workload: Workload) -> Iterator[dict[str, Any]]:
+    """Give the options of `init`; a file of the GCS is there as long as the ``with``."""
+    with tempfile.TemporaryDirectory(prefix="raytwin-") as folder:
+        stored = {"gcs_storage": Path(folder) / "gcs"} if workload.stores_gcs else {}
+        yield {**workload.options, **stored}
 
 
 def _run(

@@ -66,6 +66,13 @@ class FaultEpisode:
             self.span.fault_s
         )
 
+    @property
+    def detected_s(self) -> float | None:
+        """How long the cluster took to report the fault's death; None if it reports none."""
+        found = self.recovery.detections()
+        times = [event[0] - each.clock_s for each, event in found if event is not None]
+        return times[0] if times else None
+
     def after_fault(self, executions: Sequence[Execution]) -> list[Execution]:
         """Return the executions that began in it after the fault."""
         begin_s, end_s = self.span.fault_s, self.span.ended_s

@@ -1,16 +1,4 @@
-"""Programs that predictions are tried on, and how each relates to what costs were fitted to.
-
-Each runs on both backends and returns what it did, by the cluster's clock.
-
-=========== ================================================================================
-TRAIN       loads of the calibration, run anew
-SIZE        loads of the calibration with other sizes
-WORKLOAD    programs of another shape, with and without work in their tasks
-SHAPE       on one core: the profile was measured on all
-FIGURE      what figures 8a, 8b and 9 measure on one host, at a small size; puts that several
-            threads copy are SIZE, since the calibration has some
-SEARCHED    the worst of those that a search has tried, see `layered_graph`: none is among these
-=========== ================================================================================
+"""The programs that predictions are tried on.
 
 The programs: `fan` (a task's result goes to many tasks, whose results go to one), `chain` (each
 task takes the result of the one before), `layered` (a random graph of layers, each task with two
@@ -24,25 +12,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from typing import Any
 
 import raytwin as ray
-from raytwin.scenarios.workloads import calibration_loads
+from raytwin.scenarios.workloads import calibration_loads, recovering
 from raytwin.scenarios.workloads.calibration_loads import CalibrationLoad
 from raytwin.scenarios.workloads.programs import bag_of_tasks, empty, latencies_with_inputs, write
 from raytwin.scenarios.workloads.ring_allreduce import Ring
+from raytwin.scenarios.workloads.workload import SEED, Ended, Group, Run, Workload
 
-SEED = 14
-"""Of what is drawn within a program, the same on both backends."""
 BODY_S = 0.001
 """CPU time of a task that has work."""
 
 IN_FLIGHT = 8
 BAG = 8_000
 """Tasks in a run of figure 8b."""
+HISTORY = 4_000
+"""Tasks in a run of figure 10b."""
+HISTORY_BYTES = 100_000
+"""Rows of the history of tasks that the GCS has in memory at most if it flushes: a few hundred."""
 STORE_BYTES = 2_000_000_000
 LARGE = 100_000_000
 """Inputs of so many bytes fit into the stores once for each task in flight."""
@@ -52,54 +41,6 @@ STORED_MIN = 100_000
 
 RING_BYTES_PER_S = 4e9
 """What a member of the ring adds up: it takes the time, on both backends."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What a program did."""
-
-    operations: int
-    elapsed_s: float
-    latencies_s: tuple[float, ...] = ()
-    """Of the operations whose end the driver sees."""
-
-
-Run = Callable[[], Ended]
-
-
-class Group(Enum):
-    """How a workload relates to the calibration; see the module."""
-
-    TRAIN = "train"
-    SIZE = "held-out size"
-    WORKLOAD = "held-out workload"
-    SHAPE = "held-out machine shape"
-    FIGURE = "figures"
-    SEARCHED = "searched"
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A program, the cluster that it is for, and the machine."""
-
-    start: Callable[[], Run]
-    """Makes the program's actors; what it returns may be run several times."""
-    group: Group
-    cpus: tuple[int, ...] = (1,)
-    """Of each node; the driver is on the first."""
-    cores: int | None = None
-    """How many cores of the machine it may use; None: all."""
-    body_s: float = 0.0
-    """CPU time within an operation, seconds."""
-    of_tasks: bool = True
-    """Whether each operation is a task or a call."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Of `init`, besides."""
-
-    @property
-    def nodes(self) -> list[dict[str, float]]:
-        """The nodes as `init` takes them."""
-        return [{"CPU": cpus} for cpus in self.cpus]
 
 
 @ray.remote
@@ -261,6 +202,19 @@ def _writes(nbytes: int, threads: int) -> Workload:
     return Workload(lambda: run, group, (1,), of_tasks=False, options=options)
 
 
+def _history(flushing: bool) -> Workload:
+    """Submit tasks of which the GCS keeps a history, as figure 10b does."""
+
+    def run() -> int:
+        for _ in range(HISTORY // 1_000):
+            ray.get([empty.remote() for _ in range(1_000)])
+        return HISTORY
+
+    limit = {"gcs_memory_max": HISTORY_BYTES} if flushing else {}
+    options = {"task_history": True, **limit}
+    return _workload(Group.FIGURE, run, options=options, stores_gcs=flushing)
+
+
 def _workload(
     group: Group,
     program: Callable[..., int],
@@ -326,4 +280,6 @@ WORKLOADS: Mapping[str, Workload] = {
         for threads in (1, 8)
         for size, nbytes in _SIZES.items()
     },
+    **{f"fig10b_{what}_flushing": _history(what == "with") for what in ("with", "without")},
+    **recovering.WORKLOADS,
 }

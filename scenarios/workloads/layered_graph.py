@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import raytwin as ray
-from raytwin.scenarios.workloads.held_out import SEED, Ended, Group, Run, Workload
+from raytwin.scenarios.workloads.workload import SEED, Ended, Group, Run, Workload
 
 OPERATIONS = (64, 1024)
 """Fewer end within moments, where noise is all; more take long."""

@@ -409,7 +409,8 @@ class SimCluster:
 
         Before, the kernel gives back the memory of the process, on a core of its host.
         """
-        cpu_s = self.profile.end_process_s
+        is_node = process.startswith("node:")
+        cpu_s = self.profile.end_node_s if is_node else self.profile.end_process_s
         if cpu_s:
             host.run(cpu_s, reaped, f"end of {process}")
         else:

@@ -165,8 +165,10 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """CPU time that the body of a task takes on the modelled machine, for each second that it takes
     where the simulation runs. Used where bodies are measured."""
     end_process_s: float = 0.0
-    """CPU time of the kernel from a process's end until its parent can reap it, and so learns of
-    it: it gives back the memory."""
+    """CPU time from a process's end until its parent has reaped it, and so learns of it: the kernel
+    gives back the memory before."""
+    end_node_s: float = 0.0
+    """The same of a node's process, which has more memory, and is reaped with what it leaves."""
     warm_up_s: float = 0.0
     """CPU time of a host's zygote before it forks the first worker: it loads the modules of
     workers."""
@@ -254,8 +256,8 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
         times = (
-            "latency_s", "loopback_latency_s", "start_worker_s", "end_process_s", "range_s",
-            "task_s", "warm_up_s", "warm_up_numpy_s", "blob_byte_s", "touch_byte_s",
+            "latency_s", "loopback_latency_s", "start_worker_s", "end_process_s", "end_node_s",
+            "range_s", "task_s", "warm_up_s", "warm_up_numpy_s", "blob_byte_s", "touch_byte_s",
             "transfer_byte_s", "timer_s", "commit_s", "copy_thread_s", "put_split_s",
             "put_thread_s",
         )  # fmt: skip

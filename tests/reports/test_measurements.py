@@ -45,6 +45,8 @@ STUDY = fidelity.Study(
                      [0.1, 0.1, 0.1], [0.1, 0.1, 0.1], [1.0, 1.0, 0.9], [0.12] * 3, None,
                      {"node": fidelity.Role(7e-6, 9e-6)},
                      {"node turns": fidelity.Amount(1.25, 2.5)}, [0.04, 0.07]),
+     fidelity.Metric("node_killed", "under faults", 4, "full_s", [0.03] * 3, [0.02] * 3),
+     fidelity.Metric("reset", "under faults", 4, "full_s", [0.0] * 3, [0.0, 0.0, 0.01]),
      fidelity.Metric("width=2", "searched", 1, "makespan_s", [0.02, 0.02], [0.08, 0.08],
                      roles={"node": fidelity.Role(1e-6, 2e-6)})],
     search=fidelity.Search(
@@ -95,11 +97,13 @@ def test_all_of_them_are_in_the_report(folder: Path) -> None:
         "50 ms 45 ms to 60 ms; near a threshold: 40 ms to 70 ms 100 ms 100 ms to 100 ms -50 %"
         " misses its aim",
         "0 % +20 %", "layered 7.0 9.0", "width=2 1.0 2.0",
+        "node_killed under faults 4 full s 30 ms 30 ms to 30 ms 20 ms 20 ms to 20 ms +50 %",
+        "reset under faults 4 full s 0 0 to 0 0 0 to 10 ms +0 %",
         "node turns, predicted measured layered 1.25 2.5", "width=2 searched 1 makespan",
         "Worst of 1 programs searched: width=2 : predicted 20 ms, measured 80 ms, error -75 %",
         "(seed 5) selected it, the error was -80 %", f"SHA-256 {'de' * 8}… with",
     ):  # fmt: skip
-        assert words in page.text, words
+        assert words in page.text
     drawn = {a["id"] for _, a in page.tags if a.get("class") == "figure"}
     assert {"benchmarks-1", "history-1", "held-out-1"} <= drawn
 

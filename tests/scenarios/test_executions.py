@@ -15,6 +15,7 @@ from raytwin.runtime.control.core.ids import task_id
 from raytwin.scenarios.core import executions
 from raytwin.scenarios.core.scenario import Request
 from raytwin.scenarios.figures import fig11a, fig11b
+from raytwin.scenarios.workloads import chains, moving_actors
 
 BACKENDS = pytest.mark.parametrize("backend", ["sim", "local"])
 
@@ -40,14 +41,16 @@ def total(rows: list[Any], *columns: str) -> int:
 def test_links_that_began_are_counted_and_not_those_that_were_placed(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body, count = fig11a._link, counter(tmp_path / "ran")
+    body, count = chains._link, counter(tmp_path / "ran")
 
     def link(state: Any, key: int, *rest: Any) -> Any:
         if key:  # those with 0 come before the clock starts
             count()
         return body(state, key, *rest)
 
-    monkeypatch.setattr(fig11a, "link", ray.remote(link))
+    remote = ray.remote(link)
+    for module in (chains, fig11a):
+        monkeypatch.setattr(module, "link", remote)
     small = {"time_factor": 0.02, "task_ms": 20.0, "bucket_s": 0.1, "chains_per_cpu": 2}
     settings = {**fig11a.SCENARIO.settings("quick", {}), **small}
     outcome = fig11a.run(Request(backend, settings=settings))
@@ -68,12 +71,12 @@ def test_calls_that_began_are_counted(
 ) -> None:
     count = counter(tmp_path / "ran")
 
-    class Stepper(fig11b.Stepper):
+    class Stepper(moving_actors.Stepper):
         def step(self, busy_s: float) -> Any:
             count()
             return super().step(busy_s)
 
-    monkeypatch.setattr(fig11b, "Stepper", Stepper)
+    monkeypatch.setattr(moving_actors, "Stepper", Stepper)
     # Calls take longer than the time between two: when nodes die each actor is in one.
     settings = {
         "actors": 10, "steps": 8, "kill_step": 5, "period_s": 0.3, "method_s": 0.4,

@@ -22,8 +22,9 @@ from raytwin.scenarios.core.fidelity import Metric, Study
 from raytwin.scenarios.core.scenario import Silent
 from raytwin.scenarios.measure import calibrate, fidelity_study
 from raytwin.scenarios.measure.fidelity_study import Run
-from raytwin.scenarios.workloads.held_out import WORKLOADS, Ended, Group, Workload
+from raytwin.scenarios.workloads.held_out import WORKLOADS
 from raytwin.scenarios.workloads.layered_graph import LayeredGraph
+from raytwin.scenarios.workloads.workload import Ended, Group, Workload
 from raytwin.simulator.machine.costs import Profile
 from tests.scenarios.test_fit import MACHINE, made
 
@@ -55,6 +56,28 @@ def test_turns_and_frames_are_counted_in_both_worlds(profile: Path, tmp_path: Pa
             assert counted[frames] == pytest.approx(1.0, abs=0.05)
         assert 1.0 <= counted["node turns"] <= 3.0
     assert not fidelity_study.simulate(sync, profile).traffic
+
+
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        ("recovery_actor_killed", {"full_s", "noticed_s"}),
+        ("recovery_link_cut", {"full_s"}),
+        ("fig10a_tail_killed", {"slowest_s", "rejoined_s"}),
+        ("fig11b_with_checkpoints", {"full_s"}),
+    ],
+)
+def test_recovery_is_measured_in_both_worlds(name: str, times: set[str], profile: Path) -> None:
+    workload = WORKLOADS[name]
+    for run in (fidelity_study.simulate(workload, profile), fidelity_study.measure_one(workload)):
+        figures = run.figures()
+        assert figures.keys() - {"p50_s", "p99_s"} == times
+        assert min(figures.values()) > 0 and not run.cpu_s
+
+
+def test_a_program_that_is_paced_by_the_clock_has_no_makespan() -> None:
+    assert Run(Ended(1, 2.0), {}, {}).figures() == {"makespan_s": 2.0}
+    assert Run(Ended(1, 2.0, recovery_s={"full_s": 0.0}), {}, {}).figures() == {"full_s": 0.0}
 
 
 def test_a_prediction_near_a_threshold_has_both_sides(
@@ -250,6 +273,16 @@ def test_the_noise_floor_is_how_far_the_two_clusters_of_a_round_differ() -> None
     assert msgspec.structs.replace(metric, again=[1.0, 2.2]).aim == fidelity.AIM
     tail = msgspec.structs.replace(metric, metric="p99_s", again=[1.0, 2.2])
     assert tail.aim == fidelity.AIM_OF_TAIL
+
+
+def test_a_recovery_may_take_no_time() -> None:
+    nothing = Metric("w", "under faults", 1, "full_s", [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
+    assert nothing.error == nothing.noise == 0.0 and nothing.excess < 0
+    missed = Metric("w", "under faults", 1, "full_s", [0.0, 0.0], [0.1, 0.1], [0.1, 0.1])
+    assert missed.error == -1.0 and missed.noise == 0.0
+    assert missed.aim == fidelity.AIM_OF_TAIL < missed.excess + missed.aim
+    invented = Metric("w", "under faults", 1, "full_s", [0.1, 0.1], [0.0, 0.1], [0.0, 0.0])
+    assert invented.error == math.inf == invented.noise
 
 
 def test_an_error_is_the_median_over_both_clusters_of_each_round() -> None:

@@ -9,6 +9,7 @@ from raytwin.runtime.control.messages import Snapshot
 from raytwin.runtime.session.gcs_client import GcsClient
 from raytwin.scenarios.core.scenario import Outcome, Request, UsageError
 from raytwin.scenarios.figures import fig10a, fig10b
+from raytwin.scenarios.workloads import chain_writes
 from raytwin.simulator.cluster.simulated_replicas import ReplicaCosts
 from raytwin.simulator.machine.costs import load_profile
 
@@ -51,7 +52,7 @@ def test_every_write_is_read_back_however_many_there_are(monkeypatch: pytest.Mon
 
     def forgetful(gcs: GcsClient, key: bytes) -> bytes | None:
         asked.append(key)
-        return None if key == fig10a._key(3) else real(gcs, key)
+        return None if key == chain_writes.key(3) else real(gcs, key)
 
     monkeypatch.setattr(GcsClient, "kv_get", forgetful)
     monkeypatch.setattr(fig10a, "READ_BACK_MAX", 100, raising=False)

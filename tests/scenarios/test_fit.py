@@ -144,8 +144,8 @@ def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
     received, expected = found["driver"]["received"], truth["driver"]["received"]
     item_s = received.pop("message_s") + found["call_s"].pop("next")
     assert item_s == pytest.approx(expected.pop("message_s") + truth["call_s"].pop("next"), rel=0.1)
-    # Results of an array come in 57 to 80 messages, by the last digit again, and a turn for each costs
-    # as much as thousands of elements. What both take together is found.
+    # Results of an array come in 57 to 80 messages, by the last digit again, and a turn for each
+    # costs as much as thousands of elements. What both take together is found.
     assert received.pop("element_s") == pytest.approx(expected.pop("element_s"), rel=0.6)
     assert abs(found["residuals"]["array driver"]) < 0.05
     assert received == pytest.approx(expected, rel=0.15)

@@ -11,8 +11,9 @@ from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.runtime.api.backend import current
 from raytwin.scenarios.core.scenario import Outcome, Request, UsageError
 from raytwin.scenarios.figures import recovery
-from raytwin.scenarios.figures.recovery import FAULTS, NOTICED, QUICK, SCENARIO
+from raytwin.scenarios.figures.recovery import QUICK, SCENARIO
 from raytwin.scenarios.workloads.episodes import Pace, run_episode
+from raytwin.scenarios.workloads.single_faults import FAULTS, NOTICED
 from raytwin.scenarios.workloads.steady_load import Answer, SteadyLoad, nodes
 
 

@@ -40,17 +40,23 @@ def seconds_to(event: str, kill: str, *target: int, profile: str, replicas: int)
 
 
 @pytest.mark.parametrize(
-    ("event", "kill", "target", "replicas"),
+    ("event", "kill", "target", "replicas", "figure"),
     [
-        ("actor_restarting", "kill_actor", (0,), 1),
-        ("node_died", "kill_node", (2,), 1),
-        ("replica_died", "kill_member", (0, 1), 2),
+        ("actor_restarting", "kill_actor", (0,), 1, "end_process_s"),
+        ("node_died", "kill_node", (2,), 1, "end_node_s"),
+        ("replica_died", "kill_member", (0, 1), 2, "end_process_s"),
     ],
 )
 def test_a_kill_is_noticed_after_the_time_that_the_process_takes_to_end(
-    event: str, kill: str, target: tuple[int, ...], replicas: int, free: str, tmp_path: Path
+    event: str,
+    kill: str,
+    target: tuple[int, ...],
+    replicas: int,
+    figure: str,
+    free: str,
+    tmp_path: Path,
 ) -> None:
-    slow = changed(free, tmp_path, end_process_s=END_S)
+    slow = changed(free, tmp_path, **{figure: END_S})
     at_once_s, later_s = (
         seconds_to(event, kill, *target, profile=profile, replicas=replicas)
         for profile in (free, slow)
