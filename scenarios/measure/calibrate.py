@@ -75,7 +75,8 @@ SPILL_BYTES = 32_000_000
 COMMITS = 3_000
 COMMAND_BYTES = 512
 LOOK_S = 1e-4
-ENDS = 9
+LOG_LOOK_S = 0.01
+PROCESSES = 9
 """Workers and nodes that are killed, one of each in a cluster."""
 
 
@@ -123,7 +124,7 @@ def measure_machine(progress: Progress) -> dict[str, Any]:
         "memory_bandwidth": memory,
         "transfer_byte_s": transfer_byte_s,
         "start_worker_s": start_worker_s,
-        **_measure_ends(),
+        **_measure_processes(),
         "warm_up_s": warm_up_s,
         "warm_up_numpy_s": max(0.0, with_numpy_s - warm_up_s),
         "run_queues": True,
@@ -258,14 +259,15 @@ def _measure_start_worker() -> float:
     return max(LEAST_S, statistics.median(found))
 
 
-def _measure_ends() -> dict[str, float]:
-    """Return how long a worker and a node take to end once they are killed, where nothing else
-    runs.
+def _measure_processes() -> dict[str, float]:
+    """Return how long a worker and a node take to end once they are killed, and a node to start,
+    where nothing else runs.
 
-    Of a worker that is until its death is in the GCS's log, which two messages are a small part of.
+    A worker has ended when its death is in the GCS's log, and a node has started when it is there;
+    a few messages are a small part of that.
     """
-    workers, nodes = [], []
-    for _ in range(ENDS):
+    workers, nodes, starts = [], [], []
+    for _ in range(PROCESSES):
         session: Any = ray.init(backend="local", nodes=2, cpus_per_node=1)
         try:
             pid = ray.get(_pid.remote())
@@ -276,22 +278,25 @@ def _measure_ends() -> dict[str, float]:
                 time.sleep(LOOK_S)
                 cluster.poll()
             nodes.append(time.perf_counter() - began_s)
-            killed_s = ray.now()
+            began_s = ray.now()
+            cluster.restart_node(1)
+            starts.append(_logged_s(session, "node_added", began_s) - began_s)
+            began_s = ray.now()
             os.kill(pid, signal.SIGKILL)
-            while not (died_s := _died_s(session)):
-                ray.sleep(0.01)
-            workers.append(died_s - killed_s)
+            workers.append(_logged_s(session, "worker_died", began_s) - began_s)
         finally:
             ray.shutdown()
-    return {
-        "end_process_s": statistics.median(workers),
-        "end_node_s": statistics.median(nodes),
-    }
+    found = {"end_process_s": workers, "end_node_s": nodes, "start_node_s": starts}
+    return {name: statistics.median(each) for name, each in found.items()}
 
 
-def _died_s(session: Any) -> float:
-    """Return when a worker died, by the GCS's log; 0 if it knows of none."""
-    return next((row[0] for row in session.query("events") if row[1] == "worker_died"), 0.0)
+def _logged_s(session: Any, event: str, since_s: float) -> float:
+    """Return when the GCS has logged an event since a moment; wait for it."""
+    while True:
+        for at_s, kind, *_ in session.query("events"):
+            if kind == event and at_s >= since_s:
+                return float(at_s)
+        ray.sleep(LOG_LOOK_S)
 
 
 @ray.remote

@@ -395,22 +395,24 @@ class SimCluster:
         )
 
     def after_start(self, host: Processor, process: str, started: Callable[[], None]) -> None:
-        """Call back when a new process of a host has started, for which it needs a core."""
+        """Call back when a new node, head or replica of a host has started, for which it needs a
+        core."""
         owner = _start_of(process)
+        cpu_s = self.profile.start_node_s or self.profile.start_worker_s
 
         def begin() -> None:
             host.cancel(owner)  # it runs under its own name from now on
             started()
 
-        host.run(self.profile.start_worker_s, begin, owner)
+        host.run(cpu_s, begin, owner)
 
     def after_end(self, host: Processor, process: str, reaped: Callable[[], None]) -> None:
         """Call back when the parent of a process that has ended reaps it.
 
         Before, the kernel gives back the memory of the process, on a core of its host.
         """
-        is_node = process.startswith("node:")
-        cpu_s = self.profile.end_node_s if is_node else self.profile.end_process_s
+        large = process == HEAD or process.startswith("node:")
+        cpu_s = self.profile.end_node_s if large else self.profile.end_process_s
         if cpu_s:
             host.run(cpu_s, reaped, f"end of {process}")
         else:
@@ -795,7 +797,8 @@ class SimCluster:
         if not self.head.alive:
             raise ValueError("the head has ended already")
         self.head.kill()
-        self.after_start(self.hosts[0], HEAD, self._restart_head)
+        start = partial(self.after_start, self.hosts[0], HEAD, self._restart_head)
+        self.after_end(self.hosts[0], HEAD, start)
 
     def pause_head(self) -> None:
         """Stop the head's process, as SIGSTOP does."""

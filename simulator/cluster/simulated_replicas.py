@@ -10,7 +10,8 @@ only figure that profiles have for it.
 
 The one replica of a durable GCS is in the head's process. Its storage is in memory, and a turn that
 writes takes the time of a transaction. When the head is killed, another one starts after the time
-that a process takes to start; nodes reconnect a latency later.
+that a process takes to start, and reads its file: that costs a copy of the snapshot, and what the
+messages in the commands since then had cost when they came. Nodes reconnect a latency later.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ class ReplicaCosts(CostModel):
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile.head, profile)
-        self._bandwidth = profile.memory_bandwidth
 
     def received(self, messages: list[Any]) -> float:
         """Add the time to restore snapshots."""
@@ -61,7 +61,7 @@ class ReplicaCosts(CostModel):
         return total_s + self._copying_s(messages), nbytes
 
     def _copying_s(self, messages: list[Any]) -> float:
-        return sum(len(m.data) for m in messages if type(m) is Snapshot) / self._bandwidth
+        return sum(len(m.data) for m in messages if type(m) is Snapshot) / self.memory_bandwidth
 
 
 class SimReplicas:
@@ -167,6 +167,7 @@ class SimReplicas:
         self._file.on_commit = partial(head.charge, cluster.profile.commit_s)
         storage = Storage(head.context(STORAGE), self._file)
         head.add(STORAGE, storage)
+        head.charge(head.costs.recovered(self._file.snapshot(), self._file.commands()))
         machine = storage.recover(self._make_machine())
         replica = make_durable_replica(head.context(name), name, cluster.config, machine)
         head.add(name, replica)

@@ -40,7 +40,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.resources import files
-from math import ceil, log, sqrt
+from math import ceil, inf, log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ from raytwin.runtime.control.messages import (
     ChainOutput,
     ChainRequest,
     ClaimTasks,
+    Command,
     DirectCall,
     ExportFunction,
     FunctionBlob,
@@ -168,7 +169,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """CPU time from a process's end until its parent has reaped it, and so learns of it: the kernel
     gives back the memory before."""
     end_node_s: float = 0.0
-    """The same of a node's process, which has more memory, and is reaped with what it leaves."""
+    """The same of a node or the head: they have more memory, and are reaped with what they leave."""
+    start_node_s: float = 0.0
+    """CPU time until a new node, head or replica of the GCS can report; 0: a worker's."""
     warm_up_s: float = 0.0
     """CPU time of a host's zygote before it forks the first worker: it loads the modules of
     workers."""
@@ -257,9 +260,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
                 raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
         times = (
             "latency_s", "loopback_latency_s", "start_worker_s", "end_process_s", "end_node_s",
-            "range_s", "task_s", "warm_up_s", "warm_up_numpy_s", "blob_byte_s", "touch_byte_s",
-            "transfer_byte_s", "timer_s", "commit_s", "copy_thread_s", "put_split_s",
-            "put_thread_s",
+            "start_node_s", "range_s", "task_s", "warm_up_s", "warm_up_numpy_s", "blob_byte_s",
+            "touch_byte_s", "transfer_byte_s", "timer_s", "commit_s", "copy_thread_s",
+            "put_split_s", "put_thread_s",
         )  # fmt: skip
         for field in times:
             if (getattr(self, field) or 0.0) < 0:
@@ -437,6 +440,7 @@ class CostModel:
         self._call_s = {} if profile is None else profile.call_s
         self._range_s = 0.0 if profile is None else profile.range_s
         self._task_s = 0.0 if profile is None else profile.task_s
+        self.memory_bandwidth = inf if profile is None else profile.memory_bandwidth
         self._timer_s = 0.0 if profile is None else profile.timer_s
         self._busy_rest = 1.0 if profile is None else profile.busy_rest
         self.turn_s = role.turn_s
@@ -489,6 +493,12 @@ class CostModel:
             elif kind is ChainCommands:
                 total_s += sum(self._applied(command.body) for command in message.commands)
         return total_s
+
+    def recovered(self, snapshot: bytes | None, commands: list[Command]) -> float:
+        """Return the cost of restoring a replica of the GCS from its file."""
+        return len(snapshot or b"") / self.memory_bandwidth + sum(
+            self._applied(command.body) for command in commands
+        )
 
     def _cost_of_body(self, body: bytes) -> float:
         """Return the cost of handling the messages in a request to a chain of the GCS."""

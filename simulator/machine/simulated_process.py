@@ -274,10 +274,10 @@ class SimProcess:
         if not self.alive:
             return
         costs = self.costs
-        self._cost_s = costs.turn(self.cluster.env.now - self._ended_s, self._idled_s)
+        self._cost_s += costs.turn(self.cluster.env.now - self._ended_s, self._idled_s)
         self._leaving = []
         self.turns.run(self._fire)
-        cost_s = self._cost_s
+        cost_s, self._cost_s = self._cost_s, 0.0
         self.busy_s += cost_s
         if cost_s > LONG_TURN_S:
             self._long = True
@@ -328,7 +328,8 @@ class SimProcess:
         self._ended_s = self.cluster.env.now
 
     def charge(self, cpu_s: float) -> None:
-        """Have the turn under way take longer, for what a component does besides messages."""
+        """Have the turn under way, or the next, take longer, for what a component does besides
+        messages."""
         self._cost_s += cpu_s
 
     def _send_all(self) -> None:

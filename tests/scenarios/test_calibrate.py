@@ -80,8 +80,8 @@ def test_a_calibrated_profile_takes_no_cost_from_the_paper(monkeypatch: pytest.M
     for name in ones:
         monkeypatch.setattr(calibrate, f"_measure_{name}", constant(0.5))
     monkeypatch.setattr(calibrate, "_measure_transfers", constant((1e9, 1e9, 1e-9)))
-    ends = {"end_process_s": 0.001, "end_node_s": 0.001}
-    monkeypatch.setattr(calibrate, "_measure_ends", constant(ends))
+    processes = dict.fromkeys(("end_process_s", "end_node_s", "start_node_s"), 0.001)
+    monkeypatch.setattr(calibrate, "_measure_processes", constant(processes))
     puts = {"put_split_s": 0.0, "put_thread_s": 0.0}
     monkeypatch.setattr(calibrate, "_measure_puts", constant(puts))
     monkeypatch.setattr(
