@@ -76,8 +76,8 @@ UNKNOWNS = {
 }
 """By role: its costs. A ``run`` is a range that a worker runs; a ``load`` is of a task's arguments.
 A ``run_range`` is one in a message to or from that worker: a node does more for it than to forward
-it. ``cold`` is a turn after a rest, by how cold that makes (`CostModel.coldness`). The head's cold
-turns, elements and bytes cost what a node's do."""
+it. ``cold`` is a code path after a rest, by how cold that makes it (`CostModel.coldness`). The
+head's cold paths, elements and bytes cost what a node's do."""
 CALLS = ("submit", "argument", "argument_byte", "reference", "pickle", "frame")
 """The costs of a submitting call: see `Profile.call_s`. A ``pickle``, and a ``frame`` that leaves
 (a system call, which wakes its reader), cost workers and schedulers what they cost a driver."""
@@ -224,11 +224,15 @@ class _CountedCosts(CostModel):
     def __init__(self, role: str, profile: Profile, amounts: Amounts) -> None:
         super().__init__(getattr(profile, role), profile)
         self._amounts = amounts
+        self.rests_count = True  # whether they cost something yet or not
 
     def turn(self, rested_s: float, idled_s: float) -> float:
         self._amounts["turn"] += 1
-        self._amounts["cold"] += self.coldness(rested_s, idled_s)  # type: ignore[assignment]
         return super().turn(rested_s, idled_s)
+
+    def cold(self, rested_s: float, idled_s: float) -> float:
+        self._amounts["cold"] += self.coldness(rested_s, idled_s)  # type: ignore[assignment]
+        return super().cold(rested_s, idled_s)
 
     def received(self, messages: list[Any]) -> float:
         self._amounts["message"] += len(messages)

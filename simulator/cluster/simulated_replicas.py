@@ -99,7 +99,12 @@ class SimReplicas:
                 self._start(name)
 
         if self.cluster.config.gcs_durable:
-            self.cluster.env.after(0.0, start)  # in the head's process, after its turn
+            # In the head's process, after its turn.
+            recover_s = head.costs.recovered(self._file.snapshot(), self._file.commands())
+            if recover_s:
+                head.host.run(recover_s, start, f"recovery of {name}")
+            else:
+                self.cluster.env.after(0.0, start)
         else:
             # The head's host forks it, wherever it then runs.
             self.cluster.after_start(self.cluster.hosts[0], name, start)
@@ -167,7 +172,6 @@ class SimReplicas:
         self._file.on_commit = partial(head.charge, cluster.profile.commit_s)
         storage = Storage(head.context(STORAGE), self._file)
         head.add(STORAGE, storage)
-        head.charge(head.costs.recovered(self._file.snapshot(), self._file.commands()))
         machine = storage.recover(self._make_machine())
         replica = make_durable_replica(head.context(name), name, cluster.config, machine)
         head.add(name, replica)

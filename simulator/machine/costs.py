@@ -7,9 +7,10 @@ A turn of a process costs::
 
     turn_s                             wake up, poll, sleep again
     + cold_s    x sqrt(rest / REST_MAX_S)
-                                       for its rest since its last turn, `REST_MAX_S` at most: its
-                                       caches have grown cold. Of the time in which its core has run
-                                       others a part counts (`busy_rest`)
+                                       for each code path that it runs, for its rest since that ran
+                                       last, `REST_MAX_S` at most: it has left the caches. Of the
+                                       time in which the core has run others a part counts
+                                       (`busy_rest`)
     + frame_s   x frames sent          a system call each
     + for each message received or sent:
         message_s                      to decode or encode and to handle it
@@ -21,6 +22,9 @@ A turn of a process costs::
 
 The frames leave `after_s` before the turn is over: after the write to a socket the
 writer still cleans up, while the reader wakes up already.
+
+Code paths are the turn itself, the handling of each type of message received, and of each sent; of
+a program, each kind of API call.
 
 A request to a chain of the GCS costs as much as the messages in it, at every replica
 that applies it.
@@ -100,7 +104,7 @@ class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
     after_s: float = 0.0
     """The part of `turn_s` after the turn's frames have left."""
     cold_s: float = 0.0
-    """How much longer a turn takes once its core has idled for `REST_MAX_S`."""
+    """How much longer a code path takes once its core has idled for `REST_MAX_S`."""
     frame_s: float = 0.0
     received: MessageCost = msgspec.field(default_factory=MessageCost)
     sent: MessageCost = msgspec.field(default_factory=MessageCost)
@@ -112,6 +116,10 @@ REST_MAX_S = 0.02
 """A rest that was longer costs no more: the caches are cold. Of the machine that the model was made
 on, where what shorter ones cost grows with their square root."""
 ROLES = ("head", "node", "worker", "driver")
+
+
+PARTS_OF_CALLS = frozenset({"argument_byte", "watch"})
+"""Costs of API calls that are no code path: each is of an amount within another call."""
 
 
 def coldness(rested_s: float) -> float:
@@ -169,7 +177,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """CPU time from a process's end until its parent has reaped it, and so learns of it: the kernel
     gives back the memory before."""
     end_node_s: float = 0.0
-    """The same of a node or the head: they have more memory, and are reaped with what they leave."""
+    """The same of a node or the head: with more memory, reaped with what they leave."""
     start_node_s: float = 0.0
     """CPU time until a new node, head or replica of the GCS can report; 0: a worker's."""
     warm_up_s: float = 0.0
@@ -447,6 +455,8 @@ class CostModel:
         self.after_s = role.after_s
         self.frame_s = role.frame_s
         self.cold_s = role.cold_s
+        self.rests_count = role.cold_s > 0
+        """Whether a process has to know how long its code paths have rested."""
         self._received = _CostsByType(role.received, role.received_by_type)
         self._sent = _CostsByType(role.sent, role.sent_by_type)
         # Every replica of a chain applies the same bodies, one after another.
@@ -461,10 +471,12 @@ class CostModel:
         return self._range_s + self._task_s * count
 
     def turn(self, rested_s: float, idled_s: float) -> float:
-        """Return the cost of a turn besides its messages; see `coldness`."""
-        if not self.cold_s:
-            return self.turn_s
-        return self.turn_s + self.cold_s * self.coldness(rested_s, idled_s)
+        """Return the cost of a turn besides its messages; of rests see `cold`."""
+        return self.turn_s + self.cold(rested_s, idled_s) if self.rests_count else self.turn_s
+
+    def cold(self, rested_s: float, idled_s: float) -> float:
+        """Return what a code path costs more after a rest; see `coldness`."""
+        return self.cold_s * self.coldness(rested_s, idled_s)
 
     def coldness(self, rested_s: float, idled_s: float) -> float:
         """Return how cold a process's caches are after a rest, from 0 to 1; `idled_s` is how long

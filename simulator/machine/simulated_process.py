@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -126,6 +126,7 @@ def _on_timer(timer: Any) -> None:
 
 
 _ON_TIMER: Any = [_on_timer]
+_SENT = "sent"
 
 
 class SimContext:
@@ -199,6 +200,8 @@ class SimProcess:
         """When its last turn, API call or start was over."""
         self._idled_s = inf
         """How long its core had idled when the turn was due: see `Host.idled_s`."""
+        self._paths: dict[object, float] = {}
+        """By code path: when it last ran. Messages by type, those sent apart, calls by kind."""
         self.after_turn: Callable[[], None] | None = None
         self.on_idle: Callable[[], None] | None = None
         """Called when a turn is over and nothing has arrived meanwhile."""
@@ -274,10 +277,10 @@ class SimProcess:
         if not self.alive:
             return
         costs = self.costs
-        self._cost_s += costs.turn(self.cluster.env.now - self._ended_s, self._idled_s)
+        self._cost_s = costs.turn(self.cluster.env.now - self._ended_s, self._idled_s)
         self._leaving = []
         self.turns.run(self._fire)
-        cost_s, self._cost_s = self._cost_s, 0.0
+        cost_s = self._cost_s
         self.busy_s += cost_s
         if cost_s > LONG_TURN_S:
             self._long = True
@@ -301,8 +304,11 @@ class SimProcess:
     def _turn(
         self, address: str, received: Received, timer: int, callback: Callable[[], None] | None
     ) -> None:
+        costs = self.costs
         for _, messages in received:
-            self._cost_s += self.costs.received(messages)
+            self._cost_s += costs.received(messages)
+            if costs.rests_count:
+                self._cost_s += self.cold_paths(dict.fromkeys(map(type, messages)))
         component = self.components.get(address)
         if component is None:
             return
@@ -327,9 +333,21 @@ class SimProcess:
         """Begin the rest before the next turn anew: the process has just run the runtime's code."""
         self._ended_s = self.cluster.env.now
 
+    def cold_paths(self, paths: Iterable[object]) -> float:
+        """Return what code paths cost more for their rests, which end now.
+
+        Whether the core has idled is known for the rest since the last turn.
+        """
+        now_s, cost_s = self.cluster.env.now, 0.0
+        for path in paths:
+            last_s = self._paths.get(path, -inf)
+            if now_s > last_s:
+                cost_s += self.costs.cold(now_s - last_s, self._idled_s)
+                self._paths[path] = now_s
+        return cost_s
+
     def charge(self, cpu_s: float) -> None:
-        """Have the turn under way, or the next, take longer, for what a component does besides
-        messages."""
+        """Have the turn under way take longer, for what a component does besides messages."""
         self._cost_s += cpu_s
 
     def _send_all(self) -> None:
@@ -341,7 +359,7 @@ class SimProcess:
         turns = self.turns
         dirty, turns.dirty = turns.dirty, {}
         cost_s = 0.0
-        components = self.components
+        components, costs = self.components, self.costs
         for address, ctx in dirty.items():
             outbox, ctx.outbox = ctx.outbox, {}
             counts = ctx.counts
@@ -349,8 +367,11 @@ class SimProcess:
                 if destination in components:
                     turns.add(address, destination, messages)
                     continue
-                sent_s, nbytes = self.costs.sent(messages)
+                sent_s, nbytes = costs.sent(messages)
                 cost_s += sent_s
+                if costs.rests_count:
+                    types = dict.fromkeys(map(type, messages))
+                    cost_s += self.cold_paths([(_SENT, kind) for kind in types])
                 counts.frames += 1
                 counts.bytes += nbytes
                 frames.append((address, destination, messages, nbytes))

@@ -35,7 +35,7 @@ from raytwin.runtime.serialization.serialization import Serialized
 from raytwin.runtime.session.futures import ItemWaiter, NotifyingWaiter, settle
 from raytwin.runtime.session.session import Session
 from raytwin.runtime.session.world import LOOP_STOPPED, BodyWatcher, Environment
-from raytwin.simulator.machine.costs import Profile
+from raytwin.simulator.machine.costs import PARTS_OF_CALLS, Profile
 from raytwin.simulator.machine.simulated_process import ProcessPort, SimProcess
 from raytwin.simulator.programs import virtual_values
 from raytwin.simulator.programs.process_ends import Handler, from_handler, run
@@ -210,6 +210,8 @@ class SimWorld:
 
     def charge(self, what: str, count: int) -> None:
         process = self.process
+        if process.costs.rests_count and what not in PARTS_OF_CALLS:
+            process.debt_s += process.cold_paths((what,))
         if what == "run":
             process.debt_s += process.costs.ran(count)
             self.cluster.tasks += count

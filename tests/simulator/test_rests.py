@@ -13,7 +13,7 @@ from tests.simulator.conftest import changed
 
 BODY_S = 0.005
 BUSY_REST = 0.1
-COLD_S = 0.01
+COLD_S = 1e-4
 
 
 def test_a_core_that_is_busy_keeps_the_processes_that_rest_warmer(
@@ -34,20 +34,39 @@ def test_a_driver_is_as_cold_as_its_core_was_idle(
 ) -> None:
     driver = {"cold_s": COLD_S}
     profile = changed(free, tmp_path, run_queues=run_queues, busy_rest=BUSY_REST, driver=driver)
-    ray.init(backend="sim", nodes=1, cpus_per_node=1, cores_per_host=1, profile=profile)
+    session: Any = ray.init(
+        backend="sim", nodes=1, cpus_per_node=1, cores_per_host=1, profile=profile
+    )
+    process = session.world.process
 
     @ray.remote
     def body(pause: Any) -> None:
         pause(BODY_S)
 
-    def took_s(pause: Any) -> float:
-        ray.get(body.remote(pause))
-        began_s = ray.now()
-        ray.get(body.remote(pause))
-        return ray.now() - began_s - BODY_S
+    def used_s(pause: Any) -> float:
+        for _ in range(5):  # every code path has run, and rested since
+            before_s = process.busy_s + process.debt_s
+            ray.get(body.remote(pause))
+        return float(process.busy_s + process.debt_s - before_s)
 
-    idle, busy = took_s(ray.sleep), took_s(ray.compute)
-    assert idle == pytest.approx(COLD_S * coldness(BODY_S), rel=0.1)
+    idle_s, busy_s = used_s(ray.sleep), used_s(ray.compute)
     # A host with one queue does not tell which core was idle.
     rested_s = BUSY_REST * BODY_S if run_queues else BODY_S
-    assert busy == pytest.approx(COLD_S * coldness(rested_s), rel=0.1)
+    assert busy_s / idle_s == pytest.approx(coldness(rested_s) / coldness(BODY_S), rel=0.1)
+
+
+def test_a_code_path_is_as_cold_as_it_has_rested_itself(free: str, tmp_path: Path) -> None:
+    profile = changed(free, tmp_path, driver={"cold_s": COLD_S})
+    session: Any = ray.init(backend="sim", nodes=1, cpus_per_node=1, profile=profile)
+    process = session.world.process
+    process._idled_s = BODY_S
+
+    def costs_s(*paths: str) -> float:
+        return float(process.cold_paths(paths))
+
+    assert costs_s("get", "put") == pytest.approx(2 * COLD_S)  # neither has run yet
+    assert costs_s("get", "put") == 0.0
+    process.cluster.env.run(until=process.cluster.env.now + BODY_S)
+    once_s = COLD_S * coldness(BODY_S)
+    assert costs_s("get") == pytest.approx(once_s)
+    assert costs_s("get", "put") == pytest.approx(once_s)
