@@ -13,10 +13,12 @@ from statistics import median
 from typing import Any
 
 from raytwin.reports.figures import all_rows, number
-from raytwin.scenarios.core.fidelity import AIM, MAKESPAN, RECOVERY, Study
+from raytwin.scenarios.core.fidelity import AIM, AIM_OF_TAIL, MAKESPAN, RECOVERY, Study
 from raytwin.scenarios.core.results import Result
 from raytwin.scenarios.core.scenario import Compare, Row, Where, matches
 
+OF_RECOVERY = "recovery_s"
+"""All times of recoveries as one column."""
 APART = 0.1
 """Measurements that are closer, relative, have no order that a prediction could miss."""
 
@@ -153,11 +155,12 @@ def of_study(study: Study) -> list[tuple[str, Fidelity]]:
             len(each.measured),
             each.aim,
         )
-        column = "recovery_s" if recovery else MAKESPAN
+        column = OF_RECOVERY if recovery else MAKESPAN
         found.setdefault((each.group, column), []).append(pair)
+    aims = {MAKESPAN: AIM, OF_RECOVERY: AIM_OF_TAIL}
     return [
-        (group, Fidelity(Compare(("workload",), column, aim_percent=100 * AIM), tuple(pairs), ()))
-        for (group, column), pairs in found.items()
+        (group, Fidelity(Compare(("workload",), each, aim_percent=100 * aims[each]), tuple(of), ()))
+        for (group, each), of in found.items()
     ]
 
 

@@ -22,10 +22,10 @@ AIM, AIM_OF_TAIL = 0.10, 0.20
 """How far predictions may be off, of p99 and of recovery further; or twice the noise floor, if that
 is more."""
 MAKESPAN, MEDIAN, TAIL = "makespan_s", "p50_s", "p99_s"
-FULL, NOTICED, SLOWEST, REJOINED = "full_s", "noticed_s", "slowest_s", "rejoined_s"
+FULL, DETECTED, REJOINED, SLOWEST = "full_s", "detect_s", "rejoin_s", "slowest_since_kill_s"
 """Times since a fault: until all that it hit has ended and throughput is back; until the cluster
-reports the death; what the slowest write took; until the chain of the GCS is whole again."""
-RECOVERY = (FULL, NOTICED, SLOWEST, REJOINED)
+reports the death; until the chain of the GCS is whole again. And what the slowest write took."""
+RECOVERY = (FULL, DETECTED, REJOINED, SLOWEST)
 SEARCHED = "searched"
 """The group of the program that a search has selected."""
 
@@ -119,8 +119,9 @@ class Metric(msgspec.Struct):
     @property
     def aim(self) -> float:
         """How far it may be off."""
-        further = self.metric in (TAIL, *RECOVERY)
-        return max(AIM_OF_TAIL if further else AIM, 2 * self.noise)
+        aim = AIM_OF_TAIL if self.metric in (TAIL, *RECOVERY) else AIM
+        # Where a fault hit nothing on one of two clusters, they have no floor that would excuse.
+        return aim if math.isinf(self.noise) else max(aim, 2 * self.noise)
 
     @property
     def excess(self) -> float:

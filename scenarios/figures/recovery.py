@@ -29,6 +29,7 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
+from raytwin.scenarios.workloads.chain_writes import VALUE_BYTES
 from raytwin.scenarios.workloads.disturbance import (
     disturbance,
     ended,
@@ -49,8 +50,8 @@ from raytwin.scenarios.workloads.steady_load import Answer, SteadyLoad, nodes
 WORKERS = 3
 """Nodes that work; the driver's has no CPU."""
 WORKERS_MIN = 2
-KEY, VALUE_BYTES = b"recovery", 512
-"""What is written to the GCS beside the load, where its replicas die: as much as in figure 10a."""
+KEY = b"recovery"
+"""Of what is written to the GCS beside the load, where its replicas die."""
 PHASE_S = 0.1
 """Faults are injected at a random moment of so many seconds: the load would meet each the same."""
 AXIS = "since_fault_s"

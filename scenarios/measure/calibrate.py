@@ -74,10 +74,11 @@ RESTS = 201
 SPILL_BYTES = 32_000_000
 COMMITS = 3_000
 COMMAND_BYTES = 512
-LOOK_S = 1e-4
-LOG_LOOK_S = 0.01
-PROCESSES = 9
-"""Workers and nodes that are killed, one of each in a cluster."""
+CLUSTERS = 9
+"""In each of which a worker and a node are killed."""
+QUIET_S = 0.05
+"""Between two of these, when the node has its new worker."""
+LOG_TIMEOUT_S = 10.0
 
 
 def calibrate(progress: Progress) -> dict[str, Any]:
@@ -263,27 +264,26 @@ def _measure_processes() -> dict[str, float]:
     """Return how long a worker and a node take to end once they are killed, and a node to start,
     where nothing else runs.
 
-    A worker has ended when its death is in the GCS's log, and a node has started when it is there;
-    a few messages are a small part of that.
+    A worker has ended when its death is in the GCS's log, and a node has started when it is there:
+    the messages until then are in these times, too.
     """
     workers, nodes, starts = [], [], []
-    for _ in range(PROCESSES):
+    for _ in range(CLUSTERS):
         session: Any = ray.init(backend="local", nodes=2, cpus_per_node=1)
         try:
             pid = ray.get(_pid.remote())
-            cluster = session.cluster
-            began_s = time.perf_counter()
-            cluster.kill("node:1", signal.SIGKILL)
-            while "node:1" not in cluster.exited:
-                time.sleep(LOOK_S)
-                cluster.poll()
-            nodes.append(time.perf_counter() - began_s)
-            began_s = ray.now()
-            cluster.restart_node(1)
-            starts.append(_logged_s(session, "node_added", began_s) - began_s)
+            ray.sleep(QUIET_S)
             began_s = ray.now()
             os.kill(pid, signal.SIGKILL)
             workers.append(_logged_s(session, "worker_died", began_s) - began_s)
+            ray.sleep(QUIET_S)
+            began_s = ray.now()
+            session.cluster.kill_node(1)
+            nodes.append(ray.now() - began_s)
+            ray.sleep(QUIET_S)
+            began_s = ray.now()
+            session.cluster.restart_node(1)
+            starts.append(_logged_s(session, "node_added", began_s) - began_s)
         finally:
             ray.shutdown()
     found = {"end_process_s": workers, "end_node_s": nodes, "start_node_s": starts}
@@ -291,12 +291,14 @@ def _measure_processes() -> dict[str, float]:
 
 
 def _logged_s(session: Any, event: str, since_s: float) -> float:
-    """Return when the GCS has logged an event since a moment; wait for it."""
-    while True:
+    """Return when the GCS has logged an event since a moment; wait for it. Raises RuntimeError if
+    it does not come."""
+    while ray.now() < since_s + LOG_TIMEOUT_S:
         for at_s, kind, *_ in session.query("events"):
             if kind == event and at_s >= since_s:
                 return float(at_s)
-        ray.sleep(LOG_LOOK_S)
+        ray.sleep(QUIET_S)
+    raise RuntimeError(f"the GCS has logged no {event} within {LOG_TIMEOUT_S:g} s")
 
 
 @ray.remote

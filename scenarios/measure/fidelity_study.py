@@ -11,7 +11,9 @@ On `sim` a program runs twice: the first run starts workers and is not timed. On
 first runs also fill what is reused later, as memory of stores and of Python's allocator, so that
 `WARM_UPS` are not timed: a calibration, too, measures what is warm.
 At the end each program runs once more with journals, which slow it down and are not in its times:
-from them come the turns and frames of nodes and the head, see `traffic`.
+from them come the turns and frames of nodes and the head, see `traffic`. A program in which
+processes die or links fail warms itself up, runs once in each cluster, and has neither CPU times
+nor journals.
 
 A search may follow, with the same profiles, for the program whose makespan is furthest off beyond
 its aim. Here, too, each prediction is written, and its digest kept, before that program is
@@ -264,9 +266,11 @@ def _predict(
             run = simulate(workload, profile, journal)
             cores = min(sum(workload.cpus), workload.cores or machine_cores)
             whole_s = run.ended.operations * (task_s + workload.body_s) / cores
+            # Sides are of makespans.
+            near = run.threshold.is_near and fidelity.MAKESPAN in run.figures()
             sides_s = (
                 simulate(workload, profile, wait_s=wait_s).ended.elapsed_s
-                for wait_s in (run.threshold.sides_s if run.threshold.is_near else ())
+                for wait_s in (run.threshold.sides_s if near else ())
             )
             found[name] = _Prediction(run, whole_s if workload.of_tasks else None, tuple(sides_s))
             progress.advance()

@@ -45,9 +45,17 @@ class Chains:
 
 
 def run_chains(
-    chains: int, segment: int, for_s: float, task_s: float, nbytes: int, record: str
+    chains: int,
+    segment: int,
+    for_s: float,
+    task_s: float,
+    nbytes: int,
+    record: str,
+    links_min: int = 0,
 ) -> Chains:
-    """Run chains side by side for a time; each link takes `task_s` and has a value of `nbytes`.
+    """Run chains side by side for a time, and at least until `links_min` links have ended.
+
+    Each link takes `task_s` and has a value of `nbytes`.
 
     A chain is submitted `segment` links at a time, the next when the last of them
     is done. Links write down in the file `record` that they have begun, if there is one.
@@ -82,7 +90,7 @@ def run_chains(
             ended_s.append(now_s - began_s)
             if chain < 0:
                 continue
-            if now_s < end_s:
+            if now_s < end_s or len(ended_s) < links_min:
                 extend(chain, ref)
             else:
                 finished[chain] = ref

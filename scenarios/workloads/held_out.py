@@ -5,7 +5,8 @@ task takes the result of the one before), `layered` (a random graph of layers, e
 results of the layer before), `nested` (tasks that submit tasks and wait for them), `allreduce`
 (a ring of actors), `shuffle` (each of some tasks takes a part of each of others' results, through
 the object store), `skewed` (calls of actors, of which some get many more), `stream` (a generator's
-items, taken as they come).
+items, taken as they come). What figures 8a, 8b, 9 and 10b measure has their names; programs under
+faults are in `recovering`.
 """
 
 from __future__ import annotations

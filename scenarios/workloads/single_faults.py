@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raytwin.chaos.faults.plan import Plan, Step
+from raytwin.scenarios.workloads.chain_writes import REPLICAS
 
-REPLICAS = 2
 REPLICATED = "gcs_replicas"
 
 

@@ -67,7 +67,8 @@ class Workload:
     body_s: float = 0.0
     """CPU time within an operation, seconds."""
     of_tasks: bool = True
-    """Whether each operation is a task or a call."""
+    """Whether it is made of tasks or calls, and nothing else decides how long it takes: the naive
+    model is of these."""
     slots: float = 0.0
     """Of a resource, ``slot``, that all nodes but the driver's have."""
     options: Mapping[str, Any] = field(default_factory=dict)

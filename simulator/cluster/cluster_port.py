@@ -46,7 +46,7 @@ class ClusterPort(ProgramPort, Protocol):
         """Have a node's process use a core of its host for `cpu_s` seconds, then call `done`."""
 
     def after_start(self, host: Processor, process: str, started: Callable[[], None]) -> None:
-        """Call back when a new process of a host has started."""
+        """Call back when a new node, head or replica of a host has started."""
 
     def after_end(self, host: Processor, process: str, reaped: Callable[[], None]) -> None:
         """Call back when the parent of a process that has ended on a host reaps it."""

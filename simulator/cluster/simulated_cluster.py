@@ -398,7 +398,9 @@ class SimCluster:
         """Call back when a new node, head or replica of a host has started, for which it needs a
         core."""
         owner = _start_of(process)
-        cpu_s = self.profile.start_node_s or self.profile.start_worker_s
+        cpu_s = self.profile.start_node_s
+        if cpu_s is None:
+            cpu_s = self.profile.start_worker_s
 
         def begin() -> None:
             host.cancel(owner)  # it runs under its own name from now on

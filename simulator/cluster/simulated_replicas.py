@@ -102,7 +102,8 @@ class SimReplicas:
             # In the head's process, after its turn.
             recover_s = head.costs.recovered(self._file.snapshot(), self._file.commands())
             if recover_s:
-                head.host.run(recover_s, start, f"recovery of {name}")
+                head.busy_s += recover_s
+                head.host.run(recover_s, start, head)
             else:
                 self.cluster.env.after(0.0, start)
         else:

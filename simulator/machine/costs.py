@@ -23,8 +23,10 @@ A turn of a process costs::
 The frames leave `after_s` before the turn is over: after the write to a socket the
 writer still cleans up, while the reader wakes up already.
 
-Code paths are the turn itself, the handling of each type of message received, and of each sent; of
-a program, each kind of API call.
+Code paths are the turn itself, the handling of each type of message received, and of each sent (of
+those within a chain's request, the request alone); of a program, each kind of API call, and of what
+such a call packs or unpacks. A rest lasts from one use of a path to the next, whatever ran
+meanwhile, the process itself included.
 
 A request to a chain of the GCS costs as much as the messages in it, at every replica
 that applies it.
@@ -174,12 +176,12 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """CPU time that the body of a task takes on the modelled machine, for each second that it takes
     where the simulation runs. Used where bodies are measured."""
     end_process_s: float = 0.0
-    """CPU time from a process's end until its parent has reaped it, and so learns of it: the kernel
+    """CPU time from a process's end until its parent has reaped it and tells of it: the kernel
     gives back the memory before."""
     end_node_s: float = 0.0
     """The same of a node or the head: with more memory, reaped with what they leave."""
-    start_node_s: float = 0.0
-    """CPU time until a new node, head or replica of the GCS can report; 0: a worker's."""
+    start_node_s: float | None = None
+    """CPU time until a new node, head or replica of the GCS can report; None: a worker's."""
     warm_up_s: float = 0.0
     """CPU time of a host's zygote before it forks the first worker: it loads the modules of
     workers."""

@@ -308,7 +308,7 @@ class SimProcess:
         for _, messages in received:
             self._cost_s += costs.received(messages)
             if costs.rests_count:
-                self._cost_s += self.cold_paths(dict.fromkeys(map(type, messages)))
+                self._cost_s += self.end_rests(dict.fromkeys(map(type, messages)))
         component = self.components.get(address)
         if component is None:
             return
@@ -333,10 +333,11 @@ class SimProcess:
         """Begin the rest before the next turn anew: the process has just run the runtime's code."""
         self._ended_s = self.cluster.env.now
 
-    def cold_paths(self, paths: Iterable[object]) -> float:
+    def end_rests(self, paths: Iterable[object]) -> float:
         """Return what code paths cost more for their rests, which end now.
 
-        Whether the core has idled is known for the rest since the last turn.
+        How long the core has idled is known of the rest since the last turn; before that it counts
+        as one that ran others.
         """
         now_s, cost_s = self.cluster.env.now, 0.0
         for path in paths:
@@ -371,7 +372,7 @@ class SimProcess:
                 cost_s += sent_s
                 if costs.rests_count:
                     types = dict.fromkeys(map(type, messages))
-                    cost_s += self.cold_paths([(_SENT, kind) for kind in types])
+                    cost_s += self.end_rests([(_SENT, kind) for kind in types])
                 counts.frames += 1
                 counts.bytes += nbytes
                 frames.append((address, destination, messages, nbytes))

@@ -211,7 +211,7 @@ class SimWorld:
     def charge(self, what: str, count: int) -> None:
         process = self.process
         if process.costs.rests_count and what not in PARTS_OF_CALLS:
-            process.debt_s += process.cold_paths((what,))
+            process.debt_s += process.end_rests((what,))
         if what == "run":
             process.debt_s += process.costs.ran(count)
             self.cluster.tasks += count

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import raytwin as ray
 from raytwin.runtime.processes.node.spiller import SpillFile
 from raytwin.scenarios.core.scenario import Silent
 from raytwin.scenarios.measure import calibrate
@@ -100,3 +101,25 @@ def test_a_calibrated_profile_takes_no_cost_from_the_paper(monkeypatch: pytest.M
     fields = {each.name for each in msgspec.structs.fields(Profile)}
     # Bodies take as long as where they are measured: on this machine.
     assert fields - set(found) == BY_FIT | OF_ROUNDS | {"body_scale"}
+
+
+def test_ends_and_starts_of_processes_are_measured_on_a_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calibrate, "CLUSTERS", 1)
+    found = calibrate._measure_processes()
+    assert found.keys() == {"end_process_s", "end_node_s", "start_node_s"}
+    assert min(found.values()) > 0
+
+
+def test_an_event_that_does_not_come_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Quiet:
+        def query(self, kind: str) -> list[Any]:
+            return [(0.0, "node_added")]  # before the moment that is asked for
+
+    monkeypatch.setattr(calibrate, "LOG_TIMEOUT_S", 0.1)
+    with (
+        ray.init(backend="sim", nodes=1),
+        pytest.raises(RuntimeError, match="logged no node_added within"),
+    ):
+        calibrate._logged_s(Quiet(), "node_added", ray.now())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from raytwin.runtime.api.backend import current
 from tests.simulator.conftest import changed
 
 END_S = 0.5
+RANGE_S = 0.01
 
 
 @ray.remote(max_restarts=1)
@@ -19,11 +21,9 @@ class Echo:
         return ray.now()
 
 
-def seconds_to(event: str, kill: str, *target: int, profile: str, replicas: int) -> float:
+def seconds_to(event: str, kill: str, *target: int, profile: str, **options: Any) -> float:
     """Return how long it takes from a kill to the event by which the cluster reports it."""
-    ray.init(
-        backend="sim", nodes=3, profile=profile, gcs_replicas=replicas, heartbeat_timeout_s=100.0
-    )
+    ray.init(backend="sim", nodes=3, profile=profile, heartbeat_timeout_s=100.0, **options)
     try:
         actor = Echo.options(resources={"node:1": 0.001}).remote()
         ray.get(actor.now.remote())
@@ -58,7 +58,46 @@ def test_a_kill_is_noticed_after_the_time_that_the_process_takes_to_end(
 ) -> None:
     slow = changed(free, tmp_path, **{figure: END_S})
     at_once_s, later_s = (
-        seconds_to(event, kill, *target, profile=profile, replicas=replicas)
+        seconds_to(event, kill, *target, profile=profile, gcs_replicas=replicas)
         for profile in (free, slow)
     )
     assert later_s - at_once_s == pytest.approx(END_S)
+
+
+def test_a_new_head_starts_when_the_old_one_has_ended_and_reads_its_file(
+    free: str, tmp_path: Path
+) -> None:
+    def took_s(name: str, **changes: Any) -> float:
+        profile, storage = changed(free, tmp_path, **changes), tmp_path / name
+        return seconds_to("head_started", "kill_head", profile=profile, gcs_storage=storage)
+
+    at_once_s = took_s("free")
+    slow = {"end_node_s": END_S, "start_node_s": 2 * END_S}
+    assert took_s("slow", **slow) - at_once_s == pytest.approx(3 * END_S)
+    # The file has some commands, each of some ranges.
+    head = {"received": {"range_s": RANGE_S}}
+    assert took_s("reads", head=head) - at_once_s > 3 * RANGE_S
+
+
+def test_a_node_starts_as_a_worker_does_if_the_profile_does_not_tell_them_apart(
+    free: str, tmp_path: Path
+) -> None:
+    def took_s(**changes: Any) -> float:
+        profile = changed(free, tmp_path, **changes)
+        ray.init(backend="sim", nodes=2, profile=profile, heartbeat_timeout_s=100.0)
+        try:
+            cluster: Any = current().cluster
+            cluster.kill_node(1)
+            began_s = ray.now()
+            cluster.restart_node(1)
+            while not any(
+                row[1] == "node_added" and row[0] > began_s for row in current().query("events")
+            ):
+                ray.sleep(0.01)
+            return ray.now() - began_s
+        finally:
+            ray.shutdown()
+
+    worker_s = took_s(start_worker_s=END_S)
+    assert worker_s == pytest.approx(END_S, rel=0.1)
+    assert took_s(start_worker_s=END_S, start_node_s=0.0) < END_S / 2

@@ -1,4 +1,4 @@
-"""A process that has rested takes longer for its next turn, most if its core has idled."""
+"""Code that has rested takes longer the next time, most if its core has idled."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_code_path_is_as_cold_as_it_has_rested_itself(free: str, tmp_path: Pat
     process._idled_s = BODY_S
 
     def costs_s(*paths: str) -> float:
-        return float(process.cold_paths(paths))
+        return float(process.end_rests(paths))
 
     assert costs_s("get", "put") == pytest.approx(2 * COLD_S)  # neither has run yet
     assert costs_s("get", "put") == 0.0

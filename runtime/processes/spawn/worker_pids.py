@@ -15,13 +15,26 @@ def worker_pids(zygote: int, node: int) -> list[int]:
     process of the machine takes milliseconds.
     """
     workers = []
-    with suppress(FileNotFoundError, ProcessLookupError):  # of the zygote
-        # The kernel lists children in the order in which they were forked.
-        for pid in Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split():
-            with suppress(FileNotFoundError, ProcessLookupError):  # of a worker that ends meanwhile
-                if Path(f"/proc/{pid}/comm").read_text().startswith(f"rt-worker:{node}."):
-                    workers.append(int(pid))
+    for pid in _children(zygote):
+        with suppress(FileNotFoundError, ProcessLookupError):  # of a worker that ends meanwhile
+            if Path(f"/proc/{pid}/comm").read_text().startswith(f"rt-worker:{node}."):
+                workers.append(int(pid))
     return workers
+
+
+def _children(parent: int) -> list[str]:
+    """Return the PIDs of a process's children in the order in which it has forked them."""
+    path = Path(f"/proc/{parent}/task/{parent}/children")
+    found = None
+    try:
+        # The kernel may leave some out while one of them ends: two reads in a row have to agree.
+        while found != (again := path.read_text().split()):
+            found = again
+    except (FileNotFoundError, ProcessLookupError):
+        if path.parent.exists():
+            raise  # a kernel that does not say
+        return []
+    return found
 
 
 class Memory(NamedTuple):
