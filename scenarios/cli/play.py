@@ -10,7 +10,7 @@ import raytwin as ray
 from raytwin.reports.numbers import short
 from raytwin.runtime.session.recording import Recording, load
 from raytwin.scenarios.core.scenario import UsageError
-from raytwin.scenarios.workloads import recorded_program
+from raytwin.scenarios.workloads.recordings import recorded_program
 
 
 def read(path: Path, nodes: int | None, cpus: int | None) -> tuple[Recording, dict[str, Any]]:

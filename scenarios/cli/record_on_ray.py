@@ -30,8 +30,8 @@ from raytwin.runtime.on_ray.ray_session import environment
 from raytwin.scenarios.cli.commands.line import say
 from raytwin.scenarios.cli.execute import run_as_main
 from raytwin.scenarios.core.scenario import UsageError
-from raytwin.scenarios.workloads.imported_graph import TraceError
-from raytwin.scenarios.workloads.ray_graph import (
+from raytwin.scenarios.workloads.recordings.imported_graph import TraceError
+from raytwin.scenarios.workloads.recordings.ray_graph import (
     Program,
     Put,
     Submission,

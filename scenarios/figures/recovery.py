@@ -51,7 +51,7 @@ WORKERS = 3
 """Nodes that work; the driver's has no CPU."""
 WORKERS_MIN = 2
 KEY = b"recovery"
-"""Of what is written to the GCS beside the load, where its replicas die."""
+"""The driver writes to this key of the GCS beside the load, where replicas die."""
 PHASE_S = 0.1
 """Faults are injected at a random moment of so many seconds: the load would meet each the same."""
 AXIS = "since_fault_s"

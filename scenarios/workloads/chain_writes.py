@@ -22,7 +22,8 @@ LOOK_EVERY = 10
 
 @dataclass(frozen=True)
 class Writes:
-    """What became of the writes; times are in seconds since they began, if not said otherwise."""
+    """How long a client's writes took; times are in seconds since the first began, if not said
+    otherwise."""
 
     victim: str
     """The name of the member that was killed."""

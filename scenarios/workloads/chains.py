@@ -34,7 +34,7 @@ link = ray.remote(_link)
 
 @dataclass
 class Chains:
-    """What became of chains that ran side by side."""
+    """The links that chains had, side by side, and the numbers that they came to."""
 
     began_s: float
     lengths: list[int]

@@ -21,7 +21,7 @@ SLOTS = 10_000.0
 
 @dataclass(frozen=True)
 class Called:
-    """What the calls came to, by step and actor."""
+    """The actors' answers to their calls, by step and actor."""
 
     began_s: float
     """On the cluster's clock."""

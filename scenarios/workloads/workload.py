@@ -1,6 +1,6 @@
-"""What a program is that predictions are tried on, and how it relates to what costs were fitted to.
+"""A workload of the fidelity study: program, cluster, and how it relates to the calibration.
 
-Each runs on both backends and returns what it did, by the cluster's clock.
+Each program runs on both backends and returns what it did, by the cluster's clock.
 
 =========== ================================================================================
 TRAIN       loads of the calibration, run anew
@@ -22,12 +22,12 @@ from enum import Enum
 from typing import Any
 
 SEED = 14
-"""Of what is drawn within a program, the same on both backends."""
+"""Programs draw with this seed, so that they draw the same on both backends."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What a program did."""
+    """A program has ended: its operations, and how long they took."""
 
     operations: int
     elapsed_s: float

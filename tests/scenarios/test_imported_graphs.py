@@ -19,13 +19,13 @@ import raytwin as ray
 from raytwin.runtime.control.core.ids import array_id, task_id
 from raytwin.runtime.session.recording import Recording, load
 from raytwin.scenarios.cli.main import app
-from raytwin.scenarios.workloads import (
+from raytwin.scenarios.workloads.recordings import (
     imported_alibaba,
     imported_ray_timeline,
     imported_wfcommons,
 )
-from raytwin.scenarios.workloads.imported_graph import Imported, TraceError
-from raytwin.scenarios.workloads.recorded_program import cluster_of, play, work_of
+from raytwin.scenarios.workloads.recordings.imported_graph import Imported, TraceError
+from raytwin.scenarios.workloads.recordings.recorded_program import cluster_of, play, work_of
 
 LIMIT_S = 120.0
 READERS: dict[str, Callable[[Path], Imported]] = {
@@ -350,7 +350,7 @@ from pathlib import Path
 
 import raytwin as ray
 from raytwin.runtime.session.recording import load
-from raytwin.scenarios.workloads.recorded_program import cluster_of, play
+from raytwin.scenarios.workloads.recordings.recorded_program import cluster_of, play
 
 found = load(Path(sys.argv[1]))
 ray.init(nodes=cluster_of(found, 2, 2))

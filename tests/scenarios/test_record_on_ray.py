@@ -16,9 +16,15 @@ import pytest
 
 from raytwin.runtime.session import recording
 from raytwin.runtime.session.recording import Body, Recording
-from raytwin.scenarios.workloads.imported_graph import TraceError
-from raytwin.scenarios.workloads.ray_graph import Program, Put, Submission, TaskEvent, graph
-from raytwin.scenarios.workloads.recorded_program import work_of
+from raytwin.scenarios.workloads.recordings.imported_graph import TraceError
+from raytwin.scenarios.workloads.recordings.ray_graph import (
+    Program,
+    Put,
+    Submission,
+    TaskEvent,
+    graph,
+)
+from raytwin.scenarios.workloads.recordings.recorded_program import work_of
 from tests.requirements import require
 from tests.scenarios import test_record
 

@@ -18,7 +18,7 @@ from raytwin.runtime.control.core.ids import array_id, put_id, root_task_id, tas
 from raytwin.runtime.session import recording as recordings
 from raytwin.runtime.session.recording import Body, Driver, Put, Recording
 from raytwin.scenarios.cli.main import app
-from raytwin.scenarios.workloads.recorded_program import cluster_of, play, work_of
+from raytwin.scenarios.workloads.recordings.recorded_program import cluster_of, play, work_of
 from raytwin.simulator.machine.costs import load_profile
 
 LIMIT_S = 60.0

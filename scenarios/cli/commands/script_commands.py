@@ -36,7 +36,7 @@ from raytwin.scenarios.core.scenario import BACKENDS, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from raytwin.chaos.faults.plan import Plan
-    from raytwin.scenarios.workloads.imported_graph import Imported
+    from raytwin.scenarios.workloads.recordings.imported_graph import Imported
     from raytwin.simulator.cluster.cluster_usage import Usage
 
 RECORDING = ".json"
@@ -480,12 +480,12 @@ def import_(
 
     Example: `raytwin import wfcommons montage.json -o graph.json`
     """
-    from raytwin.scenarios.workloads import (
+    from raytwin.scenarios.workloads.recordings import (
         imported_alibaba,
         imported_ray_timeline,
         imported_wfcommons,
     )
-    from raytwin.scenarios.workloads.imported_graph import TraceError
+    from raytwin.scenarios.workloads.recordings.imported_graph import TraceError
 
     readers: dict[str, Callable[[Path], Imported]] = {
         "wfcommons": imported_wfcommons.read,

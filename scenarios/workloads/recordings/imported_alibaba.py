@@ -25,7 +25,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from raytwin.scenarios.workloads.imported_graph import Graph, Imported, Task, TraceError, ordered
+from raytwin.scenarios.workloads.recordings.imported_graph import (
+    Graph,
+    Imported,
+    Task,
+    TraceError,
+    ordered,
+)
 
 COLUMNS = (
     "task_name", "instance_num", "job_name", "task_type", "status", "start_time", "end_time",

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from raytwin.scenarios.workloads.imported_graph import Graph, Imported, TraceError
+from raytwin.scenarios.workloads.recordings.imported_graph import Graph, Imported, TraceError
 
 TASK, EXECUTE = "task::", "task:execute"
 _UNIQUE_DIGITS = 16

@@ -28,7 +28,7 @@ from raytwin.runtime.control.core.ids import (
 )
 from raytwin.runtime.session import recording
 from raytwin.runtime.session.recording import Body, Driver, Recording
-from raytwin.scenarios.workloads.imported_graph import Imported, TraceError
+from raytwin.scenarios.workloads.recordings.imported_graph import Imported, TraceError
 
 TASK_DIGITS = 48
 CONSTRUCTOR = ".__init__"

@@ -16,7 +16,13 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from raytwin.runtime.session.recording import Bytes, Seconds
-from raytwin.scenarios.workloads.imported_graph import Graph, Imported, Task, TraceError, ordered
+from raytwin.scenarios.workloads.recordings.imported_graph import (
+    Graph,
+    Imported,
+    Task,
+    TraceError,
+    ordered,
+)
 
 VERSIONS = ("1.5", "1.6")
 Cores = Annotated[float, Meta(gt=0)]
