@@ -143,16 +143,22 @@ def test_known_figures_are_found_again(hop_s: float, after: float) -> None:
     # be found.
     received, expected = found["driver"]["received"], truth["driver"]["received"]
     item_s = received.pop("message_s") + found["call_s"].pop("next")
-    assert item_s == pytest.approx(expected.pop("message_s") + truth["call_s"].pop("next"), rel=0.1)
+    assert item_s == pytest.approx(
+        expected.pop("message_s") + truth["call_s"].pop("next"), rel=0.15
+    )
     # Results of an array come in 57 to 80 messages, by the last digit again, and a turn for each
     # costs as much as thousands of elements. What both take together is found.
-    assert received.pop("element_s") == pytest.approx(expected.pop("element_s"), rel=0.6)
+    assert received.pop("element_s") == pytest.approx(expected.pop("element_s"), rel=0.9)
     assert abs(found["residuals"]["array driver"]) < 0.25
     assert received == pytest.approx(expected, rel=0.15)
     assert found["worker"]["received"] == pytest.approx(truth["worker"]["received"], rel=0.15)
-    # The loads watch one reference for each task, so other costs of a task share its error.
-    assert found["call_s"].pop("watch") == pytest.approx(truth["call_s"].pop("watch"), rel=0.6)
-    assert found["call_s"] == pytest.approx(truth["call_s"], rel=0.15)
+    # Most loads whose tasks have inputs have one, so loading and an input share an error; and they
+    # watch one reference for each task, so a watch shares that of others.
+    calls, real = found["call_s"], truth["call_s"]
+    loaded_s = calls.pop("load") + calls.pop("input")
+    assert loaded_s == pytest.approx(real.pop("load") + real.pop("input"), rel=0.1)
+    assert calls.pop("watch") == pytest.approx(real.pop("watch"), rel=0.6)
+    assert calls == pytest.approx(real, rel=0.15)
     assert found["range_s"] == pytest.approx(truth["range_s"], rel=0.1)
     assert found["task_s"] == pytest.approx(truth["task_s"], rel=0.1)
 
