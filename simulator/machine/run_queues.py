@@ -5,13 +5,16 @@ The model
 What `host` has in one queue is here in one for each core. A process that wakes, a job whose
 owner had none, goes to the core that its owner has run on last; a new one to a core that idles. If
 that core is busy, it runs at once if the owner of the running job has used more CPU time than its
-own, by more than `GRAIN_S`, or if that job has had its slice. Else it waits in the core's queue.
+own, by more than `GRAIN_S`, or if that job has had its slice. Else it waits in the core's queue. Of
+those that wait, the job whose owner has not run for longest is the next: a process that sleeps
+having run more than others stays behind them until they have caught up.
 
 A job keeps its core until it is done, or is preempted in this way, or until a tick of the clock
 finds that it has had its slice and another job waits in the core's queue. An owner that requests a
-job when its earlier one ends continues, as in `host`. A core whose queue is empty takes a job from
-another core's queue, but not one whose owner has run within `MIGRATION_S`, whose caches are warm
-there; at a tick it takes any.
+job at the instant at which its earlier one ends continues, as in `host`, and even if the request
+comes in a later event: so does a program that continues after a turn of its process. A core whose
+queue is empty takes a job from another core's queue, but not one whose owner has run within
+`MIGRATION_S`, whose caches are warm there; at a tick it takes any.
 
 So a core may idle for up to a tick while a job waits for another one. Processes that exchange
 messages every few microseconds lose up to a third of the time to this; a host with one queue loses
@@ -27,8 +30,8 @@ does nothing else, and balances the queues' loads over time.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable
+from functools import partial
 from math import inf, log2
 from typing import Any, NamedTuple
 
@@ -52,20 +55,20 @@ GRAIN_S = 0.0001
 class _Core:
     """A core and its run queue."""
 
-    __slots__ = ("_idle_since", "_idled_s", "closing", "queue", "running")
+    __slots__ = ("_idle_since", "_idled_s", "ended", "queue", "running")
 
     def __init__(self, now: float) -> None:
         self._idle_since = now
         self._idled_s = 0.0
         """Up to when its last job began."""
-        self.queue: deque[Job] = deque()
+        self.queue: list[Job] = []
         self.running: Job | None = None
-        self.closing = False
-        """Whether `done` of the job that has just ended here is being called."""
+        self.ended: Job | None = None
+        """The job that has just ended here, if its owner may continue."""
 
     @property
     def idle(self) -> bool:
-        return self.running is None and not self.closing
+        return self.running is None and self.ended is None
 
     def idled_s(self, now: float) -> float:
         """Return how long no job has run on the core so far."""
@@ -119,8 +122,6 @@ class RunQueueHost:
         self._ticking = False
         self._ticks = 0
         """The number of the latest tick."""
-        self._ended: tuple[Job, _Core] | None = None
-        """The job whose `done` is being called, and its core."""
 
     def is_free(self, owner: Hashable) -> bool:
         """As `Host.is_free`."""
@@ -150,12 +151,13 @@ class RunQueueHost:
         if owner in self._paused:
             self._paused[owner].append(job)
             return
-        if self._ended is not None and owner is not None:
-            ended, core = self._ended
-            if owner == ended.owner and ended.turn_ends > self._env.now:
-                self._ended = None
+        core = self._core_of.get(owner)
+        if core is not None and owner is not None and core.ended is not None:
+            turn_ends = core.ended.turn_ends
+            if core.ended.owner == owner and turn_ends > self._env.now:
+                core.ended = None
                 self._start(core, job)
-                job.turn_ends = ended.turn_ends
+                job.turn_ends = turn_ends
                 return
         self._wake(job)
 
@@ -199,8 +201,7 @@ class RunQueueHost:
             core.queue.append(job)
             if running.turn_ends <= now:
                 self._preempt(core)
-                core.queue.rotate(-1)
-                self._start(core, core.queue.popleft())
+                self._start(core, self._pick(core))
         if core.queue:
             self._tick_later()
 
@@ -239,8 +240,8 @@ class RunQueueHost:
         return job
 
     def _preempt(self, core: _Core) -> None:
-        """Have the running job continue as the next."""
-        core.queue.appendleft(self._leave(core))
+        """Have the running job wait."""
+        core.queue.append(self._leave(core))
 
     def _fill(self) -> None:
         """Give idle cores what they may take."""
@@ -252,7 +253,7 @@ class RunQueueHost:
         """Start the next job on an idle core: of its own queue, or another's; with `warm`, one
         whose owner has just run elsewhere, too."""
         if core.queue:
-            self._start(core, core.queue.popleft())
+            self._start(core, self._pick(core))
             return
         now = self._env.now
         for other in self._cores:
@@ -264,12 +265,23 @@ class RunQueueHost:
                     self._start(core, job)
                     return
 
+    def _pick(self, core: _Core) -> Job:
+        """Take the job whose owner has not run for longest from a core's queue, and return it."""
+        job = min(core.queue, key=self._left_at)
+        core.queue.remove(job)
+        return job
+
+    def _left_at(self, job: Job) -> float:
+        """Return when a waiting job's owner has left a core last; a new one is before all."""
+        left = self._left.get(job.owner)
+        return -inf if left is None else left.at
+
     def _take(self, owner: Hashable) -> list[Job]:
         """Take all jobs of `owner` off cores and queues, and return them."""
         taken = self._take_running(owner)
         for core in self._cores:
             taken += [job for job in core.queue if job.owner == owner]
-            core.queue = deque(job for job in core.queue if job.owner != owner)
+            core.queue = [job for job in core.queue if job.owner != owner]
         return taken
 
     def _take_running(self, owner: Hashable) -> list[Job]:
@@ -296,7 +308,7 @@ class RunQueueHost:
             running = core.running
             if core.queue and running is not None and running.turn_ends <= now < running.ends:
                 core.queue.append(self._leave(core))
-                self._start(core, core.queue.popleft())
+                self._start(core, self._pick(core))
         for core in self._cores:
             if core.idle:
                 self._next(core, warm=True)
@@ -312,11 +324,16 @@ class RunQueueHost:
             self._env.schedule_at(job, job.ends)
         else:
             self._leave(core)
-            # The owner may continue with a new job; else the next one begins.
-            self._ended = job, core
-            core.closing = True
+            core.ended = job
             job.done()
-            core.closing = False
-            self._ended = None
-            if core.idle:
-                self._next(core)
+            if any(each.queue for each in self._cores):
+                # A program that continues requests its next job only after this event.
+                self._env.after(0.0, partial(self._give_up, core, job))
+            else:
+                self._give_up(core, job)
+
+    def _give_up(self, core: _Core, ended: Job) -> None:
+        """Have the next job run on a core, unless the owner of the one that has ended continues."""
+        if core.ended is ended:
+            core.ended = None
+            self._next(core)

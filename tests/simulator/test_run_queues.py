@@ -153,6 +153,31 @@ def test_an_owner_that_goes_on_keeps_its_core_for_a_slice() -> None:
     assert ended(log) == [("turn", 0.0001), ("turn", 0.0003), ("other", 0.0004)]
 
 
+def test_an_owner_that_goes_on_in_a_later_event_keeps_its_core() -> None:
+    env, host, log = started(1)
+
+    def go_on() -> None:
+        log.note("turn")()
+        env.after(0.0, lambda: host.run(0.0001, log.note("program"), "a"))
+
+    host.run(0.0001, go_on, "a")
+    at(env, 0.00005, lambda: host.run(0.0001, log.note("other"), "b"))
+    env.run()
+    assert ended(log) == [("turn", 0.0001), ("program", 0.0002), ("other", 0.0003)]
+
+
+def test_of_those_that_wait_the_one_that_has_rested_longest_is_next() -> None:
+    env, host, log = started(1)
+    for start_s, name in ((0.0, "first"), (0.0001, "second"), (0.0002, "sender")):
+        at(env, start_s, lambda name=name: host.run(0.00005, log.note(name), name))  # type: ignore[misc]
+    at(env, 0.0004, lambda: host.run(0.0001, log.note("sender"), "sender"))
+    # The second has run after the first, and wakes before it.
+    at(env, 0.00045, lambda: host.run(0.00005, log.note("second"), "second"))
+    at(env, 0.00046, lambda: host.run(0.00005, log.note("first"), "first"))
+    env.run()
+    assert [name for name, _ in log.entries[3:]] == ["sender", "first", "second"]
+
+
 def test_a_paused_owner_goes_on_later_and_a_cancelled_one_does_not() -> None:
     env, host, log = started(1)
     host.run(0.01, log.note("paused"), "a")
