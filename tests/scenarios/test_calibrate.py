@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 import raytwin as ray
@@ -71,6 +72,16 @@ def test_the_file_of_the_measurement_is_gone_when_it_ends(monkeypatch: pytest.Mo
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
     assert len(opened) == 1
+
+
+def test_the_measurement_of_rests_leaves_no_process_and_no_pinned_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calibrate, "RESTS", 5)
+    cores, children = os.sched_getaffinity(0), psutil.Process().children()
+    assert 0 <= calibrate._measure_busy_rest() <= 1
+    assert os.sched_getaffinity(0) == cores
+    assert psutil.Process().children() == children
 
 
 def test_a_calibrated_profile_takes_no_cost_from_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
