@@ -35,6 +35,7 @@ from raytwin.runtime.processes.client import preload
 from raytwin.runtime.processes.head.gcs_storage import SqliteFile
 from raytwin.runtime.processes.net.reactor import Reactor
 from raytwin.runtime.processes.node.spiller import SpillFile
+from raytwin.runtime.processes.spawn.zygote import die_with
 from raytwin.runtime.serialization.real_blob import Blob
 from raytwin.runtime.store.arena import create_file
 from raytwin.runtime.store.arena_writer import Copier
@@ -389,10 +390,10 @@ def _measure_busy_rest() -> float:
 
     A fork that runs the same code keeps the core busy, as nodes, workers and the head do for one
     another: they are forks of the zygote, and share the memory that holds most of what they run.
-    A separate interpreter would leave three to ten times as much to load again.
+    Of a rest beside a separate interpreter that runs this code, four to ten times as much counts.
     """
     ours, theirs = Pipe()
-    other = get_context("fork").Process(target=_keep_busy, args=(theirs,), daemon=True)
+    other = get_context("fork").Process(target=_keep_busy, args=(os.getpid(), theirs))
     cores = os.sched_getaffinity(0)
     idle_s, busy_s = [], []
     other.start()
@@ -421,8 +422,10 @@ def _measure_busy_rest() -> float:
     return float(min(1.0, max(0.0, after_busy_s / after_idle_s)) ** 2)
 
 
-def _keep_busy(requests: Connection) -> None:
-    """Work for `REST_S` at each request, and answer it."""
+def _keep_busy(parent_pid: int, requests: Connection) -> None:
+    """Work for `REST_S` at each request, and answer it, until the parent ends this process."""
+    die_with(parent_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         requests.recv_bytes()
         until_s = time.perf_counter() + REST_S
@@ -432,7 +435,7 @@ def _keep_busy(requests: Connection) -> None:
 
 
 def _warm_s() -> float:
-    """Return what `_work_s` does when it has just been done."""
+    """Return the CPU seconds of `_work_s` when it has just been done."""
     _work_s()
     _work_s()
     return _work_s()

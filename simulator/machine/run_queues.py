@@ -5,15 +5,16 @@ The model
 What `host` has in one queue is here in one for each core. A process that wakes, a job whose
 owner had none, goes to the core that its owner has run on last; a new one to a core that idles. If
 that core is busy, it runs at once if the owner of the running job has used more CPU time than its
-own, by more than `GRAIN_S`, or if that job has had its slice. Else it waits in the core's queue. Of
-those that wait, the job whose owner has not run for longest is the next: a process that sleeps
-having run more than others stays behind them until they have caught up.
+own, by more than `GRAIN_S`. Else it waits in the core's queue; the next one there runs at once if
+the running job has had its slice. Next is the job whose owner has not run for longest, one that has
+never run before all. It stands for what Linux does: there a process that goes to sleep having run
+more than others stays behind them until they have caught up.
 
 A job keeps its core until it is done, or is preempted in this way, or until a tick of the clock
 finds that it has had its slice and another job waits in the core's queue. An owner that requests a
-job at the instant at which its earlier one ends continues, as in `host`, and even if the request
-comes in a later event: so does a program that continues after a turn of its process. A core whose
-queue is empty takes a job from another core's queue, but not one whose owner has run within
+job when its earlier one ends continues, as in `host`; if others wait, also in the next event of
+that instant, as a program does that continues after a turn of its process. A core whose queue is
+empty takes the first job of another core's queue, but not one whose owner has run within
 `MIGRATION_S`, whose caches are warm there; at a tick it takes any.
 
 So a core may idle for up to a tick while a job waits for another one. Processes that exchange
@@ -326,8 +327,9 @@ class RunQueueHost:
             self._leave(core)
             core.ended = job
             job.done()
+            # A program that continues requests its next job only after this event. Where nobody
+            # waits, the core is free for it.
             if any(each.queue for each in self._cores):
-                # A program that continues requests its next job only after this event.
                 self._env.after(0.0, partial(self._give_up, core, job))
             else:
                 self._give_up(core, job)

@@ -98,9 +98,9 @@ def test_simulated_memory_is_flat_with_flushing_and_grows_without() -> None:
     )
 
 
-@pytest.mark.parametrize(("growth", "ok"), [(0.0, True), (0.18, True), (0.25, False)])
+@pytest.mark.parametrize(("growth", "ok"), [(0.0, True), (0.09, True), (0.15, False)])
 def test_memory_that_grows_steadily_is_not_flat(growth: float, ok: bool) -> None:
-    """From the first sample that counts to the last, so by half of it in the median."""
+    """From the first sample that counts to the last; before, it grows as it may."""
     early = [(at, 2e5 * at) for at in range(200)]
     late = [(200 + at, 40e6 * (1 + growth * at / 300)) for at in range(301)]
     assert fig10b._flat(early + late, 200, fig10b.HOST).ok is ok
@@ -125,8 +125,8 @@ def test_flushed_rows_are_found_on_real_processes() -> None:
     assert {row["series"] for row in outcome.rows} == {"with flushing", "without flushing"}
 
 
-@pytest.mark.parametrize(("long", "ok"), [(1, True), (3, True), (8, False)])
-def test_a_snapshot_in_memory_at_some_looks_is_no_growth(long: int, ok: bool) -> None:
+@pytest.mark.parametrize(("long", "ok"), [(1, True), (2, False)])
+def test_a_snapshot_in_memory_at_one_look_is_no_growth(long: int, ok: bool) -> None:
     sizes = [50.0] * 6 + [70.0] * long + [50.0] * 3
     samples = [(100 * (index + 1), nbytes) for index, nbytes in enumerate(sizes)]
     assert fig10b._flat(samples, 400, fig10b.HOST).ok is ok

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -164,6 +165,38 @@ def test_an_owner_that_goes_on_in_a_later_event_keeps_its_core() -> None:
     at(env, 0.00005, lambda: host.run(0.0001, log.note("other"), "b"))
     env.run()
     assert ended(log) == [("turn", 0.0001), ("program", 0.0002), ("other", 0.0003)]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_an_owner_that_goes_on_and_on_gives_its_core_up_after_a_slice(later: bool) -> None:
+    env, host, log = started(1)
+    left = 40
+
+    def go_on() -> None:
+        nonlocal left
+        left -= 1
+        if left and later:
+            env.after(0.0, lambda: host.run(0.0001, go_on, "a"))
+        elif left:
+            host.run(0.0001, go_on, "a")
+        else:
+            log.note("a")()
+
+    host.run(0.0001, go_on, "a")
+    at(env, 0.00005, lambda: host.run(0.0001, log.note("other"), "b"))
+    env.run()
+    (first, other_s), (last, end_s) = log.entries
+    assert (first, last) == ("other", "a") and end_s == pytest.approx(0.0041)
+    assert other_s <= host.slice_s + 0.0001 + 0.0001 + EPS
+
+
+def test_a_core_whose_owner_is_paused_or_killed_as_its_job_ends_runs_the_next() -> None:
+    for stop in (RunQueueHost.pause, RunQueueHost.cancel):
+        env, host, log = started(1)
+        host.run(0.0001, partial(stop, host, "a"), "a")
+        at(env, 0.00005, lambda host=host, log=log: host.run(0.0001, log.note("b"), "b"))  # type: ignore[misc]
+        env.run()
+        assert ended(log) == [("b", 0.0002)]
 
 
 def test_of_those_that_wait_the_one_that_has_rested_longest_is_next() -> None:
