@@ -199,6 +199,21 @@ def test_what_whatif_says_of_accuracy_is_what_was_measured() -> None:
     assert f"{medians[0]} to {medians[-1]} % off" in short and f"one program {worst:.0f} %" in short
 
 
+def test_what_the_readme_says_of_accuracy_is_what_was_measured() -> None:
+    text = (ROOT / "docs" / "measured.md").read_text()
+    said = " ".join((ROOT / "README.md").read_text().split())
+
+    def error(cell: str) -> int:
+        return abs(int(re.match(r"[-+]?\d+", cell)[0]))  # type: ignore[index]
+
+    programs = list(table(text, "## How close, for programs that the calibration has not seen"))
+    working = [error(row[4]) for row in programs if row[0].endswith("_with_work`")]
+    assert len(working) == 6 and f"for 1 ms are within {max(working)} % on two cores" in said
+    figures = [error(row[-1]) for row in table(text, "## How close")]
+    assert len(figures) == 11
+    assert f"those of the figures off by {min(figures)} to {max(figures)} % in the median" in said
+
+
 def test_the_benchmark_has_the_cases() -> None:
     text = (ROOT / "docs" / "howto.md").read_text()
     listed = text.split("a row per case: ")[1].split(".\n")[0]
