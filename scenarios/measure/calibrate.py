@@ -48,6 +48,8 @@ from raytwin.scenarios.workloads.calibration_loads import LOADS, WINDOW, by_clus
 from raytwin.scenarios.workloads.programs import empty
 
 ROUNDS = 5
+PASSES = 3
+"""Over all loads of a cluster in each round: the processor's speed changes within seconds."""
 MACHINE_STEPS = 2
 """How often `measure_machine` advances."""
 HOP_S = 0.1
@@ -176,7 +178,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def measure_loads() -> Loads:
-    """Measure each load once, on clusters of this round's own.
+    """Measure the loads on clusters of this round's own: means over `PASSES`.
 
     Raises RuntimeError if a cluster is connected already.
     """
@@ -187,10 +189,16 @@ def measure_loads() -> Loads:
             for name in names:
                 LOADS[name].run()
             meter = Meter(session.cluster)
-            for name in names:
-                loads[name] = _load(meter, LOADS[name].run)
+            passes = [
+                {name: _load(meter, LOADS[name].run) for name in names} for _ in range(PASSES)
+            ]
         finally:
             ray.shutdown()
+        for name in names:
+            keys = passes[0][name]
+            loads[name] = {
+                key: statistics.fmean(each[name][key] for each in passes) for key in keys
+            }
     return loads
 
 

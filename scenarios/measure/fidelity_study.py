@@ -9,7 +9,9 @@ the processor's speed before each program says how far the machine has changed i
 
 On `sim` a program runs twice: the first run starts workers and is not timed. On real processes the
 first runs also fill what is reused later, as memory of stores and of Python's allocator, so that
-`WARM_UPS` are not timed: a calibration, too, measures what is warm.
+`WARM_UPS` are not timed: a calibration, too, measures what is warm. Then `TIMED` runs are, on both,
+and count together: one takes less time than the processor needs to change its speed, and in some
+it is chance whether a task moves. A calibration repeats its loads, too.
 At the end each program runs once more with journals, which slow it down and are not in its times:
 from them come the turns and frames of nodes and the head, see `traffic`. A program in which
 processes die or links fail warms itself up, runs once in each cluster, and has neither CPU times
@@ -27,7 +29,7 @@ import hashlib
 import os
 import statistics
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,13 +54,15 @@ from raytwin.simulator.machine.costs import Profile, load_profile
 
 WARM_UPS = 5
 """From the fifth run on, programs take no less time than before."""
+TIMED = 5
+"""Runs of a program that are timed, one after the other."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """A timed run of a workload."""
+class Runs:
+    """The timed runs of a workload on one cluster."""
 
-    ended: Ended
+    ended: Sequence[Ended]
     cpu_s: dict[str, float]
     """By role, per operation."""
     traffic: dict[str, float]
@@ -66,23 +70,33 @@ class Run:
     threshold: ThresholdTally = field(default_factory=ThresholdTally)
     """Of a simulation: how many tasks were near the threshold of the placement policy."""
 
+    @property
+    def elapsed_s(self) -> float:
+        """How long a run took, in the mean."""
+        return statistics.fmean(run.elapsed_s for run in self.ended)
+
+    @property
+    def latencies_s(self) -> list[float]:
+        """Of the operations of all runs."""
+        return [each for run in self.ended for each in run.latencies_s]
+
     def figures(self) -> dict[str, float]:
         """Return the metrics, by name."""
+        recovery_s = dict(self.ended[0].recovery_s)  # who measures this runs once
         # The clock decides when a program ends that measures how long a recovery takes.
-        paced = bool(self.ended.recovery_s)
-        found = {} if paced else {fidelity.MAKESPAN: self.ended.elapsed_s}
-        if self.ended.latencies_s:
-            p50, p99 = np.quantile(self.ended.latencies_s, (0.5, 0.99))
+        found = {} if recovery_s else {fidelity.MAKESPAN: self.elapsed_s}
+        if self.latencies_s:
+            p50, p99 = np.quantile(self.latencies_s, (0.5, 0.99))
             found |= {fidelity.MEDIAN: float(p50), fidelity.TAIL: float(p99)}
-        return found | dict(self.ended.recovery_s)
+        return found | recovery_s
 
 
 @dataclass(frozen=True)
 class _Measured:
     """A workload in one round: on two clusters, one right after the other."""
 
-    first: Run
-    again: Run
+    first: Runs
+    again: Runs
     speed: float
     """The processor's before them, over its speed when the round had calibrated."""
 
@@ -91,7 +105,7 @@ class _Measured:
 class _Prediction:
     """The prediction of a workload by the profile of one round."""
 
-    run: Run
+    runs: Runs
     naive_s: float | None
     sides_s: tuple[float, ...]
     """The makespans with a lower threshold and with a higher one, if many tasks are near it."""
@@ -99,11 +113,11 @@ class _Prediction:
     def as_data(self) -> dict[str, Any]:
         """Return what is written before anything is measured."""
         return {
-            "predicted": self.run.figures(),
+            "predicted": self.runs.figures(),
             "naive_s": self.naive_s,
             "sides_s": self.sides_s,
-            "cpu_s": self.run.cpu_s,
-            "traffic": self.run.traffic,
+            "cpu_s": self.runs.cpu_s,
+            "traffic": self.runs.traffic,
         }
 
 
@@ -142,7 +156,8 @@ class _Profiles:
         else:
             path = self._directory / f"{len(self.known)}.json"
             machine = calibrate.measure_machine(self._progress)
-            made = calibrate.profile_of([calibrate.measure_loads()], machine)
+            loads = [calibrate.measure_loads() for _ in range(calibrate.ROUNDS)]
+            made = calibrate.profile_of(loads, machine)
             path.write_bytes(msgspec.json.encode(msgspec.convert(made, Profile)))
             self._progress.advance()
         self.known.append(path)
@@ -256,30 +271,30 @@ def _predict(
     workloads: Mapping[str, Workload], profile: Path, counted: bool, progress: Progress
 ) -> dict[str, _Prediction]:
     """Predict with a profile; count turns and frames where that is wanted."""
-    one_at_a_time = simulate(WORKLOADS["sync"], profile).ended
-    task_s = one_at_a_time.elapsed_s / one_at_a_time.operations
+    one_at_a_time = simulate(WORKLOADS["sync"], profile)
+    task_s = one_at_a_time.elapsed_s / one_at_a_time.ended[0].operations
     machine_cores = load_profile(profile).cores
     found = {}
     with tempfile.TemporaryDirectory() as directory:
         for name, workload in workloads.items():
             journal = Path(directory) / name if counted and not workload.faulty else None
-            run = simulate(workload, profile, journal)
+            runs = simulate(workload, profile, journal)
             cores = min(sum(workload.cpus), workload.cores or machine_cores)
-            whole_s = run.ended.operations * (task_s + workload.body_s) / cores
+            whole_s = runs.ended[0].operations * (task_s + workload.body_s) / cores
             # Sides are of makespans.
-            near = run.threshold.is_near and fidelity.MAKESPAN in run.figures()
+            near = runs.threshold.is_near and fidelity.MAKESPAN in runs.figures()
             sides_s = (
-                simulate(workload, profile, wait_s=wait_s).ended.elapsed_s
-                for wait_s in (run.threshold.sides_s if near else ())
+                simulate(workload, profile, wait_s=wait_s).elapsed_s
+                for wait_s in (runs.threshold.sides_s if near else ())
             )
-            found[name] = _Prediction(run, whole_s if workload.of_tasks else None, tuple(sides_s))
+            found[name] = _Prediction(runs, whole_s if workload.of_tasks else None, tuple(sides_s))
             progress.advance()
     return found
 
 
 def simulate(
     workload: Workload, profile: Path, journal: Path | None = None, wait_s: float | None = None
-) -> Run:
+) -> Runs:
     """Run a workload on `sim`, with another threshold if there is a `wait_s`; count turns and
     frames if a journal is to be written."""
     with _options(workload) as options:
@@ -298,16 +313,16 @@ def simulate(
             if not workload.faulty:
                 run()
             begun_s, before = ray.now(), {} if workload.faulty else fit.busy(session.cluster)
-            ended = run()
+            ended = _timed(workload, run)
             after = {} if workload.faulty else fit.busy(session.cluster)
             threshold = session.cluster.threshold.tally
         finally:
             ray.shutdown()
-    found = _run(ended, before, after, [] if journal is None else [journal], begun_s)
+    found = _runs(ended, before, after, [] if journal is None else [journal], begun_s)
     return replace(found, threshold=threshold)
 
 
-def measure_one(workload: Workload, journals: Path | None = None) -> Run:
+def measure_one(workload: Workload, journals: Path | None = None) -> Runs:
     """Run a workload on a cluster of its own; count turns and frames if there is a directory for
     journals."""
     links = proxied("local") if workload.behind_proxies else nullcontext()
@@ -320,11 +335,11 @@ def measure_one(workload: Workload, journals: Path | None = None) -> Run:
                     run()
             meter = calibrate.Meter(session.cluster)
             begun_s, before = ray.now(), meter.read()
-            ended = run()
+            ended = _timed(workload, run)
             after = {} if workload.faulty else meter.read()
         finally:
             ray.shutdown()
-    return _run(ended, before, after, [] if journals is None else journals.iterdir(), begun_s)
+    return _runs(ended, before, after, [] if journals is None else journals.iterdir(), begun_s)
 
 
 @contextmanager
@@ -335,16 +350,22 @@ def _options(workload: Workload) -> Iterator[dict[str, Any]]:
         yield {**workload.options, **stored}
 
 
-def _run(
-    ended: Ended,
+def _timed(workload: Workload, run: Callable[[], Ended]) -> list[Ended]:
+    """Run a program `TIMED` times, or once if it is faulty."""
+    return [run() for _ in range(1 if workload.faulty else TIMED)]
+
+
+def _runs(
+    ended: Sequence[Ended],
     before: Mapping[str, float],
     after: Mapping[str, float],
     journals: Iterable[Path],
     begun_s: float,
-) -> Run:
-    cpu_s = {role: (after[role] - before[role]) / ended.operations for role in after}
+) -> Runs:
+    operations = sum(run.operations for run in ended)
+    cpu_s = {role: (after[role] - before[role]) / operations for role in after}
     counted = traffic(journals, begun_s)
-    return Run(ended, cpu_s, {name: each / ended.operations for name, each in counted.items()})
+    return Runs(ended, cpu_s, {name: each / operations for name, each in counted.items()})
 
 
 def _metrics(
@@ -354,12 +375,12 @@ def _metrics(
     measured: Sequence[_Measured],
     counted: Mapping[str, float],
 ) -> Iterator[Metric]:
-    predicted = [each.run for each in predictions]
-    real = [run for each in measured for run in (each.first, each.again)]
+    predicted = [each.runs for each in predictions]
+    real = [runs for each in measured for runs in (each.first, each.again)]
     for key in predicted[0].figures():
         metric = Metric(
             name, workload.group.value, len(workload.cpus), key,
-            [run.figures()[key] for run in predicted],
+            [runs.figures()[key] for runs in predicted],
             [each.first.figures()[key] for each in measured],
             [each.again.figures()[key] for each in measured],
             [each.speed for each in measured],
@@ -368,7 +389,7 @@ def _metrics(
             metric.sides = [side for each in predictions for side in each.sides_s]
             metric.naive = [each.naive_s for each in predictions if each.naive_s is not None]
             metric.roles = {
-                role: Role(*(_median_cpu_s(role, runs) for runs in (predicted, real)))
+                role: Role(*(_median_cpu_s(role, each) for each in (predicted, real)))
                 for role in predicted[0].cpu_s
             }
             metric.traffic = {
@@ -377,14 +398,14 @@ def _metrics(
             }
         elif key == fidelity.MEDIAN:
             metric.ks = fidelity.ks_distance(
-                *([each for run in runs for each in run.ended.latencies_s]
-                  for runs in (predicted, real))
+                *([latency_s for runs in of for latency_s in runs.latencies_s]
+                  for of in (predicted, real))
             )  # fmt: skip
         yield metric
 
 
-def _median_cpu_s(role: str, runs: Sequence[Run]) -> float:
-    return statistics.median(run.cpu_s[role] for run in runs)
+def _median_cpu_s(role: str, of_clusters: Sequence[Runs]) -> float:
+    return statistics.median(runs.cpu_s[role] for runs in of_clusters)
 
 
 @contextmanager

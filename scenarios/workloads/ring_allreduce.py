@@ -98,11 +98,12 @@ class VirtualVector:
         self._numbers = numbers(member, count)
         self._members = members
         self._result = np.zeros_like(self._numbers)
-        self._piece_bytes = nbytes // count
-        self._piece_s = self._piece_bytes / bytes_per_s
+        self._blob = ray.Blob(nbytes // count)
+        """As large as a piece; its pages are there, as those of an array are that is returned."""
+        self._piece_s = self._blob.nbytes / bytes_per_s
 
     def _sent(self, number: Any) -> Any:
-        return float(number), ray.Blob(self._piece_bytes)
+        return float(number), self._blob
 
     def own(self, piece: int) -> Any:
         return self._sent(self._numbers[piece])

@@ -21,7 +21,7 @@ from raytwin.scenarios.core import fidelity, measured_host
 from raytwin.scenarios.core.fidelity import Metric, Study
 from raytwin.scenarios.core.scenario import Silent
 from raytwin.scenarios.measure import calibrate, fidelity_study
-from raytwin.scenarios.measure.fidelity_study import Run
+from raytwin.scenarios.measure.fidelity_study import Runs
 from raytwin.scenarios.workloads.held_out import WORKLOADS
 from raytwin.scenarios.workloads.layered_graph import LayeredGraph
 from raytwin.scenarios.workloads.workload import Ended, Group, Workload
@@ -39,10 +39,25 @@ def profile(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_each_program_takes_the_same_virtual_time_again(name: str, profile: Path) -> None:
+def test_each_program_takes_the_same_virtual_time_again(
+    name: str, profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fidelity_study, "TIMED", 1)
     one, other = (fidelity_study.simulate(WORKLOADS[name], profile) for _ in range(2))
     assert one.figures() == other.figures() and one.cpu_s == other.cpu_s
-    assert one.ended.operations > 0 and one.ended.elapsed_s > 0
+    assert one.ended[0].operations > 0 and one.elapsed_s > 0
+
+
+def test_the_timed_runs_of_a_cluster_count_together(profile: Path) -> None:
+    runs = fidelity_study.simulate(WORKLOADS["sync"], profile)
+    assert len(runs.ended) == fidelity_study.TIMED
+    assert len(runs.latencies_s) == sum(run.operations for run in runs.ended)
+    figures = runs.figures()
+    least, *_, most = sorted(run.elapsed_s for run in runs.ended)
+    assert least <= figures[fidelity.MAKESPAN] <= most
+    # One task runs at a time, so an operation has no more CPU time than two cores in a mean one.
+    mean_s = figures[fidelity.MAKESPAN] / runs.ended[0].operations
+    assert 0 < sum(runs.cpu_s.values()) <= 2 * mean_s
 
 
 def test_turns_and_frames_are_counted_in_both_worlds(profile: Path, tmp_path: Path) -> None:
@@ -76,8 +91,8 @@ def test_recovery_is_measured_in_both_worlds(name: str, times: set[str], profile
 
 
 def test_a_program_that_is_paced_by_the_clock_has_no_makespan() -> None:
-    assert Run(Ended(1, 2.0), {}, {}).figures() == {"makespan_s": 2.0}
-    assert Run(Ended(1, 2.0, recovery_s={"full_s": 0.0}), {}, {}).figures() == {"full_s": 0.0}
+    assert Runs([Ended(1, 2.0)], {}, {}).figures() == {"makespan_s": 2.0}
+    assert Runs([Ended(1, 2.0, recovery_s={"full_s": 0.0})], {}, {}).figures() == {"full_s": 0.0}
 
 
 def test_a_prediction_near_a_threshold_has_both_sides(
@@ -85,11 +100,11 @@ def test_a_prediction_near_a_threshold_has_both_sides(
 ) -> None:
     asked: list[float | None] = []
 
-    def simulated(workload: Any, profile: Any, journal: Any = None, wait_s: Any = None) -> Run:
+    def simulated(workload: Any, profile: Any, journal: Any = None, wait_s: Any = None) -> Runs:
         asked.append(wait_s)
         near = 0 if wait_s is None and workload is WORKLOADS["fan"] else 1
         ended = Ended(10, 1.0 if wait_s is None else 10 * wait_s)
-        return Run(ended, {}, {}, ThresholdTally(spill_wait_s=0.1, tasks=10, near=near))
+        return Runs([ended], {}, {}, ThresholdTally(spill_wait_s=0.1, tasks=10, near=near))
 
     monkeypatch.setattr(fidelity_study, "simulate", simulated)
     workloads = {name: WORKLOADS[name] for name in ("fan", "fig8b_4")}
@@ -123,16 +138,19 @@ def test_predictions_are_written_before_anything_is_measured(
     monkeypatch.setattr(calibrate, "measure_machine", lambda progress: calibrated(MACHINE))
     monkeypatch.setattr(calibrate, "measure_loads", lambda: calibrated({}))
     monkeypatch.setattr(calibrate, "profile_of", lambda rounds, machine: PROFILE)
+    monkeypatch.setattr(fidelity_study, "TIMED", 2)
     names = ("skewed", "fan_one_core")
     cores = os.sched_getaffinity(0)
 
     found = fidelity_study.study(names, 2, tmp_path, Silent())
 
     assert os.sched_getaffinity(0) == cores
-    in_a_round = [True, True, *[False] * 4]
+    in_a_round = [True] * (1 + calibrate.ROUNDS) + [False] * 4
+    first = in_a_round.index(False)
+    written = seen[first], seen[len(in_a_round) + first]
     assert [each.startswith("a round") for each in seen] == in_a_round * 2 + [False] * 2
     assert [(each.lines, each.sha256) for each in found.predictions] == [
-        (text.count("\n"), hashlib.sha256(text.encode()).hexdigest()) for text in (seen[2], seen[8])
+        (text.count("\n"), hashlib.sha256(text.encode()).hexdigest()) for text in written
     ]
     assert found.predictions[-1].lines == 4 and len(found.speed) == 2
     lines = [json.loads(line) for line in seen[-1].splitlines()]
@@ -164,7 +182,7 @@ class _Clusters:
     """The program of the search at which Ctrl-C comes."""
     seen: list[tuple[str, bytes]] = field(default_factory=list)
 
-    def measure(self, workload: Workload, journals: Path | None = None) -> Run:
+    def measure(self, workload: Workload, journals: Path | None = None) -> Runs:
         program = getattr(workload.start, "__self__", None)
         if journals is not None or not isinstance(program, LayeredGraph):
             return _took(1.0)
@@ -176,8 +194,8 @@ class _Clusters:
         return _took(2.0 if anew else 3.0 + program.layers)
 
 
-def _took(elapsed_s: float) -> Run:
-    return Run(Ended(10, elapsed_s), {"worker": elapsed_s / 10}, {})
+def _took(elapsed_s: float) -> Runs:
+    return Runs([Ended(10, elapsed_s)], {"worker": elapsed_s / 10}, {})
 
 
 @pytest.fixture
