@@ -6,6 +6,7 @@ On Ray itself: `record_on_ray`.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ from raytwin.runtime.processes.client.recorder import Line
 from raytwin.runtime.session.recording import Put, Recording
 from raytwin.scenarios.cli.execute import execute
 from raytwin.scenarios.core.scenario import UsageError
+
+SUMMARY = "raytwin: recorded"
+"""The line that `raytwin record` ends with begins so, whether the script has failed or not."""
 
 
 def record(
@@ -44,6 +48,8 @@ def record(
             code = execute(script, args, options)
         except SystemExit as left:
             code = left.code if isinstance(left.code, int) else int(left.code is not None)
+            if code != left.code and left.code is not None:
+                print(left.code, file=sys.stderr)  # as Python does
         finally:
             lifecycle.shutdown()
             backend.on_connect.remove(connected)

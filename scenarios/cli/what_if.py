@@ -39,6 +39,7 @@ from raytwin.reports.what_if import Page, Table
 from raytwin.runtime.control.scheduling.near_threshold import ThresholdTally
 from raytwin.scenarios.cli.machine_use import MachineUse
 from raytwin.scenarios.cli.progress import Progress
+from raytwin.scenarios.cli.record import SUMMARY
 from raytwin.scenarios.core.near_threshold import milliseconds, near
 from raytwin.scenarios.core.scenario import UsageError
 from raytwin.simulator.cluster.cluster_usage import Usage
@@ -332,7 +333,8 @@ def record(
     command = [sys.executable, "-m", "raytwin", "record", *options, str(program), *args]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"its exit code is {done.returncode}"]
+        said = [line for line in done.stderr.splitlines() if line and not line.startswith(SUMMARY)]
+        said = said or [f"its exit code is {done.returncode}"]
         raise UsageError(f"{program} failed as it was recorded: {said[-1]}")
 
 
@@ -594,7 +596,7 @@ def accuracy(points: Sequence[Point]) -> str:
         measured = (
             "Below 10 ms no accuracy is promised: of the small programs in docs/measured.md (How"
             " close, for programs that the calibration has not seen), on one machine, groups were"
-            " 7 to 16 % off in the median, and one program 46 %."
+            " 7 to 14 % off in the median, and one program 67 %."
         )
     return (
         f"Bodies of tasks and calls take {taken} in the mean. {measured} Elsewhere errors may be"

@@ -357,6 +357,13 @@ def test_what_cannot_be_predicted_gets_one_line(
     assert said in err.splitlines()[-1]
 
 
+def test_a_script_that_fails_as_it_is_recorded_has_its_own_last_word(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import ray\nray.init()\nraise SystemExit('no such option')\n", "utf-8")
+    with pytest.raises(UsageError, match=r"failed as it was recorded: no such option$"):
+        what_if_module.record(script, [], 1, 1, tmp_path / "recording.json")
+
+
 def test_a_latency_is_a_number_with_a_unit() -> None:
     assert [seconds_of(text) for text in ("0.5ms", "20us", "2 s", ".5s")] == [5e-4, 2e-5, 2, 0.5]
     for text in ("", "ms", "1h", "-1ms"):

@@ -422,6 +422,7 @@ def record(
     Examples: `raytwin record -o pipeline.json pipeline.py`;
     `raytwin record --backend ray -o pipeline.json pipeline.py`
     """
+    from raytwin.scenarios.cli.record import SUMMARY
     from raytwin.scenarios.cli.record import record as run_recorded
 
     if backend not in ("local", "ray"):
@@ -446,8 +447,7 @@ def record(
         raise UsageError(f"{script} has started no cluster: there is nothing to record")
     output.write_bytes(found.to_json())
     print(
-        f"raytwin: recorded {len(found.bodies):,} tasks and calls in {found.makespan_s:.4g} s:"
-        f" {output}",
+        f"{SUMMARY} {len(found.bodies):,} tasks and calls in {found.makespan_s:.4g} s: {output}",
         file=sys.stderr,
     )
     sys.exit(code)
