@@ -196,7 +196,10 @@ def test_what_whatif_says_of_accuracy_is_what_was_measured() -> None:
     assert groups is not None
     medians = sorted(map(int, re.findall(r"(\d+) % for", groups[1])))
     worst = errors(list(table(text, below)), 4)[-1]
-    assert f"{medians[0]} to {medians[-1]} % off" in short and f"the worst program {worst:.0f} %" in short
+    assert (
+        f"{medians[0]} to {medians[-1]} % off" in short
+        and f"the worst program {worst:.0f} %" in short
+    )
 
 
 def test_what_the_readme_says_of_accuracy_is_what_was_measured() -> None:
