@@ -47,9 +47,11 @@ def record(
         try:
             code = execute(script, args, options)
         except SystemExit as left:
-            code = left.code if isinstance(left.code, int) else int(left.code is not None)
-            if code != left.code and left.code is not None:
+            if left.code is None or isinstance(left.code, int):
+                code = left.code or 0
+            else:
                 print(left.code, file=sys.stderr)  # as Python does
+                code = 1
         finally:
             lifecycle.shutdown()
             backend.on_connect.remove(connected)
