@@ -61,8 +61,8 @@ class Metric(msgspec.Struct):
     again: list[float] = []
     """Of each round: measured once more right after that, on another cluster. Empty if not."""
     speeds: list[float] = []
-    """Of each round: the processor's speed beside the measurement, over its speed when the round
-    had calibrated."""
+    """Of each round: the processor's speed beside the measurement, over its speed after the
+    calibration before it."""
     naive: list[float] = []
     """Of a makespan, for each round: tasks times the mean time of a task, by the number of cores.
     Empty for what is not made of tasks."""
@@ -162,12 +162,12 @@ class Study(msgspec.Struct):
     date: str
     """When it began: ISO 8601, UTC."""
     predictions: list[Written]
-    """The file of predictions as each round had written it."""
+    """The file of predictions as each batch of a round had written it."""
     commit: str
     rounds: int
     speed: list[float]
-    """The processor's speed when a round had measured, over its speed when that round had
-    calibrated."""
+    """The processor's speed when a batch of a round had been measured, over its speed after the
+    calibration before it."""
     metrics: list[Metric]
     profile: str = ""
     """The file of the profile with which it was predicted; empty: this machine was calibrated."""

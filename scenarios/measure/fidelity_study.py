@@ -1,11 +1,12 @@
 """How far predictions are off, of programs that the calibration has not seen.
 
 Machines change while they are measured: in clouds by half and more within minutes. So a round
-calibrates this machine, simulates every program with the profile of this round, writes these
-predictions and their digest, and then measures each program twice, one right after the other, each
-time with a cluster of its own. A prediction is compared with the measurements of its own round, and
-the error is the median over all. How far the two of a round differ is the noise floor. A probe of
-the processor's speed before each program says how far the machine has changed in a round.
+deals the programs into batches that are measured within a minute or two. For each it calibrates
+this machine, simulates the programs with the profile of this batch, writes these predictions and
+their digest, and then measures each program twice, one right after the other, each time with a
+cluster of its own. A prediction is compared with the measurements of its own round, and the error
+is the median over all. How far the two of a round differ is the noise floor. A probe of the
+processor's speed before each program says how far the machine has changed since the calibration.
 
 On `sim` a program runs twice: the first run starts workers and is not timed. On real processes the
 first runs also fill what is reused later, as memory of stores and of Python's allocator, so that
@@ -32,6 +33,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,8 @@ WARM_UPS = 5
 """From the fifth run on, programs take no less time than before."""
 TIMED = 5
 """Runs of a program that are timed, one after the other."""
+BATCH = 12
+"""The most programs that one calibration serves."""
 
 
 @dataclass(frozen=True)
@@ -138,19 +142,20 @@ class _PredictionFile:
 
 
 class _Profiles:
-    """A profile for each round: of this machine as it is then, or always the given one."""
+    """A profile for each batch of a round: of this machine as it is then, or always the given
+    one."""
 
     def __init__(self, given: Path | None, directory: Path, progress: Progress) -> None:
         self.known: list[Path] = []
-        """Of all rounds so far."""
+        """Of all batches so far."""
         self._given = given
         self._directory = directory
         self._progress = progress
         self.steps = 0 if given is not None else calibrate.MACHINE_STEPS + 1
         """How often `measure` advances."""
 
-    def measure(self) -> Path:
-        """Return the profile of a new round."""
+    def measure(self, _round: int) -> Path:
+        """Return the profile of a new batch."""
         if self._given is not None:
             path = self._given
         else:
@@ -185,17 +190,24 @@ def study(
         found = Study(campaigns.now(), file.written, commit_of(ROOT), rounds, [], [])
         if given is not None:
             found.profile = given.name
-        steps = _steps(len(names), rounds) + rounds * profiles.steps
-        progress.begin("predicting and measuring", steps)
         workloads = {name: WORKLOADS[name] for name in names}
-        own = (profiles.measure() for _ in range(rounds))
-        found.metrics += _compare(workloads, own, file, found, progress)
+        steps = _steps(len(names), rounds) + rounds * len(_batches(names)) * profiles.steps
+        progress.begin("predicting and measuring", steps)
+        found.metrics += _compare(workloads, profiles.measure, file, found, progress)
         fidelity.write(out / fidelity.FIDELITY, found)
         if search:
             of_search = _PredictionFile(out / fidelity.SEARCH_PREDICTIONS)
             _search(found, search, seed, profiles, of_search, progress)
             fidelity.write(out / fidelity.FIDELITY, found)
     return found
+
+
+def _batches(names: Iterable[str]) -> list[list[str]]:
+    """Deal names into as few batches as need be: programs of one kind stand next to each other, and
+    are in different ones, so that a change of the machine is not the error of a kind."""
+    dealt = list(names)
+    count = -(-len(dealt) // BATCH)
+    return [dealt[number::count] for number in range(count)]
 
 
 def _steps(workloads: int, rounds: int) -> int:
@@ -212,12 +224,12 @@ def _search(
     progress: Progress,
 ) -> None:
     """Try `count` programs, measure the worst anew, and add what that is to a study."""
-    known = list(profiles.known)
+    known = profiles.known[-found.rounds :]
     search = found.search = Search(seed, file.written, [], "")
 
     def judge(graphs: Sequence[LayeredGraph]) -> list[float]:
         workloads = {graph.name: graph.workload() for graph in graphs}
-        tried = _compare(workloads, known, file, found, progress)
+        tried = _compare(workloads, known.__getitem__, file, found, progress)
         search.tried += tried
         return [each.excess for each in tried]
 
@@ -225,26 +237,28 @@ def _search(
     progress.begin("searching for the worst case", steps)
     worst = worst_case.search(count, seed, judge)
     search.worst = worst.name
-    own = (profiles.measure() for _ in range(found.rounds))
-    found.metrics += _compare({worst.name: worst.workload()}, own, file, found, progress)
+    anew = {worst.name: worst.workload()}
+    found.metrics += _compare(anew, profiles.measure, file, found, progress)
 
 
 def _compare(
     workloads: Mapping[str, Workload],
-    profiles: Iterable[Path],
+    profile_in: Callable[[int], Path],
     file: _PredictionFile,
     found: Study,
     progress: Progress,
 ) -> list[Metric]:
-    """Predict and measure workloads, in a round for each profile; note the processor's speed in a
-    study."""
+    """Predict and measure workloads in the rounds of a study, batch by batch, each with a profile
+    of that round; note the processor's speed in the study."""
     predicted: dict[str, list[_Prediction]] = {name: [] for name in workloads}
     measured: dict[str, list[_Measured]] = {name: [] for name in workloads}
-    for number, profile in enumerate(profiles):
+    for number, names in product(range(found.rounds), _batches(workloads)):
+        batch = {name: workloads[name] for name in names}
+        profile = profile_in(number)
         before = measured_host.speed()
-        predictions = _predict(workloads, profile, number == 0, progress)
+        predictions = _predict(batch, profile, number == 0, progress)
         file.add(predictions)
-        for name, workload in workloads.items():
+        for name, workload in batch.items():
             predicted[name].append(predictions[name])
             with _cores(workload.cores):
                 speed = round(measured_host.speed() / before, 3)

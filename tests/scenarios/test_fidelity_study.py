@@ -172,6 +172,33 @@ def test_predictions_are_written_before_anything_is_measured(
     assert median.ks is not None and 0 <= median.ks <= 1
 
 
+def test_each_batch_of_a_round_has_a_calibration_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def calibrated(progress: Any) -> Any:
+        begun.append("a batch")
+        return MACHINE
+
+    def runs(*_: Any) -> Runs:
+        return _took(float(len(begun)))
+
+    monkeypatch.setattr(calibrate, "measure_machine", calibrated)
+    monkeypatch.setattr(calibrate, "measure_loads", dict)
+    monkeypatch.setattr(calibrate, "profile_of", lambda rounds, machine: PROFILE)
+    monkeypatch.setattr(fidelity_study, "simulate", runs)
+    monkeypatch.setattr(fidelity_study, "measure_one", runs)
+    monkeypatch.setattr(fidelity_study, "BATCH", 2)
+
+    found = fidelity_study.study(("fan", "chain", "nested"), 2, tmp_path, Silent())
+
+    # Neighbours are in different batches, and each program is in the same one in each round.
+    assert [each.predictions for each in found.metrics] == [[1.0, 3.0], [2.0, 4.0], [1.0, 3.0]]
+    assert all(each.measured == each.again == each.predictions for each in found.metrics)
+    assert [each.lines for each in found.predictions] == [2, 3, 5, 6] and len(found.speed) == 4
+
+
 @dataclass
 class _Clusters:
     """Stands in for clusters; keeps the predictions as the file has them at each measurement."""

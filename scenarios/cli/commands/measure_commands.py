@@ -370,12 +370,12 @@ def fidelity(
 ) -> None:
     """Say how far predictions are off, of programs that the calibration has not seen.
 
-    In each of N rounds it calibrates this machine, predicts small programs of many shapes, writes
-    the predictions with their digest, and then measures each program twice, one right after the
-    other, in fresh clusters. An error is signed, and the median over all; its aim is 10 % (20 % of
-    a p99 and of a recovery), or twice the noise floor, which is how far the two clusters of a round
-    differ. The naive model is tasks x mean time / cores. Where processes die or links fail, it
-    compares how long the cluster took to recover.
+    In each of N rounds, and for a dozen at a time, it calibrates this machine, predicts small
+    programs of many shapes, writes the predictions with their digest, and then measures each
+    program twice, one right after the other, in fresh clusters. An error is signed, and the median
+    over all; its aim is 10 % (20 % of a p99 and of a recovery), or twice the noise floor, which is
+    how far the two clusters of a round differ. The naive model is tasks x mean time / cores. Where
+    processes die or links fail, it compares how long the cluster took to recover.
 
     A search draws half of its programs, layered graphs, at random; each other one is the worst so
     far with one parameter changed. The worst in the end is measured anew, in as many clusters.
