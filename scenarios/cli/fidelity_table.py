@@ -49,7 +49,7 @@ def show(console: Console, study: Study) -> None:
     low, high = min(study.speed), max(study.speed)
     console.print(
         f"when a batch had been measured, the processor did {low:.2f} to {high:.2f} of what it did"
-        f" after the calibration before it; the last predictions are of {study.predictions[-1].at},"
+        f" when the batch was predicted; the last predictions are of {study.predictions[-1].at},"
         f" SHA-256 {study.predictions[-1].sha256[:12]}",
         highlight=False,
         soft_wrap=True,

@@ -596,7 +596,7 @@ def accuracy(points: Sequence[Point]) -> str:
         measured = (
             "Below 10 ms no accuracy is promised: of the small programs in docs/measured.md (How"
             " close, for programs that the calibration has not seen), on one machine, groups were"
-            " 9 to 13 % off in the median, and the worst program 29 %."
+            " 9 to 13 % off in the median, and the worst makespan 29 %."
         )
     return (
         f"Bodies of tasks and calls take {taken} in the mean. {measured} Elsewhere errors may be"

@@ -55,14 +55,14 @@ class Metric(msgspec.Struct):
     """``makespan_s``, or a quantile of the latencies of its operations, ``p50_s``, ``p99_s``, or a
     time of `RECOVERY`."""
     predictions: list[float]
-    """One of each round, with the costs that this round has calibrated."""
+    """One of each round, with the costs that were calibrated for its batch."""
     measured: list[float]
     """One of each round, in the same order."""
     again: list[float] = []
     """Of each round: measured once more right after that, on another cluster. Empty if not."""
     speeds: list[float] = []
-    """Of each round: the processor's speed beside the measurement, over its speed after the
-    calibration before it."""
+    """Of each round: the processor's speed beside the measurement, over its speed when its
+    batch was predicted."""
     naive: list[float] = []
     """Of a makespan, for each round: tasks times the mean time of a task, by the number of cores.
     Empty for what is not made of tasks."""
@@ -166,8 +166,8 @@ class Study(msgspec.Struct):
     commit: str
     rounds: int
     speed: list[float]
-    """The processor's speed when a batch of a round had been measured, over its speed after the
-    calibration before it."""
+    """The processor's speed when a batch of a round had been measured, over its speed when its
+    batch was predicted."""
     metrics: list[Metric]
     profile: str = ""
     """The file of the profile with which it was predicted; empty: this machine was calibrated."""

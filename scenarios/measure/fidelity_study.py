@@ -18,9 +18,9 @@ from them come the turns and frames of nodes and the head, see `traffic`. A prog
 processes die or links fail warms itself up, runs once in each cluster, and has neither CPU times
 nor journals.
 
-A search may follow, with the same profiles, for the program whose makespan is furthest off beyond
-its aim. Here, too, each prediction is written, and its digest kept, before that program is
-measured. The worst has rounds of its own in the end: the largest of many noisy errors owes a part
+A search may follow, with the last of these profiles, for the program whose makespan is furthest
+off beyond its aim. Here, too, each prediction is written, and its digest kept, before that program
+is measured. The worst has rounds of its own in the end: the largest of many noisy errors owes a part
 of its size to the noise.
 """
 
@@ -102,12 +102,12 @@ class _Measured:
     first: Runs
     again: Runs
     speed: float
-    """The processor's before them, over its speed when the round had calibrated."""
+    """The processor's before them, over its speed when the batch was predicted."""
 
 
 @dataclass(frozen=True)
 class _Prediction:
-    """The prediction of a workload by the profile of one round."""
+    """The prediction of a workload by the profile of its batch."""
 
     runs: Runs
     naive_s: float | None
@@ -204,7 +204,7 @@ def study(
 
 def _batches(names: Iterable[str]) -> list[list[str]]:
     """Deal names into as few batches as need be: programs of one kind stand next to each other, and
-    are in different ones, so that a change of the machine is not the error of a kind."""
+    are spread over them, so that a change of the machine is not the error of a kind."""
     dealt = list(names)
     count = -(-len(dealt) // BATCH)
     return [dealt[number::count] for number in range(count)]
@@ -248,8 +248,8 @@ def _compare(
     found: Study,
     progress: Progress,
 ) -> list[Metric]:
-    """Predict and measure workloads in the rounds of a study, batch by batch, each with a profile
-    of that round; note the processor's speed in the study."""
+    """Predict and measure workloads in the rounds of a study, batch by batch, each with the profile
+    that `profile_in` has for the round; note the processor's speed in the study."""
     predicted: dict[str, list[_Prediction]] = {name: [] for name in workloads}
     measured: dict[str, list[_Measured]] = {name: [] for name in workloads}
     for number, names in product(range(found.rounds), _batches(workloads)):

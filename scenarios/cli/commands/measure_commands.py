@@ -370,9 +370,9 @@ def fidelity(
 ) -> None:
     """Say how far predictions are off, of programs that the calibration has not seen.
 
-    In each of N rounds, and for a dozen at a time, it calibrates this machine, predicts small
-    programs of many shapes, writes the predictions with their digest, and then measures each
-    program twice, one right after the other, in fresh clusters. An error is signed, and the median
+    In each of N rounds it takes small programs of many shapes a dozen at a time: it calibrates
+    this machine, predicts them, writes the predictions with their digest, and then measures each
+    twice, one right after the other, in fresh clusters. An error is signed, and the median
     over all; its aim is 10 % (20 % of a p99 and of a recovery), or twice the noise floor, which is
     how far the two clusters of a round differ. The naive model is tasks x mean time / cores. Where
     processes die or links fail, it compares how long the cluster took to recover.
