@@ -20,8 +20,8 @@ nor journals.
 
 A search may follow, with the last of these profiles, for the program whose makespan is furthest
 off beyond its aim. Here, too, each prediction is written, and its digest kept, before that program
-is measured. The worst has rounds of its own in the end: the largest of many noisy errors owes a part
-of its size to the noise.
+is measured. The worst has rounds of its own in the end: the largest of many noisy errors owes a
+part of its size to the noise.
 """
 
 from __future__ import annotations
