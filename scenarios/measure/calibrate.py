@@ -90,7 +90,17 @@ def calibrate(progress: Progress) -> dict[str, Any]:
 
     Raises RuntimeError if a cluster is connected already.
     """
-    progress.begin("calibrating this machine", ROUNDS + MACHINE_STEPS + 1)
+    progress.begin("calibrating this machine", steps())
+    return measure(progress)
+
+
+def steps() -> int:
+    """Return how often `measure` advances."""
+    return ROUNDS + MACHINE_STEPS + 1
+
+
+def measure(progress: Progress) -> dict[str, Any]:
+    """Do what `calibrate` does as a part of longer work."""
     rounds, speeds = [], []
     for _ in range(ROUNDS):
         speeds.append(measured_host.speed())

@@ -18,10 +18,10 @@ from them come the turns and frames of nodes and the head, see `traffic`. A prog
 processes die or links fail warms itself up, runs once in each cluster, and has neither CPU times
 nor journals.
 
-A search may follow, with the last of these profiles, for the program whose makespan is furthest
-off beyond its aim. Here, too, each prediction is written, and its digest kept, before that program
-is measured. The worst has rounds of its own in the end: the largest of many noisy errors owes a
-part of its size to the noise.
+A search may follow, with the last profile of each round, for the program whose makespan is
+furthest off beyond its aim. Here, too, each prediction is written, and its digest kept, before that
+program is measured. The worst has rounds of its own in the end: the largest of many noisy errors
+owes a part of its size to the noise.
 """
 
 from __future__ import annotations
@@ -146,26 +146,22 @@ class _Profiles:
     one."""
 
     def __init__(self, given: Path | None, directory: Path, progress: Progress) -> None:
-        self.known: list[Path] = []
-        """Of all batches so far."""
+        self.known: dict[int, Path] = {}
+        """By round: that of its last batch."""
         self._given = given
         self._directory = directory
         self._progress = progress
-        self.steps = 0 if given is not None else calibrate.MACHINE_STEPS + 1
+        self.steps = 0 if given is not None else calibrate.steps()
         """How often `measure` advances."""
 
-    def measure(self, _round: int) -> Path:
-        """Return the profile of a new batch."""
-        if self._given is not None:
-            path = self._given
-        else:
-            path = self._directory / f"{len(self.known)}.json"
-            machine = calibrate.measure_machine(self._progress)
-            loads = [calibrate.measure_loads() for _ in range(calibrate.ROUNDS)]
-            made = calibrate.profile_of(loads, machine)
+    def measure(self, number: int) -> Path:
+        """Return the profile of a new batch of a round."""
+        path = self._given
+        if path is None:
+            path = self._directory / f"{number}.json"
+            made = calibrate.measure(self._progress)
             path.write_bytes(msgspec.json.encode(msgspec.convert(made, Profile)))
-            self._progress.advance()
-        self.known.append(path)
+        self.known[number] = path
         return path
 
 
@@ -224,12 +220,11 @@ def _search(
     progress: Progress,
 ) -> None:
     """Try `count` programs, measure the worst anew, and add what that is to a study."""
-    known = profiles.known[-found.rounds :]
     search = found.search = Search(seed, file.written, [], "")
 
     def judge(graphs: Sequence[LayeredGraph]) -> list[float]:
         workloads = {graph.name: graph.workload() for graph in graphs}
-        tried = _compare(workloads, known.__getitem__, file, found, progress)
+        tried = _compare(workloads, profiles.known.__getitem__, file, found, progress)
         search.tried += tried
         return [each.excess for each in tried]
 

@@ -25,7 +25,7 @@ from raytwin.scenarios.measure.fidelity_study import Runs
 from raytwin.scenarios.workloads.held_out import WORKLOADS
 from raytwin.scenarios.workloads.layered_graph import LayeredGraph
 from raytwin.scenarios.workloads.workload import Ended, Group, Workload
-from raytwin.simulator.machine.costs import Profile
+from raytwin.simulator.machine.costs import Profile, load_profile
 from tests.scenarios.test_fit import MACHINE, made
 
 PROFILE = made(2e-5, 0.5)
@@ -181,22 +181,28 @@ def test_each_batch_of_a_round_has_a_calibration_of_its_own(
         begun.append("a batch")
         return MACHINE
 
-    def runs(*_: Any) -> Runs:
-        return _took(float(len(begun)))
+    def predicted(_workload: Any, profile: Path, *_: Any) -> Runs:
+        return _took(float(load_profile(profile).name))
 
     monkeypatch.setattr(calibrate, "measure_machine", calibrated)
     monkeypatch.setattr(calibrate, "measure_loads", dict)
-    monkeypatch.setattr(calibrate, "profile_of", lambda rounds, machine: PROFILE)
-    monkeypatch.setattr(fidelity_study, "simulate", runs)
-    monkeypatch.setattr(fidelity_study, "measure_one", runs)
+    monkeypatch.setattr(
+        calibrate, "profile_of", lambda rounds, machine: PROFILE | {"name": str(len(begun))}
+    )
+    monkeypatch.setattr(fidelity_study, "simulate", predicted)
+    monkeypatch.setattr(fidelity_study, "measure_one", lambda *_: _took(float(len(begun))))
     monkeypatch.setattr(fidelity_study, "BATCH", 2)
 
-    found = fidelity_study.study(("fan", "chain", "nested"), 2, tmp_path, Silent())
+    found = fidelity_study.study(("fan", "chain", "nested"), 2, tmp_path, Silent(), search=2)
 
     # Neighbours are in different batches, and each program is in the same one in each round.
-    assert [each.predictions for each in found.metrics] == [[1.0, 3.0], [2.0, 4.0], [1.0, 3.0]]
+    *metrics, worst = found.metrics
+    assert [each.predictions for each in metrics] == [[1.0, 3.0], [2.0, 4.0], [1.0, 3.0]]
     assert all(each.measured == each.again == each.predictions for each in found.metrics)
-    assert [each.lines for each in found.predictions] == [2, 3, 5, 6] and len(found.speed) == 4
+    assert [each.lines for each in found.predictions] == [2, 3, 5, 6]
+    # A search calibrates nothing, but for the worst that it finds.
+    assert found.search is not None and worst.predictions == [5.0, 6.0]
+    assert [each.predictions for each in found.search.tried] == [[2.0, 4.0]] * 2
 
 
 @dataclass
