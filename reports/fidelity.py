@@ -1,7 +1,9 @@
 """How good the predictions were: predicted, measured, error.
 
 The error is (predicted - measured) / measured, of medians or means. It is signed: a
-prediction that is always high is a cost that the model lacks.
+prediction that is always low is a cost that the model lacks. The noise floor is how far two
+repeats of a measurement are apart, relative, in the median over all of them. No aim is finer than
+twice the floor.
 """
 
 from __future__ import annotations
@@ -19,6 +21,11 @@ from raytwin.scenarios.core.scenario import Compare, Row, Where, matches
 
 OF_RECOVERY = "recovery_s"
 """All times of recoveries as one column."""
+REPEAT = "repeat"
+"""The column with the number of a repeat, which has a cluster of its own; a scenario that measures
+once has none."""
+FLOORS = 2
+"""An aim is no less than so many noise floors."""
 APART = 0.1
 """Measurements that are closer, relative, have no order that a prediction could miss."""
 
@@ -47,7 +54,16 @@ class Pair:
     high: float
     repeats: int
     aim: float | None = None
-    """How far it may be off, relative, if it has an aim of its own."""
+    """How far it may be off, relative; None: it has no aim."""
+    noise: float | None = None
+    """The noise floor; None: it was measured once."""
+
+    @property
+    def good(self) -> bool | None:
+        """Whether the prediction keeps its aim; None where there is none, or no error."""
+        if self.aim is None or self.error is None:
+            return None
+        return abs(self.error) <= self.aim
 
     @property
     def error(self) -> float | None:
@@ -99,11 +115,24 @@ class Fidelity:
                 agreeing += less == (one.measured < other.measured)
         return Ranking(agreeing, compared, close) if compared + close else None
 
-    def good(self, error: float | None) -> bool | None:
-        """Return whether an error keeps the aim; None where there is none."""
-        if error is None or self.compare.aim_percent is None:
-            return None
-        return abs(error) * 100 <= self.compare.aim_percent
+    @property
+    def noise(self) -> float | None:
+        """The median noise floor of what was measured more than once."""
+        floors = [pair.noise for pair in self.pairs if pair.noise is not None]
+        return median(floors) if floors else None
+
+    @property
+    def good(self) -> bool | None:
+        """Whether the median error keeps the aim; None where there is none, or no error."""
+        aim = _aim(self.compare, self.noise)
+        return None if aim is None or self.typical is None else self.typical <= aim
+
+
+def _aim(compare: Compare, noise: float | None) -> float | None:
+    """Return how far a prediction may be off, relative, where this is the noise floor."""
+    if compare.aim_percent is None:
+        return None
+    return max(compare.aim_percent / 100, FLOORS * (noise or 0.0))
 
 
 def judge(
@@ -117,24 +146,40 @@ def judge(
     Raises ResultError if a compared cell is no number.
     """
     rows = all_rows(results)
-    predicted = _group(compare, rows, {**compare.predicted, "backend": "sim"})
-    measured = _group(compare, rows, {**compare.measured, "backend": "local"})
+    predicted = _group(compare, compare.on, rows, {**compare.predicted, "backend": "sim"})
+    of_local = {**compare.measured, "backend": "local"}
+    measured = _group(compare, compare.on, rows, of_local)
+    repeats: dict[tuple[Any, ...], list[float]] = {}
+    for (*on, repeat), values in _group(compare, (*compare.on, REPEAT), rows, of_local).items():
+        if repeat is not None:
+            repeats.setdefault(tuple(on), []).append(statistic(values))
     pairs, unpaired = [], []
     for key, values in measured.items():
         if key in predicted:
+            found = statistic(values)
+            noise = _noise(repeats.get(key, ()), found)
             pairs.append(
                 Pair(
                     key,
                     statistic(predicted[key]),
-                    statistic(values),
+                    found,
                     min(values),
                     max(values),
                     len(values),
+                    _aim(compare, noise),
+                    noise,
                 )
             )
         else:
             unpaired.append(key)
     return Fidelity(compare, tuple(pairs), tuple(unpaired))
+
+
+def _noise(repeats: Sequence[float], measured: float) -> float | None:
+    """Return the noise floor of what several repeats have found; None of one."""
+    if len(repeats) < 2 or not measured:
+        return None
+    return median(abs(a - b) for a, b in combinations(repeats, 2)) / abs(measured)
 
 
 def of_study(study: Study) -> list[tuple[str, Fidelity]]:
@@ -154,6 +199,7 @@ def of_study(study: Study) -> list[tuple[str, Fidelity]]:
             max(each.measured),
             len(each.measured),
             each.aim,
+            each.noise,
         )
         column = OF_RECOVERY if recovery else MAKESPAN
         found.setdefault((each.group, column), []).append(pair)
@@ -165,11 +211,11 @@ def of_study(study: Study) -> list[tuple[str, Fidelity]]:
 
 
 def _group(
-    compare: Compare, rows: Sequence[Row], where: Where
+    compare: Compare, on: Sequence[str], rows: Sequence[Row], where: Where
 ) -> dict[tuple[Any, ...], list[float]]:
     groups: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
         if matches(row, where) and row.get(compare.column) is not None:
-            key = tuple(row.get(column) for column in compare.on)
+            key = tuple(row.get(column) for column in on)
             groups.setdefault(key, []).append(number(row, compare.column))
     return groups

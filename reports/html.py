@@ -211,7 +211,7 @@ def render(
         standings=Counter(row.standing for row in table),
         errors=errors,
         error=median(errors) if errors else None,
-        aims=[found.good(found.typical) for *_, found in fidelity],
+        aims=[found.good for *_, found in fidelity],
         origins=_origins(results),
         rows_max=ROWS_SHOWN_MAX,
         columns=_columns,

@@ -78,7 +78,7 @@ def _panel(
             zorder=0.5,
         )
     for label, (name, marker, filled) in LOOKS.items():
-        mine = [pair for pair in pairs if _judged(found, pair) == label]
+        mine = [pair for pair in pairs if _judged(pair) == label]
         if not mine:
             continue
         colour = palette.LIGHT[name]
@@ -124,8 +124,5 @@ def _panel(
     axes.set_title(title.replace("_", " ") + error, fontsize=8, color=INK, loc="left")
 
 
-def _judged(found: Fidelity, pair: Pair) -> str:
-    good = found.good(pair.error)
-    if pair.aim is not None and pair.error is not None:
-        good = abs(pair.error) <= pair.aim
-    return UNJUDGED if good is None else WITHIN if good else BEYOND
+def _judged(pair: Pair) -> str:
+    return UNJUDGED if pair.good is None else WITHIN if pair.good else BEYOND

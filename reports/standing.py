@@ -111,7 +111,7 @@ def row_of(scenario: Scenario, results: Sequence[Result], fidelity: Sequence[Fid
         (headline.peer_name, _value(headline.peer, metrics.get("local"))),
         ("Ray", _value(measure, metrics.get("ray"))),
     ]
-    kept = [found.good(found.typical) for found in fidelity]
+    kept = [found.good for found in fidelity]
     return Row(
         scenario,
         headline,

@@ -106,9 +106,10 @@ def states_per_s(asked: list[Asked]) -> float:
     return STATES * sum(each.batches for each in asked) / elapsed_s
 
 
-def start(ray: Any, workload: Workload) -> Any:
-    """Return an actor that serves the policy."""
-    return ray.remote(Policy).remote(Model(workload.model_s, getattr(ray, "sleep", time.sleep)))
+def start(ray: Any, workload: Workload, sleep: Callable[[float], None] | None = None) -> Any:
+    """Return an actor that serves the policy, whose model's time passes in `sleep`."""
+    passes: Callable[[float], None] = getattr(ray, "sleep", time.sleep) if sleep is None else sleep
+    return ray.remote(Policy).remote(Model(workload.model_s, passes))
 
 
 def ask_all(ray: Any, policy: Any, workload: Workload, clients: int, batches: int) -> list[Asked]:

@@ -69,6 +69,14 @@ class Arithmetic:
     def added(self, array: Any) -> None:
         """Somebody has added an array to another."""
 
+    def stepped(self, array: Any) -> None:
+        """Somebody has changed weights by the gradients in an array."""
+
+
+def stepped(weights: Any, total: Any, replicas: int) -> Any:
+    """Return weights after a step along the mean of so many replicas' gradients."""
+    return weights - RATE / replicas * total
+
 
 class Network:
     """One replica's network: residual layers, softmax over the first `CLASSES` outputs."""
@@ -166,8 +174,8 @@ class Shard:
         for each in gradients[1:]:
             total = total + self._arithmetic.unpack(each)
             self._arithmetic.added(total)
-        self._weights[layer] = self._weights[layer] - RATE / len(gradients) * total
-        self._arithmetic.added(total)
+        self._weights[layer] = stepped(self._weights[layer], total, len(gradients))
+        self._arithmetic.stepped(total)
         return self._arithmetic.pack(self._weights[layer])
 
 
@@ -202,8 +210,8 @@ class Reducer:
     def update(self, layer: int) -> Any:
         """Take a step along the mean of all gradients; return the new weights."""
         total = np.concatenate(self._parts.pop(layer))
-        self._weights[layer] = self._weights[layer] - RATE / self._members * total
-        self._arithmetic.added(total)
+        self._weights[layer] = stepped(self._weights[layer], total, self._members)
+        self._arithmetic.stepped(total)
         return self._arithmetic.pack(self._weights[layer])
 
     def weights(self, layer: int) -> Any:

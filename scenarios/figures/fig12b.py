@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 import raytwin as ray
@@ -19,7 +20,8 @@ from raytwin.scenarios.core.scenario import (
     Scenario,
     UsageError,
 )
-from raytwin.scenarios.workloads.ring_allreduce import Ring
+from raytwin.scenarios.peers import times_alone
+from raytwin.scenarios.workloads.ring_allreduce import Passes, Ring, as_copies
 from raytwin.simulator.machine.costs import load_profile
 
 PAPER_NODES = 16
@@ -65,8 +67,8 @@ def run(request: Request) -> Outcome:
         for series, nodes, nbytes, options in runs:
             for delay_ms in delays:
                 keep = delay_ms == max(delays) and not outcome.timeline
-                row = _delayed(outcome, request, nodes, nbytes, delay_ms, options, keep)
-                outcome.rows.append({"series": series, **row, "repeat": repeat})
+                row = _delayed(outcome, request, series, nodes, nbytes, delay_ms, options, keep)
+                outcome.rows.append({**row, "repeat": repeat})
                 request.progress.advance()
     _judge(outcome)
     return outcome
@@ -75,15 +77,16 @@ def run(request: Request) -> Outcome:
 def _delayed(
     outcome: Outcome,
     request: Request,
+    series: str,
     nodes: int,
     nbytes: int,
     delay_ms: float,
     options: dict[str, Any],
     keep: bool,
 ) -> Row:
-    """Measure one allreduce, after one that warms up, on a cluster whose scheduler is delayed."""
-    virtual = request.backend == "sim"
-    copy_bytes_per_s = load_profile(options["profile"]).memory_bandwidth if virtual else 0.0
+    """Measure one allreduce on a cluster whose scheduler is delayed; on one host after one that
+    warms up."""
+    passes = _passes(request, series, nodes, nbytes) if request.backend == "sim" else None
     ray.init(
         backend=request.backend,
         nodes=nodes,
@@ -93,15 +96,17 @@ def _delayed(
         **options,
     )
     try:
-        ring = Ring(nodes, 1, nbytes, copy_bytes_per_s)
-        if not virtual:
+        ring = Ring(nodes, 1, nbytes, passes)
+        right = True
+        if series == HOST:
             ring.allreduce()
-        right = virtual or ring.right()
+            right = ring.right()
         elapsed_s = ring.allreduce()
         right = ring.right() and right
         if keep:
             outcome.timeline = run_trace.kept()
         return {
+            "series": series,
             "delay_ms": delay_ms,
             "nodes": nodes,
             "bytes": nbytes,
@@ -111,6 +116,18 @@ def _delayed(
         }
     finally:
         ray.shutdown()
+
+
+def _passes(request: Request, series: str, nodes: int, nbytes: int) -> Passes:
+    """Return what the pieces of a virtual vector take."""
+    if series == PAPER:
+        return as_copies(nodes, 1, nbytes, load_profile("paper").memory_bandwidth)
+    return _passes_on_host(request.settings, nodes)
+
+
+def _passes_on_host(settings: Mapping[str, Any], nodes: int = HOST_NODES) -> Passes:
+    """Return what one process alone takes on this machine for the pieces of the vector."""
+    return Passes(*times_alone.measured("passes_s", settings["bytes_on_host"], nodes))
 
 
 def _judge(outcome: Outcome) -> None:
@@ -167,6 +184,7 @@ def _judge(outcome: Outcome) -> None:
 
 SCENARIO = Scenario(
     name="fig12b",
+    time_bodies=_passes_on_host,
     nodes_max={"sim": 64, "local": 16},
     title="What a slower scheduler costs a ring allreduce",
     figure="Figure 12b",

@@ -79,7 +79,10 @@ def _simulate(request: Request, outcome: Outcome) -> None:
     else:
         sizes = settings["gpus"]
     batch = settings["batch_per_gpu"]
-    shape, arithmetic = _virtual("paper", settings["layers"], settings["step_s"], GRADIENT_BYTES)
+    layers, copy_byte_s = settings["layers"], 1 / load_profile("paper").memory_bandwidth
+    shape, arithmetic = _virtual(
+        layers, settings["step_s"], GRADIENT_BYTES, copy_byte_s, copy_byte_s
+    )
     on_host = _replicas(request) if request.profile is not None else ()
     runs = 2 * (len(sizes) + len(on_host))
     request.progress.begin(f"fig13 on sim, {runs} clusters", runs)
@@ -103,12 +106,13 @@ def _simulate(request: Request, outcome: Outcome) -> None:
 
 
 def _virtual(
-    profile: str, layers: int, step_s: float, gradient_bytes: float
+    layers: int, step_s: float, gradient_bytes: float, add_byte_s: float, change_byte_s: float
 ) -> tuple[Shape, VirtualArithmetic]:
     """Return a small network that stands for one with these gradients, and what it takes."""
     numbers = layers * VIRTUAL_WIDTH * (VIRTUAL_WIDTH + 1)
-    bandwidth = load_profile(profile).memory_bandwidth
-    arithmetic = VirtualArithmetic(layers, step_s, gradient_bytes / numbers, bandwidth)
+    arithmetic = VirtualArithmetic(
+        layers, step_s, gradient_bytes / numbers, add_byte_s, change_byte_s
+    )
     return Shape(layers, VIRTUAL_WIDTH, 32), arithmetic
 
 
@@ -117,23 +121,27 @@ def _replicas(request: Request) -> tuple[int, ...]:
     return tuple(request.nodes or request.settings["replicas"])
 
 
-def _step_s(settings: Mapping[str, Any]) -> float:
-    """Return the seconds that one process alone takes for a step of a replica on one host."""
+def _parts_s(settings: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the seconds that one process alone takes for a step of a replica on one host, for
+    adding the gradients of one layer, and for changing its weights."""
     shape = (settings[name] for name in ("layers_on_host", "width", "batch"))
-    return times_alone.measured("sgd_step_s", *shape)[0]
+    return times_alone.measured("sgd_s", *shape)
 
 
 def _predict(request: Request, sizes: tuple[int, ...], outcome: Outcome) -> None:
-    """Simulate the replicas of one host, whose step takes what one process alone takes for it."""
+    """Simulate the replicas of one host, whose parts take what one process alone takes for them."""
     settings, profile = request.settings, str(request.profile)
     layers, width, batch = (settings[name] for name in ("layers_on_host", "width", "batch"))
-    step_s = _step_s(settings)
+    step_s, add_s, change_s = _parts_s(settings)
     outcome.findings.append(
-        f"On this machine a step of one replica takes {1e3 * step_s:.1f} ms, as measured by one"
-        " process alone before the prediction."
+        f"On this machine a step of one replica takes {1e3 * step_s:.1f} ms, adding the gradients"
+        f" of a layer {1e3 * add_s:.2f} ms, and changing its weights {1e3 * change_s:.2f} ms, as"
+        " measured by one process alone before the prediction."
     )
-    gradient_bytes = layers * width * (width + 1) * NUMBER_BYTES
-    shape, arithmetic = _virtual(profile, layers, step_s, gradient_bytes)
+    layer_bytes = width * (width + 1) * NUMBER_BYTES
+    shape, arithmetic = _virtual(
+        layers, step_s, layers * layer_bytes, add_s / layer_bytes, change_s / layer_bytes
+    )
     steps = settings["steps_on_host"]
     for replicas in sizes:
         for strategy in STRATEGIES:
@@ -360,7 +368,7 @@ def _why(metrics: Metrics) -> str:
 
 SCENARIO = Scenario(
     name="fig13",
-    time_bodies=_step_s,
+    time_bodies=_parts_s,
     nodes_max={"sim": 64, "local": 16},
     title="Distributed SGD",
     figure="Figure 13",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ from raytwin.scenarios.core.scenario import (
     Request,
     Scenario,
 )
-from raytwin.scenarios.peers import http_serving, ray_serving
+from raytwin.scenarios.peers import http_serving, ray_serving, times_alone
 
 Ask = Callable[[Workload, int], list[Asked]]
 """Has every client ask for so many batches at the same time."""
@@ -91,10 +91,11 @@ def _plan(request: Request, outcome: Outcome) -> Iterator[tuple[str, int, list[S
     """Yield the series of the request: its name, its repeats and its systems."""
     clients, seed = request.settings["clients"], request.seed
     if request.backend == "sim":
-        for series, profile in ((PAPER, "paper"), (HOST, request.profile)):
-            if profile is not None:
-                given = {"backend": "sim", "profile": str(profile), "seed": seed}
-                yield series, 1, [partial(_actor, clients, given)]
+        given = {"backend": "sim", "profile": "paper", "seed": seed}
+        yield PAPER, 1, [partial(_actor, clients, given)]
+        if request.profile is not None:
+            given = {"backend": "sim", "profile": str(request.profile), "seed": seed}
+            yield HOST, 1, [partial(_actor, clients, given, _read_s())]
         return
     systems: list[Serving] = [partial(_actor, clients, {"backend": request.backend, "seed": seed})]
     for peer in request.settings["peers"]:
@@ -113,16 +114,38 @@ def _plan(request: Request, outcome: Outcome) -> Iterator[tuple[str, int, list[S
     yield HOST, request.settings["repeats"], systems
 
 
+def _read_s(settings: Mapping[str, Any] | None = None) -> dict[Workload, float]:
+    """Return what one process alone takes on this machine to read a batch of each workload."""
+    return {
+        workload: times_alone.measured("policy_s", STATES, workload.state_bytes)[0]
+        for workload in WORKLOADS
+    }
+
+
+def _served(read_s: float, model_s: float) -> None:
+    """Let the time of a batch pass in virtual time: a core reads it, and the model leaves the cores
+    alone."""
+    ray.compute(read_s)
+    ray.sleep(model_s)
+
+
 @contextmanager
-def _actor(clients: int, given: dict[str, Any]) -> Iterator[dict[str, Ask]]:
-    """Start a cluster of one node, with a CPU for the actor and for each client."""
+def _actor(
+    clients: int, given: dict[str, Any], read_s: Mapping[Workload, float] | None = None
+) -> Iterator[dict[str, Ask]]:
+    """Start a cluster of one node, with a CPU for the actor and for each client.
+
+    With `read_s` reading a batch takes so many seconds; None: what it takes, or, in virtual time,
+    none.
+    """
     ray.init(nodes=1, cpus_per_node=clients + 1, **given)
     policies: dict[Workload, Any] = {}
 
     def ask(workload: Workload, batches: int) -> list[Asked]:
         if workload not in policies:
             policies.clear()
-            policies[workload] = start(ray, workload)
+            passes = None if read_s is None else partial(_served, read_s[workload])
+            policies[workload] = start(ray, workload, passes)
         return ask_all(ray, policies[workload], workload, clients, batches)
 
     try:
@@ -353,6 +376,7 @@ def _figure(title: str, where: str, compare: Compare | None = None, note: str = 
 
 SCENARIO = Scenario(
     name="table3",
+    time_bodies=_read_s,
     title="Embedded serving: states a second",
     figure="Table 3",
     backends=("sim", "local", "ray"),

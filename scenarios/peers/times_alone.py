@@ -4,7 +4,7 @@ Predictions for this machine rest on these times, and so does what a report says
 `measured` runs a function of this module in a fresh interpreter that computes with one thread, as
 workers and ranks of MPI do there::
 
-    measured("sgd_step_s", layers, width, batch)
+    measured("sgd_s", layers, width, batch)
 """
 
 from __future__ import annotations
@@ -18,10 +18,16 @@ import sys
 import time
 from collections.abc import Callable
 from functools import cache
+from itertools import cycle
 
-from raytwin.scenarios.applications import es, ppo, sgd
+import numpy as np
+
+from raytwin.scenarios.applications import es, ppo, serving, sgd
 
 TRIALS = 21
+FLOAT32_BYTES = 4
+UNCACHED_BYTES = 64_000_000
+"""Arrays of so many bytes, one after another, are in no cache that a core has for itself."""
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -40,8 +46,40 @@ def measured(function: str, *arguments: float) -> tuple[float, ...]:
     return tuple(found)
 
 
-def sgd_step_s(layers: int, width: int, batch: int) -> list[float]:
-    """Return the seconds of a step of one replica, forwards and backwards through all layers."""
+def passes_s(*vectors: int) -> list[float]:
+    """Return the seconds in which numpy adds float32 numbers that arrive to a piece of a vector,
+    and those in which it copies them there, for each vector; two numbers give one, its bytes and
+    its pieces.
+
+    What arrives is in no cache of this core: another process has just written it.
+    """
+    pairs = zip(vectors[::2], vectors[1::2], strict=True)
+    return [taken_s for vector in pairs for taken_s in _passes_s(*vector)]
+
+
+def _passes_s(nbytes: int, pieces: int) -> tuple[float, float]:
+    own = np.zeros((pieces, max(1, nbytes // FLOAT32_BYTES // pieces)), np.float32)
+    total = np.zeros_like(own[0])
+    arriving = np.ones((1 + UNCACHED_BYTES // total.nbytes, total.size), np.float32)
+    mine, others = cycle(own), cycle(arriving)
+    return (
+        _median_s(lambda: np.add(next(mine), next(others), out=total)),
+        _median_s(lambda: np.copyto(next(mine), next(others))),
+    )
+
+
+def policy_s(states: int, state_bytes: int) -> list[float]:
+    """Return the seconds in which a policy reads a batch of states, besides its model's time; the
+    batch is in no cache of this core."""
+    shape = 1 + UNCACHED_BYTES // (states * state_bytes), states, state_bytes // FLOAT32_BYTES
+    batches = cycle(np.ones(shape, np.float32))
+    model = serving.Model(0.0, lambda seconds: None)
+    return [_median_s(lambda: model(next(batches)))]
+
+
+def sgd_s(layers: int, width: int, batch: int) -> list[float]:
+    """Return the seconds of a step of one replica, forwards and backwards through all layers, of
+    adding the gradients of a layer to others, and of changing a layer's weights by them."""
     shape = sgd.Shape(layers, width, batch)
     network = sgd.Network(shape, 0)
     weights = [shape.weights(layer) for layer in range(layers)]
@@ -52,7 +90,13 @@ def sgd_step_s(layers: int, width: int, batch: int) -> list[float]:
         for layer in reversed(range(layers)):
             network.backward(layer)
 
-    return [_median_s(step)]
+    shape_of_layers = 1 + UNCACHED_BYTES // weights[0].nbytes, *weights[0].shape
+    gradients = cycle(np.ones(shape_of_layers, np.float32))
+    return [
+        _median_s(step),
+        _median_s(lambda: next(gradients) + next(gradients)),
+        _median_s(lambda: sgd.stepped(next(gradients), next(gradients), 2)),
+    ]
 
 
 def pendulum_s(pairs: int) -> list[float]:
@@ -105,5 +149,6 @@ def _median_s(what: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    functions = {each.__name__: each for each in (sgd_step_s, pendulum_s, balance_s)}
+    known = passes_s, policy_s, sgd_s, pendulum_s, balance_s
+    functions = {each.__name__: each for each in known}
     print(json.dumps(functions[sys.argv[1]](*map(int, sys.argv[2:]))))

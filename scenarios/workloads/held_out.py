@@ -20,7 +20,7 @@ import raytwin as ray
 from raytwin.scenarios.workloads import calibration_loads, recovering
 from raytwin.scenarios.workloads.calibration_loads import CalibrationLoad
 from raytwin.scenarios.workloads.programs import bag_of_tasks, empty, latencies_with_inputs, write
-from raytwin.scenarios.workloads.ring_allreduce import Ring
+from raytwin.scenarios.workloads.ring_allreduce import Ring, as_copies
 from raytwin.scenarios.workloads.workload import SEED, Ended, Group, Run, Workload
 
 BODY_S = 0.001
@@ -118,7 +118,7 @@ def _nested(parents: int, children: int, body_s: float) -> int:
 
 
 def _allreduce(members: int, nbytes: int, repeats: int) -> Run:
-    ring = Ring(members, 2, nbytes, RING_BYTES_PER_S)
+    ring = Ring(members, 2, nbytes, as_copies(members, 2, nbytes, RING_BYTES_PER_S))
 
     def run() -> Ended:
         found = tuple(ring.allreduce() for _ in range(repeats))

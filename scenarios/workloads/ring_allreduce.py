@@ -14,12 +14,12 @@ first, in which members only hand over their own chunk: at 16 members 31, with 1
 
 Numbers are whole and small enough that a sum is exact in any order: every member's result is
 compared with the sum. On real backends a vector is a numpy array; in virtual time each piece is one
-number, a `Blob` has its size, and what numpy would do costs the time of a copy.
+number, a `Blob` has its size, and what numpy would do takes as long as `Passes` says.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,6 +29,19 @@ ITEM_BYTES = 4
 """Of a float32, as gradients are."""
 PERIOD = 251
 """Vectors repeat after so many numbers: sums of up to 300 members are exact in float32."""
+
+
+class Passes(NamedTuple):
+    """How many seconds one core takes to pass over a piece."""
+
+    add_s: float
+    copy_s: float
+
+
+def as_copies(members: int, pieces: int, nbytes: int, bytes_per_s: float) -> Passes:
+    """Return the passes over the pieces of a vector where a sum takes as long as a copy."""
+    piece_s = nbytes // (members * pieces) / bytes_per_s
+    return Passes(piece_s, piece_s)
 
 
 def numbers(member: int, count: int) -> Any:
@@ -90,17 +103,14 @@ class RealVector:
 class VirtualVector:
     """A number and a size for each piece."""
 
-    def __init__(
-        self, member: int, members: int, pieces: int, nbytes: int, bytes_per_s: float
-    ) -> None:
-        """`bytes_per_s`: of a sum, or a copy, by one core."""
+    def __init__(self, member: int, members: int, pieces: int, nbytes: int, passes: Passes) -> None:
         count = members * pieces
         self._numbers = numbers(member, count)
         self._members = members
         self._result = np.zeros_like(self._numbers)
         self._blob = ray.Blob(nbytes // count)
         """As large as a piece; its pages are there, as those of an array are that is returned."""
-        self._piece_s = self._blob.nbytes / bytes_per_s
+        self._passes = passes
 
     def _sent(self, number: Any) -> Any:
         return float(number), self._blob
@@ -109,14 +119,14 @@ class VirtualVector:
         return self._sent(self._numbers[piece])
 
     def add(self, piece: int, arrived: Any, last: bool) -> Any:
-        ray.compute(self._piece_s)
+        ray.compute(self._passes.add_s)
         number = self._numbers[piece] + arrived[0]
         if last:
             self._result[piece] = number
         return self._sent(number)
 
     def keep(self, piece: int, arrived: Any) -> Any:
-        ray.compute(self._piece_s)
+        ray.compute(self._passes.copy_s)
         self._result[piece] = arrived[0]
         return self._sent(arrived[0])
 
@@ -130,12 +140,12 @@ class Member:
     """An actor of the ring."""
 
     def __init__(
-        self, member: int, members: int, pieces: int, nbytes: int, copy_bytes_per_s: float
+        self, member: int, members: int, pieces: int, nbytes: int, passes: Passes | None
     ) -> None:
-        """With `copy_bytes_per_s` the vector is a virtual one; 0: it is real."""
+        """With `passes` the vector is a virtual one; None: it is real."""
         sizes = member, members, pieces, nbytes
         self._vector: Vector = (
-            VirtualVector(*sizes, copy_bytes_per_s) if copy_bytes_per_s else RealVector(*sizes)
+            RealVector(*sizes) if passes is None else VirtualVector(*sizes, passes)
         )
 
     def send(self, piece: int) -> Any:
@@ -163,13 +173,14 @@ class Ring:
     """The actors of a ring, one on each node; each takes its node's CPU."""
 
     def __init__(
-        self, members: int, pieces: int, nbytes: int, copy_bytes_per_s: float = 0.0
+        self, members: int, pieces: int, nbytes: int, passes: Passes | None = None
     ) -> None:
-        """Make the actors, with vectors of `nbytes` bytes, of `pieces` pieces to a chunk."""
+        """Make the actors, with vectors of `nbytes` bytes, of `pieces` pieces to a chunk; virtual
+        ones if there are `passes`."""
         self.pieces = pieces
         self._members = [
             ray.remote(num_cpus=1, resources={f"node:{member}": 0.001})(Member).remote(
-                member, members, pieces, nbytes, copy_bytes_per_s
+                member, members, pieces, nbytes, passes
             )
             for member in range(members)
         ]

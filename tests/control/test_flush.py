@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 from raytwin.runtime.control.core.addresses import STORAGE
@@ -48,6 +49,18 @@ def test_without_a_limit_nothing_is_written() -> None:
         history.add(array(number), row(number))
     assert ctx.take(StoreRows) == []
     assert history.nbytes > 2_000 * ROW_BYTES
+
+
+def test_a_history_counts_the_memory_that_it_takes() -> None:
+    history = TaskHistory(Alone(), 0)
+    tracemalloc.start()
+    try:
+        for number in range(100_000):
+            history.add(array(number), row(number))
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.75 * history.nbytes < taken < 1.1 * history.nbytes
 
 
 def test_memory_stays_below_the_limit_and_no_row_is_lost() -> None:

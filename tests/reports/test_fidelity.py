@@ -39,7 +39,8 @@ def test_pairs_errors_and_what_is_left() -> None:
     assert found.unpaired == ((4,),)
     assert found.typical == pytest.approx(0.30)
     assert found.worst == pytest.approx(0.50)
-    assert [found.good(pair.error) for pair in found.pairs] == [True, False]
+    assert [pair.good for pair in found.pairs] == [True, False]
+    assert found.good is False
 
 
 def test_local_rows_predict_nothing() -> None:
@@ -52,7 +53,36 @@ def test_nothing_measured_is_no_error_of_zero() -> None:
     found = judge(COMPARE, [result("sim", rows), result("local", rows)])
     assert found.pairs[0].error is None
     assert found.typical is None
-    assert found.good(None) is None
+    assert found.good is None
+
+
+@pytest.mark.parametrize(
+    ("rates", "noise", "aim", "good"),
+    [
+        # One repeat each, 8 % apart; two runs of a repeat say nothing of how far clusters differ.
+        ([(0, 96.0), (1, 104.0)], 0.08, 0.16, True),
+        ([(0, 98.0), (1, 102.0)], 0.04, 0.10, False),
+        ([(0, 80.0), (0, 120.0)], None, 0.10, False),
+        ([(0, 80.0), (0, 120.0), (1, 94.0), (1, 106.0)], 0.0, 0.10, False),
+        ([(0, 90.0), (1, 100.0), (2, 110.0)], 0.10, 0.20, True),
+        ([(None, 80.0), (None, 120.0)], None, 0.10, False),
+    ],
+)
+def test_no_aim_is_finer_than_twice_what_repeats_differ_by(
+    rates: list[tuple[int | None, float]], noise: float | None, aim: float, good: bool
+) -> None:
+    found = judge(
+        COMPARE,
+        [
+            result("sim", [{"series": "host", "nodes": 1, "rate": 112, "repeat": 0}]),
+            result("local", [{"nodes": 1, "rate": rate, "repeat": n} for n, rate in rates]),
+        ],
+    )
+    (pair,) = found.pairs
+    assert pair.measured == 100 and pair.repeats == len(rates)
+    assert pair.noise == (noise if noise is None else pytest.approx(noise))
+    assert pair.aim == pytest.approx(aim)
+    assert pair.good is good and found.good is good and found.noise == pair.noise
 
 
 def test_text_where_a_number_must_be() -> None:

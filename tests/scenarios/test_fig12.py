@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ import pytest
 import raytwin as ray
 from raytwin.scenarios.core.scenario import Outcome, Request, UsageError
 from raytwin.scenarios.figures import fig12a, fig12b
-from raytwin.scenarios.peers import PeerError, mpi
+from raytwin.scenarios.peers import PeerError, mpi, times_alone
 from raytwin.scenarios.workloads import ring_allreduce
-from raytwin.scenarios.workloads.ring_allreduce import RealVector, Ring, numbers, sums
+from raytwin.scenarios.workloads.ring_allreduce import Passes, RealVector, Ring, numbers, sums
 from tests.requirements import require
 
 MB = 1_000_000
+PASSES = Passes(add_s=4e-6, copy_s=4e-6)
 
 
 def settings(module: Any, **changed: Any) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def test_every_member_has_the_sum(backend: str, members: int, pieces: int) -> No
     ray.init(backend=backend, nodes=members, cpus_per_node=1)
     try:
         # Not a multiple of the pieces: they are of different sizes.
-        ring = Ring(members, pieces, 100_004, copy_bytes_per_s=8e9 if backend == "sim" else 0.0)
+        ring = Ring(members, pieces, 100_004, PASSES if backend == "sim" else None)
         assert not ring.right(), "there is no sum yet"
         for _ in range(2):
             assert ring.allreduce() > 0
@@ -57,11 +59,34 @@ def test_one_wrong_number_is_found(virtual: bool, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ring_allreduce.Member, "add", damaged)
     ray.init(backend="sim", nodes=3, cpus_per_node=1)
     try:
-        ring = Ring(3, 1, 3_000, copy_bytes_per_s=8e9 if virtual else 0.0)
+        ring = Ring(3, 1, 3_000, PASSES if virtual else None)
         ring.allreduce()
         assert not ring.right()
     finally:
         ray.shutdown()
+
+
+@pytest.mark.parametrize("module", [fig12a, fig12b])
+def test_a_sum_on_this_machine_takes_what_one_process_alone_takes(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken_s = 0.0
+
+    def measured(function: str, *vectors: float) -> list[float]:
+        assert function == "passes_s"
+        return [taken_s, 0.0] * (len(vectors) // 2)
+
+    monkeypatch.setattr(times_alone, "measured", measured)
+    changed = {"delays_ms": (0.0,)} if module is fig12b else {"pieces": (1,), "bytes": (MB,)}
+    request = Request(
+        "sim", nodes=(2,), settings=settings(module, **changed), profile=Path("paper")
+    )
+    without = module.run(request).rows
+    taken_s = 0.050
+    for before, after in zip(without, module.run(request).rows, strict=True):
+        # Both members add once, at the same time.
+        more_s = taken_s if after["series"] == module.HOST else 0.0
+        assert after["elapsed_s"] - before["elapsed_s"] == pytest.approx(more_s, abs=0.002)
 
 
 def test_sums_are_exact_for_as_many_members_as_are_said_to_be() -> None:

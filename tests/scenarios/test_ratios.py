@@ -70,6 +70,12 @@ def test_the_cause_on_a_large_vector_is_not_that_on_a_small_one() -> None:
 
 
 def test_times_are_measured_by_a_process_of_its_own() -> None:
-    (small,) = times_alone.measured("sgd_step_s", 1, 16, 8)
-    (large,) = times_alone.measured("sgd_step_s", 4, 512, 128)
-    assert 0.0 < small < large
+    small = times_alone.measured("sgd_s", 1, 16, 8)
+    large = times_alone.measured("sgd_s", 4, 512, 128)
+    assert all(0.0 < least < most for least, most in zip(small, large, strict=True))
+    small = times_alone.measured("passes_s", 100_000, 2)
+    large = times_alone.measured("passes_s", 100_000, 2, 10_000_000, 2)[2:]
+    assert all(0.0 < least < most for least, most in zip(small, large, strict=True))
+    (small_s,) = times_alone.measured("policy_s", 64, 4_000)
+    (large_s,) = times_alone.measured("policy_s", 64, 100_000)
+    assert 0.0 < small_s < large_s

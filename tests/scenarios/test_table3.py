@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from raytwin.scenarios.applications.serving import Asked, Workload
 from raytwin.scenarios.core.scenario import Outcome, Request
 from raytwin.scenarios.figures import table3
-from raytwin.scenarios.peers import PeerError, http_serving, ray_serving
+from raytwin.scenarios.peers import PeerError, http_serving, ray_serving, times_alone
 from raytwin.scenarios.peers.companion import Companion
 from tests.requirements import require
 
@@ -56,6 +57,21 @@ def test_an_actor_is_predicted_to_serve_at_nearly_the_rate_of_its_model() -> Non
     for row in outcomes[0].rows:
         model = table3.STATES / row["model_ms"] * 1e3
         assert 0.9 * model < row["states_per_s"] < model
+
+
+def test_an_actor_of_this_machine_takes_its_time_to_read_a_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken_s = {4_000: 0.0, 100_000: 0.005}  # as long as the model's
+    monkeypatch.setattr(
+        times_alone, "measured", lambda function, states, state_bytes: [taken_s[state_bytes]]
+    )
+    outcome = table3.run(dataclasses.replace(request("sim"), profile=Path("paper")))
+    for row in outcome.rows:
+        of_host = row["series"] == table3.HOST
+        batch_s = row["model_ms"] / 1e3 + (taken_s[row["state_bytes"]] if of_host else 0.0)
+        assert 0.9 * table3.STATES < row["states_per_s"] * batch_s < table3.STATES, row
+    assert {row["series"] for row in outcome.rows} == {table3.PAPER, table3.HOST}
 
 
 def test_one_client_waits_for_more_than_the_model() -> None:
