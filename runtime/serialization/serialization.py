@@ -308,7 +308,12 @@ def _is_plain(value: Any, depth: int) -> bool:
 def _are_plain(values: Any, depth: int) -> bool:
     if _SCALARS.issuperset(map(type, values)):
         return depth > 0
-    return depth > 1 and all(_is_plain(value, depth - 1) for value in values)
+    if depth <= 1:
+        return False
+    for value in values:  # noqa: SIM110 - a generator takes longer, and each call's arguments come here
+        if not _is_plain(value, depth - 1):
+            return False
+    return True
 
 
 def _learn_numpy() -> None:

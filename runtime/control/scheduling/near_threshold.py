@@ -49,7 +49,7 @@ class ThresholdTally:
 class ThresholdCounter:
     """Counts the decisions of policies; each calls it as its `Policy.on_threshold`.
 
-    Cost: the rule of `Policy.keep` twice more for each decision.
+    Cost: the rule of `Policy.keep` once or twice more for each decision.
     """
 
     def __init__(self, config: Config) -> None:
@@ -62,7 +62,8 @@ class ThresholdCounter:
     def __call__(self, view: LocalView, count: int) -> None:
         self._tasks += count
         more = kept(view, count, self._higher_s, self._tasks_per_slot)
-        self._near += more - kept(view, count, self._lower_s, self._tasks_per_slot)
+        if more:
+            self._near += more - kept(view, count, self._lower_s, self._tasks_per_slot)
 
     @property
     def tally(self) -> ThresholdTally:
