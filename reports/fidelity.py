@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import isfinite
 from statistics import median
 from typing import Any
 
@@ -22,8 +23,8 @@ from raytwin.scenarios.core.scenario import Compare, Row, Where, matches
 OF_RECOVERY = "recovery_s"
 """All times of recoveries as one column."""
 REPEAT = "repeat"
-"""The column with the number of a repeat, which has a cluster of its own; a scenario that measures
-once has none."""
+"""The column with the number of a repeat, which has a cluster of its own; where there is none, a
+scenario has one cluster."""
 FLOORS = 2
 """An aim is no less than so many noise floors."""
 APART = 0.1
@@ -56,7 +57,7 @@ class Pair:
     aim: float | None = None
     """How far it may be off, relative; None: it has no aim."""
     noise: float | None = None
-    """The noise floor; None: it was measured once."""
+    """The noise floor; None: there are no two repeats, or nothing was measured."""
 
     @property
     def good(self) -> bool | None:
@@ -117,8 +118,9 @@ class Fidelity:
 
     @property
     def noise(self) -> float | None:
-        """The median noise floor of what was measured more than once."""
-        floors = [pair.noise for pair in self.pairs if pair.noise is not None]
+        """The median of the noise floors that there are."""
+        floors = [each.noise for each in self.pairs if each.noise is not None]
+        floors = [noise for noise in floors if isfinite(noise)]
         return median(floors) if floors else None
 
     @property

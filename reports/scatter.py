@@ -1,7 +1,8 @@
 """Predicted against measured: a small panel for each comparison of a figure.
 
-On the diagonal a prediction is right; the area around it is its aim. What lies beyond has another
-marker, too. Lines go from the lowest measurement to the highest.
+On the diagonal a prediction is right; the area around it is the aim, without noise. What is beyond
+the aim, and beyond twice its noise floor, has another marker, too. Lines go from the lowest
+measurement to the highest.
 """
 
 from __future__ import annotations

@@ -194,7 +194,6 @@ CHECKS_MAY_FAIL = {
     "raytwin run fig14a --backend sim --nodes 4,128 --set step_us=500 --set add_us=140",
     "raytwin run fig14b",
     "raytwin run recovery",
-    "raytwin run fig10a fig10b fig11b --backend sim,local --profile profile.json",
     "raytwin run partition --backend sim,local",
     "raytwin run partition --backend docker --nodes 3",
     "raytwin run fig11a --backend docker --nodes 3",

@@ -106,10 +106,12 @@ def states_per_s(asked: list[Asked]) -> float:
     return STATES * sum(each.batches for each in asked) / elapsed_s
 
 
-def start(ray: Any, workload: Workload, sleep: Callable[[float], None] | None = None) -> Any:
-    """Return an actor that serves the policy, whose model's time passes in `sleep`."""
-    passes: Callable[[float], None] = getattr(ray, "sleep", time.sleep) if sleep is None else sleep
-    return ray.remote(Policy).remote(Model(workload.model_s, passes))
+def start(ray: Any, workload: Workload, pass_time: Callable[[float], None] | None = None) -> Any:
+    """Return an actor that serves the policy; it calls `pass_time` with the model's seconds for
+    each batch. None: it sleeps."""
+    if pass_time is None:
+        pass_time = getattr(ray, "sleep", time.sleep)
+    return ray.remote(Policy).remote(Model(workload.model_s, pass_time))
 
 
 def ask_all(ray: Any, policy: Any, workload: Workload, clients: int, batches: int) -> list[Asked]:

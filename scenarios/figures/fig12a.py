@@ -26,7 +26,7 @@ from raytwin.scenarios.core.scenario import (
     UsageError,
 )
 from raytwin.scenarios.peers import mpi, times_alone
-from raytwin.scenarios.workloads.ring_allreduce import Passes, Ring, as_copies
+from raytwin.scenarios.workloads.ring_allreduce import WARM_UPS, Passes, Ring, as_copies
 from raytwin.simulator.machine.costs import load_profile
 
 PAPER_NODES = (16,)
@@ -154,7 +154,7 @@ def _ours(
     """Add rows of all sizes on a cluster of its own, each `iterations` times; vectors are virtual
     where there are `passes`.
 
-    On one host one before that touches memory for the first time, and is not counted.
+    On one host those before that touch memory for the first time are not counted.
     """
     ray.init(nodes=nodes, cpus_per_node=1, **options)
     try:
@@ -163,9 +163,9 @@ def _ours(
                 vector = nodes, pieces, nbytes
                 ring = Ring(*vector, None if passes is None else passes[vector])
                 right = True
-                if series == HOST:
+                for _ in range(WARM_UPS if series == HOST else 0):
                     ring.allreduce()
-                    right = ring.right()
+                    right = ring.right() and right
                 for _ in range(iterations):
                     elapsed_s = ring.allreduce()
                     right = ring.right() and right

@@ -397,7 +397,8 @@ SCENARIO = Scenario(
         " the same run, in turn, with Horovod's algorithm: an allreduce of each layer, under way"
         " while the rank works on the next. All begin with the same weights and draw the same"
         " images, so all have the same losses. Every process computes with one thread. What is"
-        " predicted for this machine rests on a step that one process alone is measured to take."
+        " predicted for this machine rests on what one process alone is measured to take for a"
+        " step, for adding a layer's gradients, and for changing its weights."
     ),
     headline=Headline(
         "images/s with the parameter server, as part of those with allreduce, 64 GPUs",

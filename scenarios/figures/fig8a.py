@@ -70,7 +70,7 @@ def run(request: Request) -> Outcome:
     for where, turn, policy, size in runs:
         batches = list(enumerate(_batches(request, size)))[turn::clusters]
         if batches:
-            _measure(request, outcome, where, policy, size, batches)
+            _measure(request, outcome, where, turn, policy, size, batches)
         request.progress.advance()
     _judge(request, outcome, series[0])
     return outcome
@@ -93,11 +93,13 @@ def _measure(
     request: Request,
     outcome: Outcome,
     where: str,
+    turn: int,
     policy: str,
     size: int,
     batches: list[tuple[int, int]],
 ) -> None:
-    """Run batches, each (number, tasks), one after the other on a new cluster; add their rows."""
+    """Run batches, each (number, tasks), one after the other on a new cluster, which is repeat
+    `turn`; add their rows."""
     settings = request.settings
     # The driver's node has no CPU: every task goes to the global scheduler,
     # which chooses between the two nodes.
@@ -115,7 +117,7 @@ def _measure(
         order = random.Random(f"{request.seed}/{size}")
         # Workers come up, functions get timed, the link's bandwidth gets known.
         latencies_with_inputs([1, 2], [size] * 8, settings["in_flight"], order)
-        for repeat, tasks in batches:
+        for batch, tasks in batches:
             found = latencies_with_inputs([1, 2], [size] * tasks, settings["in_flight"], order)
             outcome.rows.append(
                 {
@@ -124,7 +126,8 @@ def _measure(
                     "input_bytes": size,
                     "latency_s": statistics.fmean(found),
                     "tasks": tasks,
-                    "repeat": repeat,
+                    "batch": batch,
+                    "repeat": turn,
                 }
             )
         if size == max(settings["sizes"]) and batches[0][0] == 0:

@@ -58,8 +58,9 @@ def passes_s(*vectors: int) -> list[float]:
 
 
 def _passes_s(nbytes: int, pieces: int) -> tuple[float, float]:
-    own = np.zeros((pieces, max(1, nbytes // FLOAT32_BYTES // pieces)), np.float32)
-    total = np.zeros_like(own[0])
+    # Written, as pages of zeros are one page until then.
+    own = np.ones((pieces, max(1, nbytes // FLOAT32_BYTES // pieces)), np.float32)
+    total = np.ones_like(own[0])
     arriving = np.ones((1 + UNCACHED_BYTES // total.nbytes, total.size), np.float32)
     mine, others = cycle(own), cycle(arriving)
     return (
@@ -79,7 +80,11 @@ def policy_s(states: int, state_bytes: int) -> list[float]:
 
 def sgd_s(layers: int, width: int, batch: int) -> list[float]:
     """Return the seconds of a step of one replica, forwards and backwards through all layers, of
-    adding the gradients of a layer to others, and of changing a layer's weights by them."""
+    adding the gradients of a layer to others, and of changing a layer's weights by them.
+
+    Here gradients and weights are in no cache of this core. In a run a sum that was just made may
+    be in one.
+    """
     shape = sgd.Shape(layers, width, batch)
     network = sgd.Network(shape, 0)
     weights = [shape.weights(layer) for layer in range(layers)]

@@ -27,6 +27,9 @@ import raytwin as ray
 
 ITEM_BYTES = 4
 """Of a float32, as gradients are."""
+WARM_UPS = 3
+"""Allreduces of a ring of real processes until one takes no less time than the one before: the
+first two touch new memory."""
 PERIOD = 251
 """Vectors repeat after so many numbers: sums of up to 300 members are exact in float32."""
 

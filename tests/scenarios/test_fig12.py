@@ -70,23 +70,29 @@ def test_one_wrong_number_is_found(virtual: bool, monkeypatch: pytest.MonkeyPatc
 def test_a_sum_on_this_machine_takes_what_one_process_alone_takes(
     module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken_s = 0.0
+    add_s = copy_s = 0.0
 
     def measured(function: str, *vectors: float) -> list[float]:
         assert function == "passes_s"
-        return [taken_s, 0.0] * (len(vectors) // 2)
+        sizes = [
+            nbytes / pieces for nbytes, pieces in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+        return [each * size for size in sizes for each in (add_s, copy_s)]
 
     monkeypatch.setattr(times_alone, "measured", measured)
     changed = {"delays_ms": (0.0,)} if module is fig12b else {"pieces": (1,), "bytes": (MB,)}
     request = Request(
-        "sim", nodes=(2,), settings=settings(module, **changed), profile=Path("paper")
+        "sim", nodes=(3,), settings=settings(module, **changed), profile=Path("paper")
     )
     without = module.run(request).rows
-    taken_s = 0.050
+    add_s, copy_s = 30e-9, 70e-9
     for before, after in zip(without, module.run(request).rows, strict=True):
-        # Both members add once, at the same time.
-        more_s = taken_s if after["series"] == module.HOST else 0.0
-        assert after["elapsed_s"] - before["elapsed_s"] == pytest.approx(more_s, abs=0.002)
+        # All three members add twice and copy twice, at the same time.
+        more_s = (
+            2 * (add_s + copy_s) * after["bytes"] / 3 if after["series"] == module.HOST else 0.0
+        )
+        longer_s = after["elapsed_s"] - before["elapsed_s"]
+        assert longer_s == pytest.approx(more_s, rel=0.02, abs=0.002)
 
 
 def test_sums_are_exact_for_as_many_members_as_are_said_to_be() -> None:

@@ -142,9 +142,11 @@ def test_clusters_of_real_processes_share_the_batches_of_figure_8a(
     settings = {**fig8a.SCENARIO.settings("quick", {}), **small}
     outcome = fig8a.run(Request("local", nodes=(2,), settings=settings))
     assert made == ["bottom-up", "locality-blind"] * fig8a.CLUSTERS
-    batches = [(row["policy"], row["repeat"]) for row in outcome.rows]
+    batches = [(row["policy"], row["batch"]) for row in outcome.rows]
     assert sorted(batches) == [(policy, n) for policy in fig8a.POLICIES for n in range(5)]
     assert {row["tasks"] for row in outcome.rows} == {2}
+    for row in outcome.rows:
+        assert row["repeat"] == row["batch"] % fig8a.CLUSTERS, "a repeat is a cluster"
 
 
 def test_locality_keeps_large_inputs_where_they_are() -> None:
