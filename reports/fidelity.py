@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import isfinite
 from statistics import median
 from typing import Any
 
 from raytwin.reports.figures import all_rows, number
-from raytwin.scenarios.core.fidelity import AIM, AIM_OF_TAIL, MAKESPAN, RECOVERY, Study
+from raytwin.scenarios.core.fidelity import AIM, AIM_OF_TAIL, MAKESPAN, RECOVERY, Study, aim_with
 from raytwin.scenarios.core.results import Result
 from raytwin.scenarios.core.scenario import Compare, Row, Where, matches
 
@@ -25,8 +24,6 @@ OF_RECOVERY = "recovery_s"
 REPEAT = "repeat"
 """The column with the number of a repeat, which has a cluster of its own; where there is none, a
 scenario has one cluster."""
-FLOORS = 2
-"""An aim is no less than so many noise floors."""
 APART = 0.1
 """Measurements that are closer, relative, have no order that a prediction could miss."""
 
@@ -120,7 +117,6 @@ class Fidelity:
     def noise(self) -> float | None:
         """The median of the noise floors that there are."""
         floors = [each.noise for each in self.pairs if each.noise is not None]
-        floors = [noise for noise in floors if isfinite(noise)]
         return median(floors) if floors else None
 
     @property
@@ -132,9 +128,7 @@ class Fidelity:
 
 def _aim(compare: Compare, noise: float | None) -> float | None:
     """Return how far a prediction may be off, relative, where this is the noise floor."""
-    if compare.aim_percent is None:
-        return None
-    return max(compare.aim_percent / 100, FLOORS * (noise or 0.0))
+    return None if compare.aim_percent is None else aim_with(compare.aim_percent / 100, noise)
 
 
 def judge(

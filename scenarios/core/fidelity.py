@@ -18,6 +18,8 @@ from raytwin.scenarios.core.results import ResultError, write_file
 FIDELITY = "fidelity.json"
 PREDICTIONS = "fidelity-predictions.jsonl"
 SEARCH_PREDICTIONS = "fidelity-search-predictions.jsonl"
+FLOORS = 2
+"""An aim is no less than so many noise floors."""
 AIM, AIM_OF_TAIL = 0.10, 0.20
 """How far predictions may be off, of p99 and of recovery further; or twice the noise floor, if that
 is more."""
@@ -28,6 +30,14 @@ reports the death; until the chain of the GCS is whole again. And what the slowe
 RECOVERY = (FULL, DETECTED, REJOINED, SLOWEST)
 SEARCHED = "searched"
 """The group of the program that a search has selected."""
+
+
+def aim_with(finest: float, noise: float | None) -> float:
+    """Return how far a prediction may be off with this noise floor, None if there is none.
+
+    An infinite floor excuses nothing: a fault hit nothing on one of two clusters.
+    """
+    return finest if noise is None or math.isinf(noise) else max(finest, FLOORS * noise)
 
 
 class Role(msgspec.Struct):
@@ -119,9 +129,7 @@ class Metric(msgspec.Struct):
     @property
     def aim(self) -> float:
         """How far it may be off."""
-        aim = AIM_OF_TAIL if self.metric in (TAIL, *RECOVERY) else AIM
-        # Where a fault hit nothing on one of two clusters, they have no floor that would excuse.
-        return aim if math.isinf(self.noise) else max(aim, 2 * self.noise)
+        return aim_with(AIM_OF_TAIL if self.metric in (TAIL, *RECOVERY) else AIM, self.noise)
 
     @property
     def excess(self) -> float:

@@ -86,6 +86,12 @@ def test_a_sum_on_this_machine_takes_what_one_process_alone_takes(
     )
     without = module.run(request).rows
     add_s, copy_s = 30e-9, 70e-9
+    on_host = settings(module)
+    if module is fig12a:
+        assert fig12a._passes(on_host, (2,))[2, 1, MB] == Passes(add_s * MB / 2, copy_s * MB / 2)
+    else:
+        nbytes = on_host["bytes_on_host"] / 4
+        assert fig12b._passes_on_host(on_host) == Passes(add_s * nbytes, copy_s * nbytes)
     for before, after in zip(without, module.run(request).rows, strict=True):
         # All three members add twice and copy twice, at the same time.
         more_s = (
