@@ -22,7 +22,7 @@ import msgspec
 
 from raytwin.scenarios.core.campaigns import CAMPAIGN, RECOVERIES, Campaign, ScriptUnderFaults
 from raytwin.scenarios.core.fidelity import FIDELITY, Study
-from raytwin.scenarios.core.results import ResultError
+from raytwin.scenarios.core.results import SPREAD_MAX, ResultError
 
 T = TypeVar("T")
 
@@ -104,6 +104,13 @@ class Measurements:
     """(name with the unit last, value)"""
     study: Study | None = None
     """How far predictions of programs were off that are no scenario."""
+
+    @property
+    def spread(self) -> float:
+        """How many times as long one round of the calibration took as another, if that is so much
+        that the machine changed meanwhile; else 0."""
+        spread: float = dict(self.profile).get("spread", 1.0)
+        return spread if spread > SPREAD_MAX else 0.0
 
 
 NONE = Measurements()

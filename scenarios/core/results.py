@@ -45,6 +45,9 @@ T = TypeVar("T")
 
 LOAD_MAX = 0.25
 """Share of the cores that others may use before a measurement is called disturbed."""
+SPREAD_MAX = 1.3
+"""How many times as long the loads of one round of a calibration may take as those of another
+before its machine is said to have changed meanwhile."""
 DRIFT_MAX = 0.15
 """How far the processor's speed may be from that of the calibration, as a share of it, before a
 prediction and a measurement are said to be of machines of different speeds."""

@@ -58,7 +58,7 @@ LEAST_S = 1e-8
 AFTER_MAX = 0.9
 """Of a turn: to be woken and to send comes before."""
 UNKNOWNS = {
-    "head": ("turn", "range"),
+    "head": ("turn", "cold", "range"),
     "node": ("turn", "cold", "range", "element", "put_range", "run_range", "byte"),
     "driver": (
         "turn",
@@ -72,12 +72,13 @@ UNKNOWNS = {
         "watch",
         "byte",
     ),
-    "worker": ("turn", "cold", "run", "task", "load", "input", "item", "byte"),
+    "worker": ("turn", "cold", "run", "task", "load", "input", "read", "item", "byte"),
 }
 """By role: its costs. A ``run`` is a range that a worker runs; a ``load`` is of a task's arguments.
 A ``run_range`` is one in a message to or from that worker: a node does more for it than to forward
-it. ``cold`` is a code path after a rest, by how cold that makes it (`CostModel.coldness`). The
-head's cold paths, elements and bytes cost what a node's do."""
+it. ``cold`` is a code path after a rest, by how cold that makes it (`CostModel.coldness`); a
+``read`` is a value that a worker, or a driver, takes out of the object store. The head's elements
+and bytes cost what a node's do."""
 CALLS = ("submit", "argument", "argument_byte", "reference", "pickle", "frame")
 """The costs of a submitting call: see `Profile.call_s`. A ``pickle``, and a ``frame`` that leaves
 (a system call, which wakes its reader), cost workers and schedulers what they cost a driver."""
@@ -127,6 +128,7 @@ def fit(rounds: Sequence[Loads], machine: dict[str, Any]) -> dict[str, Any]:
     profile, found, usage, figures = best
     return {
         **profile,
+        "spread": round(spread(rounds), 3),
         "loads": list(rounds),
         "residuals": found,
         "left_out": _left_out(loads, usage, figures),
@@ -140,6 +142,12 @@ def medians(rounds: Sequence[Loads]) -> Loads:
         name: {key: statistics.median(each[name][key] for each in rounds) for key in load}
         for name, load in rounds[0].items()
     }
+
+
+def spread(rounds: Sequence[Loads]) -> float:
+    """Return how many times as long the loads of the slowest round took as those of the fastest."""
+    took_s = [statistics.geometric_mean(load["wall"] for load in each.values()) for each in rounds]
+    return max(took_s) / min(took_s)
 
 
 def residuals(loads: Loads, usage: Usage, walls: Mapping[str, float]) -> dict[str, float]:
@@ -412,11 +420,11 @@ def _profile(
         figures[role] for role in ("head", "node", "driver", "worker", "call")
     )
 
-    def turn(figure: Figures, cold: Figures | None = None) -> dict[str, float]:
+    def turn(figure: Figures) -> dict[str, float]:
         return {
             "turn_s": figure["turn"],
             "after_s": after * figure["turn"],
-            "cold_s": (cold or figure)["cold"],
+            "cold_s": figure["cold"],
             "frame_s": call["frame"],
         }
 
@@ -427,7 +435,7 @@ def _profile(
         put = {**each, "range_s": node["put_range"]}
         run = {**each, "range_s": node["run_range"]}
         return {
-            **turn(figure, node),
+            **turn(figure),
             "received": each,
             "sent": each,
             "received_by_type": {"PutObjects": put, "TasksDone": run},
@@ -465,6 +473,7 @@ def _profile(
             "watch": driver["watch"],
             "load": worker["load"],
             "input": worker["input"],
+            "read": worker["read"],
             "item": worker["item"],
         },
         "range_s": worker["run"],

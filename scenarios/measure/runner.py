@@ -38,6 +38,7 @@ from raytwin.scenarios.core import measured_host, results
 from raytwin.scenarios.core.results import (
     DRIFT_MAX,
     LOAD_MAX,
+    SPREAD_MAX,
     CheckRecord,
     Made,
     Record,
@@ -282,6 +283,18 @@ def calibrate(path: Path, progress: Progress) -> None:
 
     profile = measure(progress)
     results.write_file(path, json.dumps(profile, indent=2).encode() + b"\n")
+
+
+def unsteady(profile: Path) -> str:
+    """Say in a line that a machine changed while it was calibrated; nothing if it did not."""
+    spread = read_profile(profile).get("spread", 1.0)
+    if spread <= SPREAD_MAX:
+        return ""
+    return (
+        f"the machine changed while it was calibrated: the loads of one round took {spread:.1f}"
+        f" times as long as those of another, and predictions may be as far off;"
+        f" 'raytwin calibrate -o {profile}' measures it anew"
+    )
 
 
 def read_profile(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Each is about one thing and returns the number of its operations and the CPU tim
 thread within API calls that submit, s (0 where it is not measured). On a cluster of one node:
 
 - `sync`: empty tasks one at a time; every process wakes for every message;
-- `rested`: tasks that compute, one at a time; meanwhile all other processes rest;
+- `paced`: tasks one at a time, after a pause each: all processes have rested, all cores idled;
 - `single`: windows of single tasks; batches, so what a wake-up costs spreads thin;
 - `array`: a task array; ranges, so what a message costs spreads thin;
 - `put`: small objects, put and dropped;
@@ -15,11 +15,12 @@ thread within API calls that submit, s (0 where it is not measured). On a cluste
 - `reference`, `references`: tasks with one and with four results of others by reference;
 - `pickled`: tasks with a result of another by reference that takes cloudpickle;
 - `items`: a generator's items, taken as they come;
-- `stored`: tasks with a result of another by reference that is in the object store.
+- `stored`: tasks with a result of another by reference that is in the object store;
+- `read`: tasks with a value by reference that the driver has put into the store.
 
 On two, of which the driver's has no CPU, so that the global scheduler places every task:
 
-- `far_sync`, `far`: as `sync` and `single`;
+- `far_sync`, `far_paced`, `far`: as `sync`, `paced` and `single`;
 - `far_stored`: as `stored`; the global scheduler asks the GCS where the inputs are.
 
 On four, of which the driver's has no CPU:
@@ -32,15 +33,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import raytwin as ray
 from raytwin.scenarios.workloads.programs import empty
 
 SYNC_TASKS = 120
-RESTED_TASKS = 40
-RESTED_S = 0.003
+PACED_TASKS = 20
+PAUSE_S = 0.01
 WINDOW = 300
 WINDOWS = 3
 IN_FLIGHT = 32
@@ -75,11 +76,6 @@ def _small() -> int:
 
 
 @ray.remote
-def _compute(body_s: float) -> None:
-    ray.compute(body_s)
-
-
-@ray.remote
 def _pickled() -> Any:
     return ray.Blob(PUT_BYTES)
 
@@ -91,6 +87,12 @@ def _items() -> Any:
 
 @ray.remote
 def _stored() -> Any:
+    return _kept()
+
+
+@cache
+def _kept() -> Any:
+    """Return a blob that a worker makes once: new pages should not be what is measured."""
     return ray.Blob(STORED_BYTES)
 
 
@@ -108,10 +110,17 @@ def _sync() -> tuple[int, float]:
     return SYNC_TASKS, total_s
 
 
-def _rested() -> tuple[int, float]:
-    for _ in range(RESTED_TASKS):
-        ray.get(_compute.remote(RESTED_S))
-    return RESTED_TASKS, 0.0
+def _paced() -> tuple[int, float]:
+    for _ in range(PACED_TASKS):
+        ray.get(empty.remote())
+        ray.sleep(PAUSE_S)
+    return PACED_TASKS, 0.0
+
+
+def _read() -> tuple[int, float]:
+    value = ray.Blob(STORED_BYTES)
+    operations, _ = _windows(1, lambda: ([(ray.put(value),) for _ in range(WINDOW)], 0.0))
+    return operations, 0.0  # the puts send frames, too
 
 
 def _single(window: int = WINDOW, windows: int = WINDOWS) -> tuple[int, float]:
@@ -207,7 +216,7 @@ _TURNS = (0, 1, 1, 1)
 
 LOADS: Mapping[str, CalibrationLoad] = {
     "sync": CalibrationLoad(_sync),
-    "rested": CalibrationLoad(_rested),
+    "paced": CalibrationLoad(_paced),
     "single": CalibrationLoad(_single),
     "array": CalibrationLoad(_array),
     "put": CalibrationLoad(_put),
@@ -220,7 +229,9 @@ LOADS: Mapping[str, CalibrationLoad] = {
     "pickled": CalibrationLoad(partial(_with_results, _pickled, 1, 1)),
     "items": CalibrationLoad(_stream),
     "stored": CalibrationLoad(partial(_with_results, _stored, 1, 1)),
+    "read": CalibrationLoad(_read),
     "far_sync": CalibrationLoad(_sync, _FAR),
+    "far_paced": CalibrationLoad(_paced, _FAR),
     "far": CalibrationLoad(_single, _FAR),
     "far_stored": CalibrationLoad(partial(_with_results, _stored, 1, 1), _FAR),
     "turns": CalibrationLoad(_turns, _TURNS),

@@ -163,8 +163,8 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """CPU time of an API call: submit, get, put, wait, next (of a stream); of each reference that a
     wait has to watch, in the mean of long lists: watch; of what a submission packs besides:
     argument (if it has any), argument_byte, reference; of what a worker unpacks: load, input (a
-    value that was given by reference); of an item that a worker yields; and pickle, of each value
-    that takes cloudpickle."""
+    value that was given by reference); read, of a value that comes out of the object store; of an
+    item that a worker yields; and pickle, of each value that takes cloudpickle."""
     range_s: float = 0.0
     """CPU time of a worker per range: receive, decode, encode, report."""
     task_s: float = 0.0
@@ -223,6 +223,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     # them; see `scenarios.measure.fit`.
     speed: float = 0.0
     """How fast the processor was: see `scenarios.core.measured_host.speed`; 0: nobody looked."""
+    spread: float = 1.0
+    """How many times as long the loads of the slowest round took as those of the fastest, by their
+    geometric means."""
     loads: list[dict[str, dict[str, float]]] = msgspec.field(default_factory=list)
     """The loads that each round of the calibration measured: by load and role, CPU seconds per
     operation; ``wall`` and ``call`` are seconds, too."""

@@ -532,6 +532,7 @@ class SimWorld:
         self._store.values[offset] = virtual_values.stored(value)
 
     def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
+        self.charge("read", 1)
         # This copies, but pins the object as a view of shared memory does.
         return virtual_values.read(self._store.values[offset], released)
 

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raytwin.reports.html import ROWS_SHOWN_MAX, render
+from raytwin.reports.measurements import read_measurements
 from raytwin.scenarios.core.results import CheckRecord, Made, Record, Result, ResultError
 from tests.reports.conftest import run_all
 from tests.scenarios import synthetic
@@ -233,6 +234,17 @@ def test_the_top_says_which_runs_were_at_another_speed_than_the_calibration(
         assert result.record.made is not None
         result.record.made.drift = 0.0
     assert "another speed" not in Page(render(found, synthetic.GOOD)).text
+
+
+@pytest.mark.parametrize("spread", [1.0, 2.54])
+def test_the_top_says_that_the_machine_changed_while_it_was_calibrated(
+    found: list[Result], tmp_path: Path, spread: float
+) -> None:
+    (tmp_path / "profile.json").write_text(json.dumps({"spread": spread}))
+    text = Page(render(found, synthetic.GOOD, read_measurements(tmp_path))).text
+    said = "one round of the calibration took 2.5 times as long" in " ".join(text.split())
+    assert said == (spread == 2.54)
+    assert ("machine that changed" in text) == said
 
 
 def test_no_text_is_a_dict_of_python(found: list[Result]) -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from raytwin.scenarios.cli.main import app
 from raytwin.scenarios.core import measured_host, results
 from raytwin.scenarios.core.results import Result
 from raytwin.scenarios.core.scenario import Silent
 from raytwin.scenarios.measure import calibrate as calibration
+from raytwin.scenarios.measure import fit
 from raytwin.scenarios.measure.runner import Job, carry_out
 from raytwin.simulator.machine.costs import Profile, load_profile
 from tests.scenarios.synthetic import SCALING
@@ -105,6 +108,26 @@ def test_a_calibration_notes_the_median_speed_of_its_rounds(
     monkeypatch.setattr(calibration, "profile_of", lambda _, fields: fields)
     found = msgspec.convert(calibration.calibrate(Silent()), Profile)
     assert found.speed == 3.0
+
+
+@pytest.mark.parametrize("slow", [1.0, 1.2, 2.0])
+def test_a_calibration_says_when_one_of_its_rounds_took_much_longer_than_another(
+    monkeypatch: pytest.MonkeyPatch, profile: Path, slow: float
+) -> None:
+    walls_s = {"sync": 1e-4, "single": 2e-5}
+    rounds = [
+        {name: {"wall": share * wall_s} for name, wall_s in walls_s.items()}
+        for share in (1.0, slow, 1.1)
+    ]
+    spread = max(slow, 1.1)
+    assert fit.spread(rounds) == pytest.approx(spread)
+
+    made = {**json.loads(profile.read_bytes()), "spread": fit.spread(rounds)}
+    monkeypatch.setattr(calibration, "calibrate", lambda _: made)
+    done = CliRunner().invoke(app, ["calibrate", "-o", str(profile)])
+    assert done.exit_code == 0
+    said = "the loads of one round took 2.0 times as long as those of another" in done.output
+    assert said == (slow == 2.0) == ("changed while it was calibrated" in done.output)
 
 
 def test_the_probe_counts_loops_a_second_of_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:

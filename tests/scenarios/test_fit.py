@@ -27,7 +27,7 @@ MACHINE = {
     "start_worker_s": 0.02,
 }
 FIGURES = {
-    "head": {"turn": 4e-5, "range": 6e-6},
+    "head": {"turn": 4e-5, "cold": 6e-5, "range": 6e-6},
     "node": {
         "turn": 3e-5, "cold": 1e-4, "range": 5e-6, "element": 1e-8, "put_range": 2e-6,
         "run_range": 8e-6, "byte": 1e-9
@@ -38,7 +38,7 @@ FIGURES = {
     },
     "worker": {
         "turn": 4e-5, "cold": 3e-5, "run": 4e-6, "task": 2e-7, "load": 3e-6, "input": 5e-6,
-        "item": 7e-6, "byte": 1e-9
+        "read": 1e-5, "item": 7e-6, "byte": 1e-9
     },
     "call": {
         "submit": 5e-6, "argument": 8e-6, "argument_byte": 1e-9, "reference": 2e-6, "pickle": 2e-5,
@@ -73,7 +73,7 @@ def after_a_rest(role: dict[str, Any]) -> float:
     return float(role["turn_s"] + coldness(0.001) * role["cold_s"])
 
 
-UNTIMED = ("rested", "array", "put", "wait", "items", "turns")
+UNTIMED = ("paced", "array", "put", "wait", "items", "read", "far_paced", "turns")
 """Loads that do not time what their calls take."""
 
 
@@ -208,7 +208,7 @@ def test_rests_count_alike_whether_they_cost_something() -> None:
         for role in ROLES:
             profile[role] = {**profile[role], "cold_s": cold_s}
         usage, _ = fit.simulate(profile)
-        counts.append({role: usage[role]["rested"]["cold"] for role in ("node", "driver")})
+        counts.append({role: usage[role]["paced"]["cold"] for role in ("node", "driver")})
     free, cheap = counts
     assert free == pytest.approx(cheap) and min(free.values()) > 0
 
@@ -225,7 +225,7 @@ def test_usage_times_figures_is_the_cpu_time() -> None:
                 expected_s += FIGURES["call"][name] * each[name]
             if role == "head":
                 expected_s += sum(
-                    FIGURES["node"][name] * each[name] for name in ("cold", "element", "byte")
+                    FIGURES["node"][name] * each[name] for name in ("element", "byte")
                 )
             assert expected_s
             assert each["busy"] == pytest.approx(expected_s, rel=0.01), (role, load)

@@ -321,6 +321,9 @@ def _run(
     console = open_console()
     with progress.terminal() as shown:
         used = runner.profile_for(jobs, out, profile, shown)
+        if used is not None and (line := runner.unsteady(used)):
+            with shown.aside():
+                console.print(line, style="yellow", highlight=False, soft_wrap=True)
 
         def after(each: Done) -> None:
             if whole is not None:

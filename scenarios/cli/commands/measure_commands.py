@@ -333,6 +333,8 @@ def calibrate(
     with progress.terminal() as shown:
         runner.calibrate(output, shown)
     print(f"the profile is {output}")
+    if line := runner.unsteady(output):
+        print(line)
 
 
 @app.command()
