@@ -17,7 +17,17 @@ from raytwin.scenarios.core.scenario import Silent
 from raytwin.scenarios.measure import calibrate
 from raytwin.simulator.machine.costs import ROLES, Profile
 
-BY_FIT = {*ROLES, "source", "call_s", "range_s", "task_s", "residuals", "left_out", "intervals"}
+BY_FIT = {
+    *ROLES,
+    "source",
+    "call_s",
+    "range_s",
+    "task_s",
+    "residuals",
+    "left_out",
+    "intervals",
+    "spread",
+}
 """Fields of a profile that `fit.fit` adds to a machine's figures, or replaces."""
 OF_ROUNDS = {"loads", "speed"}
 
